@@ -31,17 +31,22 @@ from sluice_store.s3.exchange import encode_checksum
 
 SERIAL: Final = itertools.count()
 """Every frame of a run has a unique sequence number, so no upload is an accidental duplicate."""
+AT_NS: Final = 1_800_000_000_000_000_000
 MANIFEST_SHA256: Final = digest_of(MANIFEST)
 
 
 class UploadBatch:
     """A frame with a unique identity, and its plain and signed headers for one gateway."""
 
-    def __init__(self, size_bytes: int, port: int) -> None:
-        """Create an uncompressed frame of about `size_bytes` with one log line."""
-        seq = next(SERIAL)
-        self.identity = Identity(agent_id="bench", boot_id="b", seq_start=seq, seq_end=seq)
-        self.frame = _frame(self.identity, size_bytes)
+    def __init__(
+        self, size_bytes: int, port: int, identity: Identity | None = None, at_ns: int = AT_NS
+    ) -> None:
+        """Create an uncompressed frame of about `size_bytes` with one log line at `at_ns`."""
+        if identity is None:
+            seq = next(SERIAL)
+            identity = Identity(agent_id="bench", boot_id="b", seq_start=seq, seq_end=seq)
+        self.identity = identity
+        self.frame = _frame(self.identity, size_bytes, at_ns)
         self.digest = digest_of(self.frame)
         self.plain = {
             "Content-Digest": content_digest(self.digest),
@@ -64,11 +69,11 @@ def _padding(size_bytes: int) -> bytes:
     return base64.b64encode(np.random.default_rng(1).bytes(size_bytes))
 
 
-def _frame(identity: Identity, size_bytes: int) -> bytes:
+def _frame(identity: Identity, size_bytes: int, at_ns: int) -> bytes:
     head = f"{identity.seq_start} ".encode()
     body = head + _padding(size_bytes)[: max(1, size_bytes - 250)]
     columns = LogColumns(
-        ts=np.array([1_800_000_000_000_000_000], np.int64),
+        ts=np.array([at_ns], np.int64),
         body=TextColumn(offsets=np.array([0, len(body)], np.int32), data=body),
         severity=None,
         attributes=None,

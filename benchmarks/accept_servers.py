@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -29,7 +29,18 @@ from tests.support.gateway_tls import SERVER, TestAuthority
 
 from sluice_store import create_authority, open_store
 
-KEY: Final = Ed25519PrivateKey.generate()
+KEY_VARIABLE: Final = "SLUICE_BENCH_KEY"
+"""The environment variable with the key that the processes of one benchmark share, in hex."""
+
+
+def _signing_key() -> Ed25519PrivateKey:
+    shared = os.environ.get(KEY_VARIABLE)
+    if shared is None:
+        return Ed25519PrivateKey.generate()
+    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(shared))
+
+
+KEY: Final = _signing_key()
 MANIFEST: Final = b'{"about":"the size of a manifest"}'.ljust(640)
 SPIFFE: Final = "spiffe://bench/agent"
 
@@ -140,9 +151,9 @@ def child(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment with the credentials that the stub accepts."""
-    keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
-    return os.environ | keys | {"AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    """Return the environment with credentials; the stub accepts all of them."""
+    keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"} | os.environ
+    return keys | {"AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def first_line(process: subprocess.Popen[bytes]) -> int:
@@ -177,11 +188,13 @@ def gateway(
 
 
 @contextmanager
-def gateway_on(url: str, folder: Path, *flags: str) -> Iterator[tuple[int, int]]:
+def gateway_on(
+    url: str, folder: Path, *flags: str, agents: Sequence[str] = ("bench",)
+) -> Iterator[tuple[int, int]]:
     """Run `sluice gateway` with the principals in `folder`; yield its process id and port."""
     asyncio.run(_init(url))
     principals = folder / "principals.toml"
-    principals.write_text(_principals())
+    principals.write_text(_principals(agents))
     port = _free_port()
     command = (
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
@@ -193,10 +206,11 @@ def gateway_on(url: str, folder: Path, *flags: str) -> Iterator[tuple[int, int]]
         yield process.pid, port
 
 
-def _principals() -> str:
+def _principals(agents: Sequence[str]) -> str:
     raw = KEY.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    named = ", ".join(f'"{one}"' for one in agents)
     return (
-        f'[[principals]]\nname = "bench"\nagents = ["bench"]\nspiffe = "{SPIFFE}"\n'
+        f'[[principals]]\nname = "bench"\nagents = [{named}]\nspiffe = "{SPIFFE}"\n'
         f'keys = [{{ id = "k", ed25519 = "{base64.b64encode(raw).decode()}" }}]\n'
     )
 
@@ -224,7 +238,7 @@ def _free_port() -> int:
 
 
 def _until_live(port: int) -> None:
-    for _ in range(200):
+    for _ in range(600):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.05)

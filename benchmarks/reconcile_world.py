@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,10 @@ CONCURRENCY: Final = ON_A_DIRECTORY.concurrency or 1
 SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder is created in it
 
 
+BULK: Final = {"create_all": "create", "get_all": "get", "head_all": "head"}
+"""The verb that each call for many objects counts as, once for each object."""
+
+
 class Counting:
     """A store that counts its requests."""
 
@@ -41,8 +45,16 @@ class Counting:
         self.counts: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
-        self.counts[name] += 1
-        return getattr(self._store, name)
+        verb = getattr(self._store, name)
+        if name not in BULK:
+            self.counts[name] += 1
+            return verb
+
+        async def counted(objects: Sequence[Any]) -> Any:  # noqa: ANN401 - as the verb
+            self.counts[BULK[name]] += len(objects)
+            return await verb(objects)
+
+        return counted
 
 
 def who_is(number: int) -> Identity:

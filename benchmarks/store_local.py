@@ -34,7 +34,7 @@ FSYNC_COSTS_MS: Final = 1.0
 class SingleSync:
     """Control: every caller syncs its directories without sharing."""
 
-    def sync(self, directories: Iterable[Path]) -> None:
+    def sync(self, directories: Iterable[str]) -> None:
         """Sync them one after the other."""
         for directory in directories:
             fsync_directory(directory)
@@ -46,7 +46,7 @@ class SerialSync:
     def __init__(self) -> None:
         self._turn = threading.Lock()
 
-    def sync(self, directories: Iterable[Path]) -> None:
+    def sync(self, directories: Iterable[str]) -> None:
         """Sync them one after the other, one caller at a time."""
         for directory in directories:
             with self._turn:

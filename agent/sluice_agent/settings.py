@@ -140,7 +140,7 @@ class AgentSettings:
         exclude: Patterns of paths to exclude.
         from_end: Read files that exist when the spool is new from their end.
         once: Read every input to its end, send it, and exit.
-        otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP in JSON; empty disables
+        otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP; empty disables
             it.
         host_metrics_s: Seconds between samples of the host's metrics; 0 disables them.
         batch_bytes: Cut a batch at about this size before compression.

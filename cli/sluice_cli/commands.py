@@ -11,6 +11,7 @@ COMMANDS: Final = {
     "switch": ("sluice_cli.switch:switch", "Change the acceptance mode."),
     "doctor": ("sluice_cli.doctor:doctor", "Test the store's guarantees with races."),
     "gateway": ("sluice_cli.gateway:gateway", "Serve uploads."),
+    "token": ("sluice_cli.token:app", "Create tokens for clients of the doors."),
     "reconciler": (
         "sluice_cli.reconciler:app",
         ("Discover, index and enqueue accepted batches."),

@@ -1,24 +1,29 @@
 """`sluice delete`: hide records from queries; maintenance removes them from the tables."""
 
 import asyncio
-from collections.abc import Callable
+import getpass
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Final
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.clock import IdSource
-from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_protocol.delete_requests import DeleteRequest
+from sluice_protocol.errors import ExitCode
 from sluice_protocol.manifests import Kind
-from sluice_protocol.record_deletes import DeleteRecord, Where, delete_key, parse_where
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.timestamps import parse_rfc3339
-from sluice_protocol.units import NS_PER_S
 from sluice_store import open_store
 from sluice_store.retry import Backoff
-from sluice_store.stored_deletes import write_delete
+from sluice_store.stored_deletes import submit_delete
 
-_DAY_NS = 24 * 3600 * NS_PER_S
+if TYPE_CHECKING:
+    from sluice_query.deletes import DeleteReceipt
+
+_RUNNING_MAX: Final = 4
 
 
 def delete(
@@ -30,6 +35,8 @@ def delete(
     to: str | None = None,
     older_than_days: float | None = None,
     reason: str = "",
+    delete_id: str | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
     """Hide matching records of every batch accepted so far, including batches not ingested yet.
@@ -46,31 +53,25 @@ def delete(
         to: Only records before this time, RFC 3339.
         older_than_days: Only records older than this many days, for retention.
         reason: Why; kept in the record.
+        delete_id: A ULID; repeating the command with the same one has no further effect.
+        dry_run: Count the records, and write nothing.
         json: Print JSON for programs.
     """
-    found = parse_where(where, kind) if where is not None else Where()
-    span = (
-        None if from_ is None else parse_rfc3339(from_),
-        None if to is None else parse_rfc3339(to),
+    request = DeleteRequest(
+        delete_id=delete_id,
+        kind=kind,
+        where=where,
+        from_=from_,
+        to=to,
+        older_than_days=older_than_days,
+        reason=reason,
+        dry_run=dry_run,
     )
-    if older_than_days is not None and to is not None:
-        raise BadUsage("--to and --older-than-days exclude each other")
-
-    def record(now_ns: int, delete_id: str) -> DeleteRecord:
-        age_ns = None if older_than_days is None else round(older_than_days * _DAY_NS)
-        return DeleteRecord(
-            delete_id=delete_id,
-            kind=kind,
-            accepted_until_unix_ns=now_ns,
-            from_unix_ns=span[0],
-            to_unix_ns=span[1] if age_ns is None else now_ns - age_ns,
-            agent_id=found.agent_id,
-            contains=found.contains,
-            attributes=dict(found.attributes),
-            reason=reason,
-        )
-
-    written = asyncio.run(_write(store, record, SystemIds()))
+    if dry_run:
+        receipt = asyncio.run(_count(store, request))
+        emit(receipt, as_json=json, human=lambda console: _draw_counts(console, receipt))
+        return ExitCode.DONE.value
+    written = asyncio.run(_write(store, request, SystemIds()))
 
     def human(console: Console) -> None:
         console.print(f"delete {written.delete_id} now hides matching {kind}")
@@ -79,18 +80,41 @@ def delete(
     return ExitCode.DONE.value
 
 
-async def _write(url: str, make: Callable[[int, str], DeleteRecord], ids: IdSource) -> DeleteRecord:
-    """Write the record under a new id; its cut-off time comes from the store's clock."""
-    delete_id = ids.ulid()
-    key = delete_key(delete_id)
+async def _write(url: str, request: DeleteRequest, ids: IdSource) -> DeleteRecord:
     async with open_store(url) as store:
-        record = _checked(make, (await store.head(key)).date_ns, delete_id)
-        await write_delete(store, record, Backoff.seeded_by(SystemClock()), ids)
-        return record
+        backoff = Backoff.seeded_by(SystemClock())
+        return (await submit_delete(store, request, _principal(), backoff, ids)).record
 
 
-def _checked(make: Callable[[int, str], DeleteRecord], now_ns: int, delete_id: str) -> DeleteRecord:
-    try:
-        return make(now_ns, delete_id)
-    except ValueError as error:
-        raise BadUsage(str(error)) from error
+async def _count(url: str, request: DeleteRequest) -> "DeleteReceipt":
+    from sluice_query.deletes import Deletes  # noqa: PLC0415 - imports DuckDB
+    from sluice_query.search import Searcher  # noqa: PLC0415 - imports DuckDB
+    from sluice_query.settings import QuerySettings  # noqa: PLC0415
+
+    clock = SystemClock()
+    async with open_store(url) as store:
+        searcher = Searcher(store=store, store_url=url, settings=QuerySettings(), clock=clock)
+        running = asyncio.Semaphore(_RUNNING_MAX)
+        deletes = Deletes(
+            searcher=searcher, run=searcher.search, running=running, clock=clock, ids=SystemIds()
+        )
+        return await deletes.submit(request, _principal())
+
+
+def _principal() -> str:
+    """Return the name of the user who runs the command; empty where the system knows none."""
+    with suppress(OSError, KeyError):
+        return f"cli:{getpass.getuser()}"
+    return ""
+
+
+def _draw_counts(console: Console, receipt: "DeleteReceipt") -> None:
+    preview = receipt.preview
+    if preview is None:
+        return
+    for one in preview.matches:
+        batches = "" if one.batches is None else f" of {one.batches} batches"
+        console.print(f"{one.source}: {one.records} records{batches}")
+    console.print(f"accepted until {preview.accepted_until or 'unknown'}; nothing was written")
+    for reason in preview.reasons:
+        console.print(f"partial: {reason}", markup=False)

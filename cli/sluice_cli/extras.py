@@ -11,6 +11,7 @@ PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "delta": ("spark",),
     "deltalake": ("query", "spark"),
     "duckdb": ("query",),
+    "grpc": ("doors",),
     "pandas": ("spark",),
     "plotext": ("query",),
     "policy_sentry": ("policies",),

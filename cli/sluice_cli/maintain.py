@@ -10,13 +10,12 @@ from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TaskName
-from sluice_maintain.time_windows import describe_instant
 from sluice_protocol.errors import BadUsage, ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_maintain.scheduler import ScheduleDecision
+    from sluice_maintain.app import MaintenancePlan
     from sluice_maintain.status import MaintenanceStatus
 
 app = App(name="maintain", help="Run all maintenance of a store by policies.")
@@ -50,11 +49,11 @@ def maintain(
     if once and dry_run:
         raise BadUsage("cannot run maintenance: --once and --dry-run exclude each other")
     if dry_run:
-        decision, planned = asyncio.run(plan_now(store, settings))
+        plan = asyncio.run(plan_now(store, settings))
         emit(
-            {"start": decision.start, "tasks": planned.tasks},
+            {"start": plan.decision.start, "tasks": plan.status.tasks, "missing": plan.missing},
             as_json=json,
-            human=lambda console: _draw_plan(console, decision, planned),
+            human=lambda console: _draw_plan(console, plan),
         )
         return ExitCode.DONE.value
     if once:
@@ -100,38 +99,24 @@ def worker() -> int:
 
 
 def _show(found: "MaintenanceStatus", *, as_json: bool) -> int:
-    emit(found, as_json=as_json, human=lambda console: _draw(console, found))
+    from sluice_maintain.status_page import render_text  # noqa: PLC0415 - quick help
+
+    def draw(console: "Console") -> None:
+        console.print(render_text(found), markup=False, end="", soft_wrap=True)
+
+    emit(found, as_json=as_json, human=draw)
     return 1 if found.found_wrong else 0
 
 
-def _draw(console: "Console", found: "MaintenanceStatus") -> None:
-    from sluice_maintain.status_page import describe_duration  # noqa: PLC0415 - quick help
+def _draw_plan(console: "Console", plan: "MaintenancePlan") -> None:
+    from sluice_maintain.status_page import describe_state, instant_text  # noqa: PLC0415 - quick help
 
-    for one in found.tasks:
-        parts = [f"{one.task:9} {one.state:11}"]
-        if one.last_outcome:
-            took = describe_duration(one.last_duration_s)
-            parts.append(f"last run {one.last_outcome} in {took}")
-        if one.last_success_unix_ns:
-            parts.append(f"last success {_instant(one.last_success_unix_ns)}")
-        if one.next_run_unix_ns and not one.lease_owner:
-            parts.append(f"next {_instant(one.next_run_unix_ns)}")
-        if one.lease_owner:
-            parts.append(f"by {one.lease_owner}")
-        console.print(", ".join(parts), markup=False)
-        if one.trouble:
-            console.print(f"          {one.trouble}", markup=False)
-
-
-def _draw_plan(
-    console: "Console", decision: "ScheduleDecision", planned: "MaintenanceStatus"
-) -> None:
-    console.print(f"would start now: {', '.join(decision.start) or 'nothing'} (dry run)")
-    for one in planned.tasks:
-        if one.task not in decision.start:
-            when = _instant(one.next_run_unix_ns)
-            console.print(f"  {one.task:10} {one.state}{f' until {when}' if when else ''}")
-
-
-def _instant(at_ns: int | None) -> str:
-    return describe_instant(at_ns) if at_ns else ""
+    start = plan.decision.start
+    console.print(f"would start now: {', '.join(start) or 'nothing'} (dry run)")
+    for one in plan.status.tasks:
+        if one.task not in start:
+            when = instant_text(one.next_run_unix_ns)
+            until = f" until {when}" if when else ""
+            console.print(f"  {one.task:10} {describe_state(one.state)}{until}", markup=False)
+    for task, rights in plan.missing.items():
+        console.print(f"  missing rights of {task}: {', '.join(rights)}", markup=False)

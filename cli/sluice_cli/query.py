@@ -52,6 +52,7 @@ class QueryOptions:
         step: Width of a step of the series, such as `1m`.
         agg: How the points of one step become one value.
         by_agent: Compute a separate series for each agent.
+        raw: Compute a series from samples only, without rollups.
         tail: Print new records until interrupted; `--to` has no effect.
         reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
             instead
@@ -74,6 +75,7 @@ class QueryOptions:
     step: str = STEP_DEFAULT
     agg: Aggregate = Aggregate.AVG
     by_agent: Annotated[bool, Parameter(negative="")] = False
+    raw: Annotated[bool, Parameter(negative="")] = False
     tail: Annotated[bool, Parameter(negative="")] = False
     reconciler: str | None = None
     reconciler_token: str = field(default="", repr=False)
@@ -297,5 +299,7 @@ def describe(summary: "QuerySummary") -> str:
         f"{summary.elapsed_ms} ms",
     )
     lines = ["; ".join(facts)]
+    if summary.rollups_only_before is not None:
+        lines.append(f"from rollups only before {summary.rollups_only_before}")
     lines += [f"partial: {reason}" for reason in summary.reasons]
     return "\n".join(lines)

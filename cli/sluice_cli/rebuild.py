@@ -7,8 +7,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit
-from sluice_protocol.errors import BadUsage
+from sluice_cli.output import emit, fail
+from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_reconciler.differences import DerivedDifference
 from sluice_reconciler.service import Reconciler
@@ -39,28 +39,51 @@ def rebuild(
     if first_sequence is not None and first_sequence < 1:
         raise BadUsage(f"--first-sequence must be at least 1, first_sequence=`{first_sequence}`")
     settings = ReconcilerSettings(queues=queues)
-    found = asyncio.run(_run(store, settings, verify=verify, first_sequence=first_sequence))
+    found: list[DerivedDifference] = []
+    try:
+        asyncio.run(_run(store, settings, found, verify=verify, first_sequence=first_sequence))
+    except SluiceError:
+        if found:
+            _report_incomplete(found, as_json=json, verify=verify)
+        raise
     emit(found, as_json=json, human=lambda console: _draw(console, found, verify=verify))
     return 1 if verify and found else 0
 
 
 async def _run(
-    url: str, settings: ReconcilerSettings, *, verify: bool, first_sequence: int | None
-) -> list[DerivedDifference]:
+    url: str,
+    settings: ReconcilerSettings,
+    found: list[DerivedDifference],
+    *,
+    verify: bool,
+    first_sequence: int | None,
+) -> None:
     async with open_store(url) as store:
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
         if first_sequence is None and INGEST_QUEUE in settings.queue_names:
             persisted = await read_committed_positions(store, url, reconciler.authority.lanes)
         walk = reconciler.rebuild(persisted)
-        if verify:
-            return [one async for one in walk.differences()]
-        repaired = [one async for one in walk.repair(first_sequence=first_sequence)]
-        await reconciler.once()
-        return repaired
+        differences = walk.differences() if verify else walk.repair(first_sequence=first_sequence)
+        async for one in differences:
+            found.append(one)  # noqa: PERF401 - those before an error are reported too
+        if not verify:
+            await reconciler.once()
+
+
+def _report_incomplete(found: list[DerivedDifference], *, as_json: bool, verify: bool) -> None:
+    """Print the differences that were found before an error."""
+    if not as_json:
+        emit(found, as_json=False, human=lambda console: _draw_each(console, found))
+    what = "comparison" if verify else "repair"
+    fail(f"{what} is incomplete: repeat the command, differences_found=`{len(found)}`")
+
+
+def _draw_each(console: Console, found: list[DerivedDifference]) -> None:
+    for one in found:
+        console.print(f"{one.wrong.value}  {one.key}  {one.detail}".rstrip())
 
 
 def _draw(console: Console, found: list[DerivedDifference], *, verify: bool) -> None:
-    for one in found:
-        console.print(f"{one.wrong.value}  {one.key}  {one.detail}".rstrip())
+    _draw_each(console, found)
     console.print(f"{len(found)} differences {'found' if verify else 'repaired'}")

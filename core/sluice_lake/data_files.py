@@ -43,6 +43,7 @@ class DataFile:
             truncated.
         ts: Times of the records.
         accepted_at: Times at which the records' batches were accepted.
+        sequences: First and last queue sequence of the rows; None when not recorded.
     """
 
     path: str
@@ -52,6 +53,7 @@ class DataFile:
     agents: tuple[str, str] | None = None
     ts: TimeStats = field(default_factory=TimeStats)
     accepted_at: TimeStats = field(default_factory=TimeStats)
+    sequences: tuple[int, int] | None = None
 
     @property
     def times_ns(self) -> tuple[int, int] | None:
@@ -101,7 +103,13 @@ def _file(row: dict[str, Any], partition: str) -> DataFile:
         agents=None if first is None or last is None else (str(first), str(last)),
         ts=_time_stats(row, "ts"),
         accepted_at=_time_stats(row, "accepted_at"),
+        sequences=_sequences(row),
     )
+
+
+def _sequences(row: dict[str, Any]) -> tuple[int, int] | None:
+    first, last = row.get("min.queue_sequence"), row.get("max.queue_sequence")
+    return None if first is None or last is None else (int(first), int(last))
 
 
 def _time_stats(row: dict[str, Any], column: str) -> TimeStats:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from sluice_lake.records import Ints
+from sluice_lake.records import Ints, number_array
 from sluice_protocol.envelope import Envelope
 
 _NS_PER_US: Final = 1000
@@ -41,16 +40,18 @@ def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> 
     starts = np.array([one.seq_start for one in envelopes], dtype=np.int64)
     accepted = np.array([one.accepted_at_ns // _NS_PER_US for one in batches], dtype=np.int64)
     sequences = np.array([one.sequence for one in batches], dtype=np.int64)
-    exact = pa.nulls(total, pa.int64()) if ts is None else _ints(ts)
-    cut = pa.nulls(total, pa.int64()) if ts is None else _ints(np.floor_divide(ts, _NS_PER_US))
+    exact = pa.nulls(total, pa.int64()) if ts is None else number_array(ts)
+    cut = (
+        pa.nulls(total, pa.int64()) if ts is None else number_array(np.floor_divide(ts, _NS_PER_US))
+    )
     return [
         _named([one.agent_id for one in envelopes], counts),
         _named([one.boot_id for one in envelopes], counts),
-        _ints(np.repeat(starts, counts) + _places(counts)),
+        number_array(np.repeat(starts, counts) + _places(counts)),
         exact,
         cut.view(_TIMESTAMP),
-        _ints(np.repeat(accepted, counts)).view(_TIMESTAMP),
-        _ints(np.repeat(sequences, counts)),
+        number_array(np.repeat(accepted, counts)).view(_TIMESTAMP),
+        number_array(np.repeat(sequences, counts)),
     ]
 
 
@@ -63,10 +64,10 @@ def resource_array(envelopes: Sequence[Envelope], counts: Ints) -> pa.Array:
     firsts = np.cumsum(sizes) - sizes
     per_record = sizes[of_record]
     pairs = [pair for resource in distinct for pair in resource]
-    codes = _ints(np.repeat(firsts[of_record], per_record) + _places(per_record))
+    codes = number_array(np.repeat(firsts[of_record], per_record) + _places(per_record))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(per_record)]).astype(np.int32)
     return pa.MapArray.from_arrays(
-        pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
+        number_array(offsets),
         pa.array([key for key, _ in pairs], pa.string()).take(codes),
         pa.array([value for _, value in pairs], pa.string()).take(codes),
     )
@@ -77,7 +78,7 @@ def _named(texts: Sequence[str], counts: Ints) -> pa.Array:
     distinct = list(dict.fromkeys(texts))
     place_of = {text: place for place, text in enumerate(distinct)}
     places = np.fromiter((place_of[text] for text in texts), np.int64, len(texts))
-    return pa.array(distinct, pa.string()).take(_ints(np.repeat(places, counts)))
+    return pa.array(distinct, pa.string()).take(number_array(np.repeat(places, counts)))
 
 
 def _places(counts: Ints) -> Ints:
@@ -85,9 +86,3 @@ def _places(counts: Ints) -> Ints:
     return np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(
         np.cumsum(counts) - counts, counts
     )
-
-
-def _ints(values: npt.NDArray[np.int64]) -> pa.Array:
-    """Wrap integers without a copy; `pa.array` imports pandas, which takes a second."""
-    dense = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(dense), [None, pa.py_buffer(dense)])

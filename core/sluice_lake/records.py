@@ -81,6 +81,16 @@ def payload_arrays(kind: Kind, columns: Columns, count: int) -> dict[str, pa.Arr
     return dict(zip(names, arrays, strict=True)) | {"attributes": attributes}
 
 
+def number_array(values: npt.NDArray[np.generic]) -> pa.Array:
+    """Wrap numbers as an Arrow array over the same memory.
+
+    `pa.array` does the same, but imports `numpy.ma`, and pandas if it exists.
+    """
+    dense = np.ascontiguousarray(values)
+    buffers = [None, pa.py_buffer(dense)]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(dense.dtype), len(dense), buffers)
+
+
 def text_array(column: TextColumn, kind: pa.DataType) -> pa.Array:
     """Wrap a text or bytes column as an Arrow array over the same memory."""
     offsets = np.ascontiguousarray(column.offsets, dtype=np.int32)
@@ -89,7 +99,7 @@ def text_array(column: TextColumn, kind: pa.DataType) -> pa.Array:
 
 
 def _repeated(values: Sequence[str], codes: npt.NDArray[np.int32], *, plain: bool) -> pa.Array:
-    array = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values, pa.string()))
+    array = pa.DictionaryArray.from_arrays(number_array(codes), pa.array(values, pa.string()))
     return array.cast(pa.string()) if plain else array
 
 
@@ -105,7 +115,7 @@ def _resource(frame: Frame, *, plain: bool) -> pa.Array:
     count, pairs = frame.envelope.count, frame.envelope.resource
     codes = np.tile(np.arange(len(pairs), dtype=np.int32), count)
     return pa.MapArray.from_arrays(
-        pa.array(np.arange(count + 1, dtype=np.int32) * len(pairs)),
+        number_array(np.arange(count + 1, dtype=np.int32) * len(pairs)),
         _repeated([key for key, _ in pairs], codes, plain=plain),
         _repeated([value for _, value in pairs], codes, plain=plain),
     )
@@ -118,22 +128,22 @@ def _attributes(columns: Columns, count: int, *, plain: bool) -> pa.Array:
     if found is None:
         return pa.nulls(count, TEXT_MAP if plain else _DICTIONARY_KEYS)
     keys = _repeated(found.names, found.keys.astype(np.int32, copy=False), plain=plain)
-    offsets = pa.array(np.ascontiguousarray(found.offsets, dtype=np.int32))
+    offsets = number_array(found.offsets.astype(np.int32, copy=False))
     return pa.MapArray.from_arrays(offsets, keys, text_array(found.values, pa.string()))
 
 
 def _integers(values: npt.NDArray[np.uint8] | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.int32()) if values is None else pa.array(values.astype(np.int32))
+    return pa.nulls(count, pa.int32()) if values is None else number_array(values.astype(np.int32))
 
 
 def _exact_times(ts_ns: Ints | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.int64()) if ts_ns is None else pa.array(ts_ns)
+    return pa.nulls(count, pa.int64()) if ts_ns is None else number_array(ts_ns)
 
 
 def _truncated_times(ts_ns: Ints | None, count: int) -> pa.Array:
     if ts_ns is None:
         return pa.nulls(count, _TIMESTAMP)
-    return pa.array(np.floor_divide(ts_ns, _NS_PER_US)).view(_TIMESTAMP)
+    return number_array(np.floor_divide(ts_ns, _NS_PER_US)).view(_TIMESTAMP)
 
 
 class _MetricNames:
@@ -159,7 +169,7 @@ def _kind_arrays(columns: Columns, count: int, names: _MetricNames) -> Chunks:
             return [text_array(columns.body, pa.string()), _integers(columns.severity, count)]
         case MetricColumns():
             name = names.encode(columns.names, columns.name)
-            return [name, pa.array(columns.value), _integers(columns.type, count)]
+            return [name, number_array(columns.value), _integers(columns.type, count)]
         case EntryColumns():
             return [text_array(columns.key, pa.binary()), text_array(columns.value, pa.binary())]
 
@@ -180,9 +190,9 @@ def _head(batches: Sequence[DecodedBatch], counts: Ints, *, plain: bool) -> list
     return [
         _constant([envelope.agent_id for envelope in envelopes], counts, plain=plain),
         _constant([envelope.boot_id for envelope in envelopes], counts, plain=plain),
-        [pa.array(np.arange(e.seq_start, e.seq_start + e.count)) for e in envelopes],
+        [number_array(np.arange(e.seq_start, e.seq_start + e.count)) for e in envelopes],
         [_exact_times(ts, count) for ts, count in own_times],
         [_truncated_times(ts, count) for ts, count in own_times],
-        [pa.array(accepted).view(_TIMESTAMP)],
-        [pa.array(np.repeat([batch.sequence for batch in batches], counts))],
+        [number_array(accepted).view(_TIMESTAMP)],
+        [number_array(np.repeat([batch.sequence for batch in batches], counts))],
     ]

@@ -63,6 +63,17 @@ def is_retention(record: DeleteRecord) -> bool:
     return not narrower and record.from_unix_ns is None and record.to_unix_ns is not None
 
 
+def rollup_deletes(records: Iterable[DeleteRecord]) -> list[DeleteRecord]:
+    """Return the deletes that apply to rollups: those of metrics, except retention."""
+    return [record for record in records if record.kind == "metrics" and not is_retention(record)]
+
+
+def retention_cut_ns(records: Iterable[DeleteRecord]) -> UnixNs | None:
+    """Return the time before which retention may have removed points; None without retention."""
+    cuts = [one.to_unix_ns for one in records if one.kind == "metrics" and is_retention(one)]
+    return max((UnixNs(cut) for cut in cuts if cut is not None), default=None)
+
+
 def implies(wide: DeleteRecord, narrow: DeleteRecord) -> bool:
     """Return True if every record that `narrow` hides is also hidden by `wide`."""
     return (
@@ -141,12 +152,13 @@ def through_id(records: Iterable[DeleteRecord], before: str = "") -> str:
     sane = (
         one.delete_id
         for one in records
-        if _id_time_ns(one.delete_id) <= one.accepted_until_unix_ns + _SKEW_NS
+        if delete_id_time_ns(one.delete_id) <= one.accepted_until_unix_ns + _SKEW_NS
     )
     return max([before, *sane])
 
 
-def _id_time_ns(delete_id: str) -> UnixNs:
+def delete_id_time_ns(delete_id: str) -> UnixNs:
+    """Return the time in the id of a delete, in whole milliseconds."""
     number = 0
     for digit in delete_id[:_TIME_DIGITS]:
         number = number * len(_BASE32) + _BASE32.index(digit)

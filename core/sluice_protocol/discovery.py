@@ -35,6 +35,7 @@ class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
         lanes: The lanes whose time is later than `complete_through_unix_ns`, three digits each.
         pass_began_unix_ns: When the last complete full pass began. Every batch whose manifest
             existed then is enqueued or held, acknowledged or not.
+        pass_queues: The queues that this pass compared.
         journaled_since_unix_ns: Since when every gateway is known to write a journal. None while
             only full passes decide the time.
         revision: Number of the write.
@@ -48,6 +49,7 @@ class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
     journals: dict[str, int] = {}
     lanes: dict[str, int] = {}
     pass_began_unix_ns: int | None = None
+    pass_queues: tuple[str, ...] = ()
     journaled_since_unix_ns: int | None = None
     revision: int = 0
     writer: str = ""

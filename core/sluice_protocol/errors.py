@@ -22,6 +22,7 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "not_found"
     IDENTITY_CONFLICT = "identity_conflict"
     FENCED = "fenced"
+    DELETE_ID_TAKEN = "delete_id_taken"
     LENGTH_REQUIRED = "length_required"
     TOO_LARGE = "too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
@@ -65,7 +66,7 @@ def status_of(code: ErrorCode) -> int:  # noqa: C901, PLR0911 - mypy checks that
             return 403
         case ErrorCode.NOT_FOUND:
             return 404
-        case ErrorCode.IDENTITY_CONFLICT | ErrorCode.FENCED:
+        case ErrorCode.IDENTITY_CONFLICT | ErrorCode.FENCED | ErrorCode.DELETE_ID_TAKEN:
             return 409
         case ErrorCode.LENGTH_REQUIRED:
             return 411

@@ -8,6 +8,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 from sluice_protocol.errors import InvalidFrame, InvalidRecord
@@ -61,6 +62,7 @@ ALL_PREFIXES: Final = (
 
 METRIC_NAME_BYTES_MAX: Final = 120
 
+_NS_PER_HOUR: Final = 3600 * NS_PER_S
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _IDENTITY_TAIL: Final = re.compile(
     r"agent=(?P<agent>(?:[0-9a-f]{2})+)/boot=(?P<boot>(?:[0-9a-f]{2})+)"
@@ -98,7 +100,12 @@ def _who(identity: Identity) -> str:
 
 def hour_path(at_ns: int) -> str:
     """Return `date=YYYY-MM-DD/hour=HH` of an instant, in UTC."""
-    moment = datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
+    return _hour_path(at_ns // _NS_PER_HOUR)
+
+
+@lru_cache(maxsize=64)
+def _hour_path(hour: int) -> str:
+    moment = datetime.fromtimestamp(hour * 3600, UTC)
     return moment.strftime("date=%Y-%m-%d/hour=%H")
 
 

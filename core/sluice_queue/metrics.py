@@ -13,13 +13,19 @@
 | sluice_queue_collected_total | counter | queue, kind | work lists and segments deleted |
 """
 
-from prometheus_client import CollectorRegistry, Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 class QueueMetrics:
     """The counters of the queue, in one registry; without an argument in a private one."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
+        # Readers of a queue count nothing, and a command should start fast.
+        from prometheus_client import CollectorRegistry, Counter  # noqa: PLC0415
+
         on = registry if registry is not None else CollectorRegistry()
         by_role = ["queue", "role"]
         self.swaps = Counter("sluice_queue_swaps", "register writes tried", by_role, registry=on)

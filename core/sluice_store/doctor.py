@@ -17,6 +17,7 @@ from sluice_store import conformance
 from sluice_store.checks import Nonconforming, expect, expect_type, race_create, race_replace
 from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need
 from sluice_store.port import ObjectStore
+from sluice_store.replication import check_not_replicated
 
 RACERS: Final = 32
 ROUNDS: Final = 3
@@ -80,6 +81,12 @@ async def _marker_then_create(stores: Sequence[ObjectStore], place: str) -> None
     expect_type("a create over a delete marker applies", await store.create(key, b"new"), Applied)
 
 
+async def _not_replicated(stores: Sequence[ObjectStore], place: str) -> None:
+    del place  # the objects of the deployment are checked, not those of the probe
+    for store in stores:
+        await check_not_replicated(store)
+
+
 PROBES: Final = (
     DoctorProbe(
         name="race-create",
@@ -115,6 +122,13 @@ PROBES: Final = (
         need=Need.ACCEPTANCE,
         cost="duplicates accepted as new, and blobs deleted although a manifest names them",
         run=_read_after_write,
+    ),
+    DoctorProbe(
+        name="not-a-replica",
+        promise="the bucket is not a copy of another one, and no other one is copied into it",
+        need=Need.ACCEPTANCE,
+        cost="two buckets decide one identity, and a copy replaces an accepted batch",
+        run=_not_replicated,
     ),
     DoctorProbe(
         name="checksum",

@@ -16,13 +16,21 @@ from sluice_protocol.active_deletes import (
     with_delete,
 )
 from sluice_protocol.clock import IdSource
+from sluice_protocol.delete_requests import (
+    DeleteRequest,
+    check_delete_id,
+    check_new_id,
+    decide_delete,
+    is_same_request,
+)
+from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
 from sluice_protocol.keys import ACTIVE_DELETES, DELETES
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
 from sluice_protocol.units import ETag
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, RetryBudget, create_known
+from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
 
 
 @dataclass(slots=True)
@@ -44,6 +52,33 @@ class CompactedDeletes:
 
     known: int
     active: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenDelete:
+    """The result of writing a delete.
+
+    Attributes:
+        record: The stored delete.
+        created: Whether this call created it; False may be the result of an earlier attempt.
+    """
+
+    record: DeleteRecord
+    created: bool
+
+
+class DeleteIdTaken(SluiceError):
+    """The id of a delete belongs to another delete; nothing was changed."""
+
+    code = ErrorCode.DELETE_ID_TAKEN
+    exit_code = ExitCode.BAD_USAGE
+
+    def __init__(self, delete_id: str) -> None:
+        super().__init__(delete_id)
+        self.delete_id = delete_id
+
+    def __str__(self) -> str:
+        return f"another delete has this id: use a new ULID, delete_id=`{self.delete_id}`"
 
 
 async def read_active_deletes(
@@ -96,20 +131,68 @@ async def read_all_deletes(store: ObjectStore, *, after: str = "") -> list[Delet
 
 async def write_delete(
     store: ObjectStore, record: DeleteRecord, backoff: Backoff, ids: IdSource
-) -> bool:
-    """Write a delete whose id determines its bytes, then add it to the register.
+) -> WrittenDelete:
+    """Write a delete, then add it to the register; the record that exists first decides.
 
     Returns:
-        Whether the record did not exist.
+        The stored delete: another one than `record` if its id already has other bytes.
 
     Raises:
-        OutcomeUnknown: It is unknown whether the record exists; a new delete may be written.
+        InvalidRecord: The stored delete cannot be decoded.
+        OutcomeUnknown: It is unknown whether the record exists; the same call may be repeated.
         StoreError: The store refused the request, or it was not sent.
     """
-    key, body = delete_key(record.delete_id), encode_record(record)
-    created = isinstance(await create_known(store, key, body, backoff), Applied)
+    key = delete_key(record.delete_id)
+    outcome = await create_once(store, key, encode_record(record), backoff)
+    if isinstance(outcome, OtherBytes):
+        record = decode_delete(key, outcome.body)
     await _publish(store, record, backoff, ids)
-    return created
+    return WrittenDelete(record=record, created=isinstance(outcome, Applied))
+
+
+async def submit_delete(
+    store: ObjectStore, request: DeleteRequest, principal: str, backoff: Backoff, ids: IdSource
+) -> WrittenDelete:
+    """Write the delete that a request leads to; the same request again has no further effect.
+
+    The cut-off is the store's clock at the first attempt.
+
+    Raises:
+        BadUsage: The request is malformed.
+        DeleteIdTaken: The id belongs to another delete.
+        InvalidRecord: The stored delete of this id cannot be decoded.
+        OutcomeUnknown: It is unknown whether the record exists; send the same id again.
+        StoreError: The store refused a request, or it was not sent.
+    """
+    record = await plan_delete(store, request, principal, ids)
+    written = await write_delete(store, record, backoff, ids)
+    if not is_same_request(request, written.record, principal):
+        raise DeleteIdTaken(record.delete_id)
+    return written
+
+
+async def plan_delete(
+    store: ObjectStore, request: DeleteRequest, principal: str, ids: IdSource
+) -> DeleteRecord:
+    """Return the record that a request leads to, the stored one if its id exists; write nothing.
+
+    Raises:
+        BadUsage: The request is malformed.
+        DeleteIdTaken: The id belongs to another delete.
+        InvalidRecord: The stored delete of this id cannot be decoded.
+        StoreError: The store is unreachable.
+    """
+    delete_id = ids.ulid() if request.delete_id is None else check_delete_id(request.delete_id)
+    key = delete_key(delete_id)
+    read = await store.get(key)
+    if isinstance(read, Found):
+        stored = decode_delete(key, read.body)
+        if not is_same_request(request, stored, principal):
+            raise DeleteIdTaken(delete_id)
+        return stored
+    if request.delete_id is not None:
+        check_new_id(delete_id, read.date_ns)
+    return decide_delete(request, delete_id=delete_id, now_ns=read.date_ns, principal=principal)
 
 
 async def _publish(

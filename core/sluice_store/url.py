@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from sluice_protocol.errors import BadUsage
 from sluice_store.local import open_local_store
@@ -23,6 +23,23 @@ def parse_local_path(url: str) -> Path:
             f"invalid store URL: use file:///absolute/path or file://./relative, url=`{url}`"
         )
     return Path(path).absolute()
+
+
+def with_profile(url: str, profile: str) -> str:
+    """Return the URL of the same bucket with the credentials of a profile.
+
+    Raises:
+        BadUsage: The URL names a directory, which has no credentials.
+    """
+    if not profile:
+        return url
+    if not url.startswith("s3://"):
+        raise BadUsage(
+            f"a directory has no credentials: remove the profile, profile=`{profile}`, url=`{url}`"
+        )
+    parts = urlsplit(url)
+    options = [one for one in parse_qsl(parts.query) if one[0] != "profile"]
+    return urlunsplit(parts._replace(query=urlencode([*options, ("profile", profile)])))
 
 
 @asynccontextmanager

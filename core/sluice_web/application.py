@@ -11,7 +11,7 @@ from sluice_web.json_bodies import json_response
 from sluice_web.openapi import openapi_document
 from sluice_web.problems import Handler, problem_middleware
 from sluice_web.request_gate import gate_middleware
-from sluice_web.tokens import CHALLENGE, token_middleware
+from sluice_web.tokens import CHALLENGE, Operator, token_middleware
 
 OPENAPI_PATH: Final = "/openapi.json"
 
@@ -45,9 +45,9 @@ def make_application(
     return app
 
 
-def guarded_middlewares(token: str) -> tuple[Middleware, ...]:
+def guarded_middlewares(token: str, operators: Sequence[Operator] = ()) -> tuple[Middleware, ...]:
     """Return the middlewares of a service whose `/v1/` needs a bearer token."""
-    return problem_middleware(challenge=CHALLENGE), token_middleware(token)
+    return problem_middleware(challenge=CHALLENGE), token_middleware(token, operators)
 
 
 def _route(endpoint: Endpoint) -> web.RouteDef:

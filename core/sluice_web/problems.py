@@ -7,6 +7,7 @@ known.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -69,6 +70,17 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect
 
 
+@dataclass(frozen=True, slots=True)
+class ProblemRenderer:
+    """How the errors of one endpoint are sent, where its protocol defines another form."""
+
+    render: Callable[[Problem], web.Response]
+
+
+PROBLEM_RENDERER: Final = web.RequestKey("problem_renderer", ProblemRenderer)
+"""Set by a handler, for the errors that follow."""
+
+
 class HttpRefusal(SluiceError):
     """A request that a service refuses with a given code.
 
@@ -127,6 +139,9 @@ def problem_response(problem: Problem) -> web.Response:
     return response
 
 
+_DOCUMENT: Final = ProblemRenderer(problem_response)
+
+
 def problem_middleware(
     *,
     challenge: str = "",
@@ -148,8 +163,8 @@ def problem_middleware(
         except Exception as error:
             if _is_final(request, error):
                 raise
-            problem = _problem_of_error(request, error)
-            response = problem_response(problem)
+            problem = describe_error(error, path=request.path, peer=request.remote)
+            response = request.get(PROBLEM_RENDERER, _DOCUMENT).render(problem)
             if isinstance(error, web.HTTPException) and "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         if challenge and problem.code is ErrorCode.UNAUTHENTICATED:
@@ -168,34 +183,41 @@ def _is_final(request: web.Request, error: Exception) -> bool:
     return isinstance(error, web.HTTPException) and error.status < 400  # noqa: PLR2004 - RFC 9110 section 15.5
 
 
-def _problem_of_error(request: web.Request, error: Exception) -> Problem:
+def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
+    """Return the problem document of an error, and log what the document does not contain.
+
+    Args:
+        error: The error that ended a request.
+        path: The path or method of the request.
+        peer: The address of the client, where it is known.
+    """
     match error:
         case GateRefusal():
-            _log_refusal(request, error)
+            _log_refusal(error, peer)
             return msgspec.structs.replace(problem_of(error.code, ""), detail=error.reason)
         case SluiceError():
             problem = problem_of(error.code, str(error))
-            _log_error(request, error, problem)
+            _log_error(error, problem, path, peer)
             return problem
         case web.RequestPayloadError():
             return problem_of(ErrorCode.BAD_REQUEST, "the request body is malformed")
         case web.HTTPException():
             return _framework_problem(error)
         case _:
-            log.error("request_failed", path=request.path, exc_info=error)
+            log.error("request_failed", path=path, exc_info=error)
             return problem_of(ErrorCode.INTERNAL, "internal error: see the log of this service")
 
 
-def _log_error(request: web.Request, error: SluiceError, problem: Problem) -> None:
+def _log_error(error: SluiceError, problem: Problem, path: str, peer: str | None) -> None:
     """Log the reason where the response does not contain it, or where an operator must act."""
     if error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}:
-        _log_refusal(request, error)
+        _log_refusal(error, peer)
     elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
-        log.error("request_error", code=error.code.value, path=request.path, reason=str(error))
+        log.error("request_error", code=error.code.value, path=path, reason=str(error))
 
 
-def _log_refusal(request: web.Request, error: SluiceError) -> None:
-    log.info("request_refused", code=error.code.value, reason=str(error), peer=request.remote)
+def _log_refusal(error: SluiceError, peer: str | None) -> None:
+    log.info("request_refused", code=error.code.value, reason=str(error), peer=peer)
 
 
 def _framework_problem(error: web.HTTPException) -> Problem:

@@ -2,9 +2,16 @@
 
 A service with a token accepts requests that contain it. A service without one accepts every
 request, and may therefore listen on a loopback address only.
+
+A service may also know operators, each by a token of their own, of which it knows the sha256 only.
+The name of the operator is recorded with what the request changes.
 """
 
+import hashlib
 import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -18,6 +25,8 @@ CHALLENGE: Final = "Bearer"
 """The `WWW-Authenticate` field of a 401."""
 GUARDED_PREFIX: Final = "/v1/"
 """Paths that need the token; health checks and metrics do not."""
+_OPERATOR: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._@-]{0,63})=([0-9a-f]{64})", re.ASCII)
+_SHOWN_CHARS_MAX: Final = 40
 
 
 def check_token_or_loopback(host: str, token: str) -> None:
@@ -39,13 +48,62 @@ def has_token(authorization: str, token: str) -> bool:
     return not token or hmac.compare_digest(sent, f"Bearer {token}".encode())
 
 
-def token_middleware(token: str) -> Middleware:
-    """Return the middleware that refuses requests below `/v1/` without the token."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """A person or program with a separate token.
+
+    Attributes:
+        name: The name that records contain.
+        token_sha256: The sha256 of the token, lower-case hexadecimal.
+    """
+
+    name: str
+    token_sha256: str
+
+
+def parse_operators(text: str) -> tuple[Operator, ...]:
+    """Parse `name=<sha256 of the token>`, several separated by commas.
+
+    Raises:
+        BadUsage: An item has another form, or a name or a token occurs twice.
+    """
+    operators = tuple(_parse_operator(item.strip()) for item in text.split(",") if item.strip())
+    names = {one.name for one in operators}
+    digests = {one.token_sha256 for one in operators}
+    if len(names) < len(operators) or len(digests) < len(operators):
+        raise BadUsage("a name or a token occurs twice in operators: use one item for each")
+    return operators
+
+
+def _parse_operator(item: str) -> Operator:
+    found = _OPERATOR.fullmatch(item)
+    if found is None:
+        raise BadUsage(
+            "invalid item in operators: use name=<sha256 of the token, 64 hexadecimal digits>,"
+            f" name=`{item.partition('=')[0][:_SHOWN_CHARS_MAX]}`"
+        )
+    return Operator(name=found[1], token_sha256=found[2])
+
+
+def operator_of(authorization: str, operators: Sequence[Operator]) -> str | None:
+    """Return the name of the operator whose token an `Authorization` field contains, or None.
+
+    The digests are compared in constant time, and all of them.
+    """
+    scheme, _, token = authorization.partition(" ")
+    sent = hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+    names = [one.name for one in operators if hmac.compare_digest(one.token_sha256, sent)]
+    return names[0] if names and scheme == CHALLENGE else None
+
+
+def token_middleware(token: str, operators: Sequence[Operator] = ()) -> Middleware:
+    """Return the middleware that refuses requests below `/v1/` without a known token."""
 
     @web.middleware
     async def require_token(request: web.Request, handler: Handler) -> web.StreamResponse:
         authorization = request.headers.get("Authorization", "")
-        if request.path.startswith(GUARDED_PREFIX) and not has_token(authorization, token):
+        known = has_token(authorization, token) or operator_of(authorization, operators)
+        if request.path.startswith(GUARDED_PREFIX) and not known:
             raise Unauthenticated("the request does not contain the token")
         return await handler(request)
 

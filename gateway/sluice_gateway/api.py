@@ -1,6 +1,6 @@
 """The HTTP surface of a gateway: parse a request, call a service, render the response."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import structlog
@@ -47,8 +47,10 @@ class GatewayApi:
         store: ObservedStore,
         *,
         allowed_hosts: Collection[str] = (),
+        doors: Sequence[Endpoint] = (),
     ) -> None:
         self._uploads = uploads
+        self._doors = doors
         self._allowed_hosts = allowed_hosts
         self._readiness = readiness
         self._store = store
@@ -57,7 +59,12 @@ class GatewayApi:
     def application(self) -> web.Application:
         """Return the application of the gateway's port."""
         return make_application(
-            [self._upload_endpoint(), *self._conflicts_api().endpoints(), *self._health()],
+            [
+                self._upload_endpoint(),
+                *self._doors,
+                *self._conflicts_api().endpoints(),
+                *self._health(),
+            ],
             middlewares=[watch_connection, self._middleware],
             title="sluice gateway",
             allowed_hosts=self._allowed_hosts,

@@ -13,6 +13,8 @@ from sluice_gateway.acceptor import Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads
 from sluice_gateway.api import GatewayApi
 from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
+from sluice_gateway.doors.api import DoorsApi
+from sluice_gateway.doors.service import DoorService
 from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.journal_ports import JournalOwner, JournalRules, StoreRules, UploadJournal
@@ -52,6 +54,7 @@ class Gateway:
         mode: Whether the acceptance mode of the authority is known.
         readiness: Whether an upload can be accepted now.
         uploads: Accepts uploads.
+        doors: Accepts requests of other protocols.
         api: The HTTP surface.
     """
 
@@ -62,6 +65,7 @@ class Gateway:
     mode: ModeWatch
     readiness: Readiness
     uploads: UploadService
+    doors: DoorService
     api: GatewayApi
 
 
@@ -182,6 +186,7 @@ def _gateway(
         skip_probe=settings.skip_probe,
         name=name,
     )
+    doors = DoorService(uploads, store, body_bytes_max=settings.door_body_bytes_max)
     return Gateway(
         settings=settings,
         clock=uploads.clock,
@@ -190,11 +195,13 @@ def _gateway(
         mode=uploads.mode,
         readiness=readiness,
         uploads=uploads,
+        doors=doors,
         api=GatewayApi(
             uploads,
             readiness,
             store,
             allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
+            doors=tuple(DoorsApi(doors, settings.doors).endpoints()),
         ),
     )
 
@@ -267,6 +274,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
             yield
     finally:
         gateway.uploads.frames.close()
+        gateway.doors.close()
 
 
 @asynccontextmanager
@@ -276,6 +284,21 @@ async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterato
     application = gateway.api.health_application()
     async with listening(application, address, _server_options(gateway.settings)):
         yield
+
+
+@asynccontextmanager
+async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
+    """Serve OTLP over gRPC until the block ends; yield the port."""
+    from sluice_gateway.doors.grpc_server import serving_otlp_grpc  # noqa: PLC0415 - an extra
+
+    settings = gateway.settings
+    async with serving_otlp_grpc(
+        gateway.doors,
+        settings.otlp_grpc_listen,
+        tls=_tls_files(settings),
+        message_bytes_max=settings.door_body_bytes_max,
+    ) as port:
+        yield port
 
 
 def _server_options(settings: GatewaySettings) -> ServerOptions:

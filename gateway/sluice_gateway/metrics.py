@@ -81,6 +81,9 @@ JOURNAL_OBJECTS: Final = "sluice_journal_objects"
 JOURNAL_ENTRIES: Final = "sluice_journal_entries"
 JOURNAL_FAILURES: Final = "sluice_journal_failures"
 JOURNAL_REGISTRATIONS: Final = "sluice_journal_registrations"
+DOOR_REQUESTS: Final = "sluice_door_requests"
+DOOR_RECORDS: Final = "sluice_door_records"
+DOOR_UNREADABLE: Final = "sluice_door_unreadable_records"
 
 _Result = TypeVar("_Result")
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
@@ -157,6 +160,15 @@ class GatewayMetrics:
         self.journal_failures = Counter(JOURNAL_FAILURES, "Failed attempts.", registry=registry)
         self.journal_registrations = Counter(
             JOURNAL_REGISTRATIONS, "Registrations.", registry=registry
+        )
+        self.door_requests = Counter(
+            DOOR_REQUESTS, "Requests to doors.", ["door", "outcome"], registry=registry
+        )
+        self.door_records = Counter(
+            DOOR_RECORDS, "Records accepted, duplicates too.", ["door"], registry=registry
+        )
+        self.door_unreadable = Counter(
+            DOOR_UNREADABLE, "Records kept raw.", ["door"], registry=registry
         )
 
     def count(self, metric: Counter, *labels: str) -> None:

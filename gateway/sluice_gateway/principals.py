@@ -12,15 +12,16 @@ content stays in effect.
     agent_template = "spiffe://td/agent/{agent}"
 
 `{agent}` is one whole path segment: the lower-case hex of the agent id. Source: ADR 0021.
+    tokens = [{ id = "t1", sha256 = "…" }]  # `sluice token create`; for clients that cannot sign
+    doors = ["otlp", "json"]                # which doors the principal may use
 
-A request is authenticated from its head, before a byte of its body is read: by an Ed25519
-signature, or by the SPIFFE id of its client certificate. A signature covers Content-Digest, which
-`frame_reader` compares with the body.
+How a request is matched with a principal: `authentication`.
 """
 
 import base64
 import binascii
 import datetime as dt
+import hashlib
 import re
 import tomllib
 from collections import Counter
@@ -31,21 +32,17 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
-from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from sluice_protocol.errors import BadUsage, Unauthenticated
-from sluice_protocol.signatures import (
-    KEY_ID_CHARS_MAX,
-    read_signature,
-    verify_signature,
-    view_request,
-)
+from sluice_protocol.request_identity import DoorName, check_door_principal, is_door_agent
+from sluice_protocol.signatures import KEY_ID_CHARS_MAX
 
 Role = Literal["agent", "operator"]
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 _AGENT_SEGMENT: Final = r"(?P<agent>(?:[0-9a-f]{2}){1,120})"
 _PLACEHOLDER: Final = "{agent}"
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 log = structlog.get_logger()
 
@@ -58,6 +55,14 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     not_after: dt.datetime | None = None
 
 
+class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sha256 of one token of a principal; it is not accepted after `not_after`."""
+
+    id: str
+    sha256: str
+    not_after: dt.datetime | None = None
+
+
 class PrincipalEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One principal of the file."""
 
@@ -65,6 +70,8 @@ class PrincipalEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     roles: tuple[Role, ...] = ("agent",)
     agents: tuple[str, ...] = ()
     keys: tuple[KeyEntry, ...] = ()
+    tokens: tuple[TokenEntry, ...] = ()
+    doors: tuple[DoorName, ...] = ()
     spiffe: str | None = None
     agent_template: str | None = None
 
@@ -83,11 +90,13 @@ class VerifiedSender:
         principal: The name that the manifest records.
         agents: The agent ids that it may send for.
         operator: Whether it may read and resolve all conflicts.
+        doors: The doors that it may use.
     """
 
     principal: str
     agents: frozenset[str]
     operator: bool
+    doors: frozenset[DoorName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,18 +109,37 @@ class KnownKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownToken:
+    """The owner of a token."""
+
+    sender: VerifiedSender
+    not_after_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderTemplate:
+    """The SPIFFE ids of a principal that is many agents, and what each of them may do."""
+
+    pattern: re.Pattern[str]
+    operator: bool
+    doors: frozenset[DoorName]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Principals:
     """The content of the file, indexed for lookups.
 
     Attributes:
         keys: Known keys by id.
+        tokens: Known tokens by the hex of their sha256.
         spiffe: Senders by exact SPIFFE id.
         templates: Patterns of SPIFFE ids with the agent in one segment, each with its roles.
     """
 
     keys: Mapping[str, KnownKey]
+    tokens: Mapping[str, KnownToken]
     spiffe: Mapping[str, VerifiedSender]
-    templates: tuple[tuple[re.Pattern[str], bool], ...]
+    templates: tuple[SenderTemplate, ...]
 
     def key_of(self, key_id: str, now_s: int) -> KnownKey:
         """Return the key with this id.
@@ -126,6 +154,22 @@ class Principals:
             raise Unauthenticated("the key's not_after has passed")
         return known
 
+    def token_sender(self, token: str, now_s: int) -> VerifiedSender:
+        """Return the owner of a token.
+
+        The lookup is by the digest of the token, so its time reveals nothing about known tokens.
+
+        Raises:
+            Unauthenticated: No principal has the token, or it has expired.
+        """
+        sent = token.encode(errors="surrogateescape")
+        known = self.tokens.get(hashlib.sha256(sent).hexdigest())
+        if known is None:
+            raise Unauthenticated("no principal has this token")
+        if known.not_after_s is not None and now_s > known.not_after_s:
+            raise Unauthenticated("the token's not_after has passed")
+        return known.sender
+
     def spiffe_sender(self, uri: str) -> VerifiedSender:
         """Return the sender with this SPIFFE id.
 
@@ -135,11 +179,15 @@ class Principals:
         exact = self.spiffe.get(uri)
         if exact is not None:
             return exact
-        for pattern, operator in self.templates:
-            found = pattern.fullmatch(uri)
+        for template in self.templates:
+            found = template.pattern.fullmatch(uri)
             if found is not None:
-                agents = frozenset({_agent_of(found["agent"])})
-                return VerifiedSender(principal=uri, agents=agents, operator=operator)
+                return VerifiedSender(
+                    principal=uri,
+                    agents=frozenset({_agent_of(found["agent"])}),
+                    operator=template.operator,
+                    doors=template.doors,
+                )
         raise Unauthenticated("no principal has this SPIFFE id")
 
 
@@ -156,12 +204,20 @@ def parse_principals(text: str) -> Principals:
     entries = document.principals
     _refuse_duplicates("name", [entry.name for entry in entries])
     _refuse_duplicates("key id", [key.id for entry in entries for key in entry.keys])
+    _refuse_duplicates("token", [token.sha256 for entry in entries for token in entry.tokens])
     _refuse_duplicates("spiffe", [entry.spiffe for entry in entries if entry.spiffe is not None])
     return Principals(
         keys={key.id: _known(entry, key) for entry in entries for key in entry.keys},
+        tokens={
+            token.sha256: _known_token(entry, token) for entry in entries for token in entry.tokens
+        },
         spiffe={entry.spiffe: _sender(entry) for entry in entries if entry.spiffe is not None},
         templates=tuple(
-            (_template(entry), "operator" in entry.roles)
+            SenderTemplate(
+                pattern=_template(entry),
+                operator="operator" in entry.roles,
+                doors=frozenset(entry.doors),
+            )
             for entry in entries
             if entry.agent_template is not None
         ),
@@ -217,51 +273,6 @@ class PrincipalsFile:
         return True
 
 
-def authenticate(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
-    """Return the sender of a request.
-
-    Raises:
-        Unauthenticated: It has neither a valid signature nor a known client certificate.
-    """
-    if "Signature-Input" in request.headers:
-        return _by_signature(request, principals, now_s)
-    certificate = request.get_extra_info("peercert")
-    if not certificate:
-        raise Unauthenticated("neither a signature nor a client certificate")
-    return principals.spiffe_sender(spiffe_id(certificate))
-
-
-def spiffe_id(certificate: Mapping[str, object]) -> str:
-    """Return the one URI SAN of a verified certificate of `ssl.SSLSocket.getpeercert`.
-
-    Raises:
-        Unauthenticated: It has none, more than one, or one of another scheme.
-    """
-    names = certificate.get("subjectAltName")
-    pairs = names if isinstance(names, tuple) else ()
-    uris = [value for kind, value in pairs if kind == "URI"]
-    if len(uris) != 1 or not uris[0].startswith("spiffe://"):
-        raise Unauthenticated("the client certificate has not exactly one SPIFFE URI SAN")
-    return str(uris[0])
-
-
-def _by_signature(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
-    path, _, query = request.raw_path.partition("?")
-    view = view_request(
-        method=request.method,
-        authority=request.headers.get("Host", ""),
-        path=path,
-        query=query,
-        headers=request.headers.items(),
-    )
-    claim = read_signature(view, now_s=now_s)
-    known = principals.key_of(claim.key_id, now_s)
-    verify_signature(claim, known.key)
-    if request.method == "POST" and not claim.covers_body:
-        raise Unauthenticated("the signature of a POST must cover content-digest")
-    return known.sender
-
-
 def _file_state(path: Path) -> tuple[int, int, int]:
     try:
         found = path.stat()
@@ -277,11 +288,26 @@ def _refuse_duplicates(what: str, names: list[str]) -> None:
 
 
 def _sender(entry: PrincipalEntry) -> VerifiedSender:
+    if entry.doors:
+        check_door_principal(entry.name)
+    reserved = [agent for agent in entry.agents if is_door_agent(agent)]
+    if reserved:
+        raise BadUsage(f"agent ids that begin with door: are reserved, agent=`{reserved[0]}`")
     return VerifiedSender(
         principal=entry.name,
         agents=frozenset(entry.agents if "agent" in entry.roles else ()),
         operator="operator" in entry.roles,
+        doors=frozenset(entry.doors),
     )
+
+
+def _known_token(entry: PrincipalEntry, token: TokenEntry) -> KnownToken:
+    if _SHA256.fullmatch(token.sha256) is None:
+        raise BadUsage(
+            f"sha256 of a token must be 64 hex digits in lower case: copy it from"
+            f" `sluice token create`, token id=`{token.id}`"
+        )
+    return KnownToken(sender=_sender(entry), not_after_s=_seconds(token.not_after, token.id))
 
 
 def _known(entry: PrincipalEntry, key: KeyEntry) -> KnownKey:
@@ -292,15 +318,15 @@ def _known(entry: PrincipalEntry, key: KeyEntry) -> KnownKey:
         public = Ed25519PublicKey.from_public_bytes(raw)
     except (binascii.Error, ValueError) as error:
         raise BadUsage(f"ed25519 is not base64 of 32 bytes, key id=`{key.id}`") from error
-    return KnownKey(key=public, sender=_sender(entry), not_after_s=_seconds(key))
+    return KnownKey(key=public, sender=_sender(entry), not_after_s=_seconds(key.not_after, key.id))
 
 
-def _seconds(key: KeyEntry) -> int | None:
-    if key.not_after is None:
+def _seconds(not_after: dt.datetime | None, name: str) -> int | None:
+    if not_after is None:
         return None
-    if key.not_after.tzinfo is None:
-        raise BadUsage(f"not_after needs an offset, as in 2026-01-01T00:00:00Z, key id=`{key.id}`")
-    return int(key.not_after.timestamp())
+    if not_after.tzinfo is None:
+        raise BadUsage(f"not_after needs an offset, as in 2026-01-01T00:00:00Z, id=`{name}`")
+    return int(not_after.timestamp())
 
 
 def _template(entry: PrincipalEntry) -> re.Pattern[str]:

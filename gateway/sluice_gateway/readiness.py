@@ -25,6 +25,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import read_doctor, require_doctor, seal_result, write_result
 from sluice_store.port import ObjectStore
+from sluice_store.replication import refuse_replica
 from sluice_web.problems import Problem, problem_of
 
 AUTHORITY_INTERVAL_S: Final = 5.0
@@ -151,9 +152,11 @@ async def require_proof(store: ObjectStore, url: str, settings: GatewaySettings)
     second. A bucket is examined by an operator, through every endpoint that it has.
 
     Raises:
-        StoreMisconfigured: The store was never examined, or breaks a condition of acceptance.
+        StoreMisconfigured: The store is a replica, was never examined, or breaks a condition of
+            acceptance.
         StoreError: The store is unreachable or refused the call.
     """
+    await refuse_replica(store)  # its copied doctor results prove nothing
     if settings.skip_probe:
         log.warning("store_probe_skipped", url=url)
         return

@@ -6,6 +6,7 @@ from pathlib import Path
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.journals import FENCE_S
+from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 
@@ -50,6 +51,10 @@ class GatewaySettings:
         tls_certificate: PEM chain; with `tls_key` the gateway serves TLS.
         tls_key: PEM key of the chain.
         tls_client_ca: PEM of the authorities of client certificates; turns mTLS on.
+        doors: Protocols of other clients that this gateway accepts; none by default.
+        otlp_grpc_listen: Address and port of OTLP over gRPC; empty for none. Senders need a token.
+        door_body_bytes_max: Largest body of a door's request, compressed and decompressed; a
+            larger one is refused with 413.
         skip_probe: Serve on a store that the doctor has not examined; every log line reports it.
     """
 
@@ -80,6 +85,9 @@ class GatewaySettings:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
+    doors: tuple[DoorName, ...] = ()
+    otlp_grpc_listen: str = ""
+    door_body_bytes_max: int = 20 * 1024 * 1024
     skip_probe: bool = False
 
 
@@ -101,7 +109,17 @@ def check_settings(settings: GatewaySettings) -> None:
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     parse_listen(settings.listen)
+    if settings.otlp_grpc_listen:
+        _check_grpc(settings)
     parse_allowed_hosts(settings.allowed_hosts)
+
+
+def _check_grpc(settings: GatewaySettings) -> None:
+    _, port = parse_listen(settings.otlp_grpc_listen)
+    if "otlp" not in settings.doors:
+        raise BadUsage("otlp_grpc_listen needs otlp in doors")
+    if port == 0 and settings.workers != 1:
+        raise BadUsage("otlp_grpc_listen needs a port where workers share it")
 
 
 def _check_limits(settings: GatewaySettings) -> None:
@@ -109,6 +127,8 @@ def _check_limits(settings: GatewaySettings) -> None:
         raise BadUsage(f"frame_bytes_max must be 1 to {FRAME_BYTES_MAX}")
     if 4 * settings.inflight_bytes_max < 5 * settings.frame_bytes_max:
         raise BadUsage("inflight_bytes_max must be at least 1.25 times frame_bytes_max")
+    if settings.doors and 2 * settings.inflight_bytes_max < 5 * settings.door_body_bytes_max:
+        raise BadUsage("inflight_bytes_max must be at least 2.5 times door_body_bytes_max")
     if not 0 < settings.upload_time_s_max <= UPLOAD_TIME_S_MAX:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
     if not 0 < settings.journal_fence_s <= FENCE_S:

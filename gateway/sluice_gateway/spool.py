@@ -22,6 +22,7 @@ from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store import ObjectStore
 from sluice_store.authority import AuthorityHistory, read_history
+from sluice_store.replication import refuse_replica
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.url import parse_local_path
 
@@ -70,10 +71,12 @@ async def mirror_authority(
 
     Raises:
         BadUsage: The spool belongs to another authority, or a mode switch is unfinished.
+        StoreMisconfigured: The authority's bucket is a replica.
         StoreError: The authority cannot be read and the spool has no copy.
     """
     try:
         history = await read_history(remote)
+        await refuse_replica(remote)
     except StoreUnavailable as error:
         log.warning("authority_unreachable", reason=str(error), settings="copy in the spool")
         return await read_history(local)

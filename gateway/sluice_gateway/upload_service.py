@@ -8,11 +8,12 @@ from aiohttp import web
 from sluice_gateway.accepted_cache import AcceptedCache, AcceptedFrame
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads, check_head
+from sluice_gateway.authentication import authenticate
 from sluice_gateway.frame_reader import FrameReader, ReceivedBody
 from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.journal_ports import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
-from sluice_gateway.principals import PrincipalsFile, VerifiedSender, authenticate
+from sluice_gateway.principals import PrincipalsFile, VerifiedSender
 from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.uploads import AcceptedResponse, Upload, accepted_response, conflict_problem
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
@@ -20,7 +21,8 @@ from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import ConflictName, Decisions
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.identity import Identity
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.request_identity import is_door_agent
+from sluice_protocol.units import NS_PER_S, Digest
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
 from sluice_web.problems import HttpRefusal, Problem
@@ -103,14 +105,31 @@ class UploadService:
                     self._note_high_water(request, upload.identity)
                 return result
 
+    async def accept_made(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
+        """Accept a frame that this gateway made from a request; the caller counts the request.
+
+        Raises:
+            SluiceError: The frame is refused or not accepted; the code of the error states why.
+        """
+        self._check_quarantine(upload.identity.agent_id, upload.identity.boot_id)
+        known = self.cache.find(upload.digest)
+        if known is None:
+            return await self._store(upload, phases)
+        response = self._respond_known(upload.digest, known)
+        await self.journal.require_current()
+        return response
+
     def _accept_known(
         self, sender: VerifiedSender, received: ReceivedBody, known: AcceptedFrame
     ) -> AcceptedResponse:
         """Accept bytes that this worker has accepted before, without decoding them again."""
         self._check_owner(sender, known.identity.agent_id, known.identity.boot_id)
+        return self._respond_known(received.digest, known)
+
+    def _respond_known(self, digest: Digest, known: AcceptedFrame) -> AcceptedResponse:
         self.metrics.cache_hits.inc()
         verdict = Accepted(duplicate=True, accepted_at_ns=known.accepted_at_ns)
-        return accepted_response(known.identity, received.digest, verdict, self.collector_id)
+        return accepted_response(known.identity, digest, verdict, self.collector_id)
 
     def _check_owner(self, sender: VerifiedSender, agent_id: str, boot_id: str) -> None:
         """Check that the sender may send for the agent; called before every store call.
@@ -118,8 +137,11 @@ class UploadService:
         Raises:
             HttpRefusal: The agent does not belong to the sender, or is quarantined.
         """
-        if agent_id not in sender.agents:
+        if agent_id not in sender.agents or is_door_agent(agent_id):
             raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
+        self._check_quarantine(agent_id, boot_id)
+
+    def _check_quarantine(self, agent_id: str, boot_id: str) -> None:
         if (agent_id, boot_id) in self.decisions.current.quarantined:
             raise HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, "")
 

@@ -13,7 +13,7 @@ import structlog
 import uvloop
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from sluice_gateway.app import Gateway, build_gateway, serving, serving_health
+from sluice_gateway.app import Gateway, build_gateway, serving, serving_grpc, serving_health
 from sluice_gateway.background import start_background_tasks
 from sluice_gateway.mode_switch import adopt_records
 from sluice_gateway.readiness import require_proof
@@ -86,6 +86,8 @@ async def _serve(plan: WorkerPlan) -> bool:
         await gateway.readiness.check_store()
         await gateway.uploads.journal.open()
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
+        if plan.settings.otlp_grpc_listen:
+            await stack.enter_async_context(serving_grpc(gateway))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
             await stack.enter_async_context(serving_health(gateway, plan.host, port))

@@ -10,6 +10,7 @@ import structlog
 
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import AuditCounts
+from sluice_gc.certificate_chain import read_newest
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_retention import prune_evidence
 from sluice_gc.metrics import GcMetrics
@@ -17,8 +18,8 @@ from sluice_gc.plan import Plan, check_certificate_for
 from sluice_gc.plan_inputs import is_finished, read_plan, read_plan_ids, read_store_time
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
-from sluice_gc.settings import CycleSettings
-from sluice_gc.signing_keys import AuditorKeys
+from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
+from sluice_gc.signing_keys import AuditorKeys, TrustedKeys
 from sluice_gc.sweep import SweepFacts
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.clock import Clock, IdSource
@@ -28,6 +29,23 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
+
+
+class DueReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of the execution of a due plan.
+
+    Attributes:
+        plan_id: The plan that was executed, or None if none was due.
+        facts: The result of that run.
+    """
+
+    plan_id: str | None
+    facts: SweepFacts
+
+    @property
+    def found_wrong(self) -> bool:
+        """Return True if the plan must be executed again."""
+        return not self.facts.complete
 
 
 class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,12 +138,12 @@ class CycleRunner:
         certificate = await self._auditor.audit(settings.for_audit(seed))
         self._metrics.count_audit(certificate.counts)
         check_certificate_for(await read_authority(self._store), certificate)
-        due = await self._due_plan(settings)
+        due = await read_due_plan(self._store, self._keys.trusted, settings.grace_s)
         facts = SweepFacts()
         if due is not None:
             facts = (await self._runner.run(due.plan_id, settings.for_run())).facts
             self._metrics.count_run(facts)
-        made = await self._plan(settings)
+        made = await plan_if_covered(self._planner, settings.for_plan())
         pruned = await prune_evidence(self._store, self._keys.trusted)
         log.info("audit_evidence_removed", files=pruned.files, kept_from=pruned.kept_from)
         return CycleReport(
@@ -136,19 +154,68 @@ class CycleRunner:
             made_plan_id=made.plan_id if made else None,
         )
 
-    async def _due_plan(self, settings: CycleSettings) -> Plan | None:
-        """Return the newest plan whose grace period is over, unless it is finished."""
-        now_ns = await read_store_time(self._store)
-        for plan_id in reversed(await read_plan_ids(self._store)):
-            plan = await read_plan(self._store, self._keys.trusted, plan_id)
-            if (now_ns - plan.made_at_unix_ns) / NS_PER_S >= settings.grace_s:
-                return None if await is_finished(self._store, plan_id) else plan
-        return None
 
-    async def _plan(self, settings: CycleSettings) -> Plan | None:
-        try:
-            return await self._planner.plan(settings.for_plan())
-        except GcRefused as refused:
-            if refused.rule is RefusalRule.HORIZON_NOT_COVERED:
-                return None  # the next audit covers newer orphans
-            raise
+async def plan_if_covered(planner: Planner, settings: PlanSettings) -> Plan | None:
+    """Make a plan; return None if no certificate covers the horizon of any orphan yet.
+
+    Raises:
+        GcRefused: A safety rule is violated; there is no plan.
+        StoreError: The store is unreachable or refused a request.
+    """
+    try:
+        return await planner.plan(settings)
+    except GcRefused as refused:
+        if refused.rule is RefusalRule.HORIZON_NOT_COVERED:
+            return None  # the next audit covers newer orphans
+        raise
+
+
+async def read_due_plan(store: ObjectStore, trusted: TrustedKeys, grace_s: float) -> Plan | None:
+    """Return the newest plan whose grace period is over, unless it is finished.
+
+    Raises:
+        GcRefused: The plan was edited, or signed by another key.
+        StoreError: The store is unreachable or refused a request.
+    """
+    now_ns = await read_store_time(store)
+    for plan_id in reversed(await read_plan_ids(store)):
+        plan = await read_plan(store, trusted, plan_id)
+        if (now_ns - plan.made_at_unix_ns) / NS_PER_S >= grace_s:
+            return None if await is_finished(store, plan_id) else plan
+    return None
+
+
+async def execute_due_plan(
+    store: ObjectStore,
+    engine: TaskEngine,
+    trusted: TrustedKeys,
+    clock: Clock,
+    settings: RunSettings,
+    *,
+    audit_age_s_max: float,
+) -> DueReport:
+    """Execute the due plan of another process, which audits; no private key is needed.
+
+    As in a cycle, the store must have been read completely not long before.
+
+    Raises:
+        GcRefused: A safety rule is violated, or the newest audit is too old.
+        CertificateInvalid: A certificate was altered.
+        StoreError: The store is unreachable or refused a request.
+    """
+    plan = await read_due_plan(store, trusted, settings.grace_s)
+    if plan is None:
+        return DueReport(plan_id=None, facts=SweepFacts())
+    newest = await read_newest(store, trusted)
+    if newest is None:
+        raise GcRefused(RefusalRule.NO_CERTIFICATE, "there is no audit; run an audit")
+    check_certificate_for(await read_authority(store), newest.certificate)
+    age_s = (await read_store_time(store) - newest.certificate.started_at_unix_ns) / NS_PER_S
+    if age_s > audit_age_s_max:
+        raise GcRefused(
+            RefusalRule.NO_CERTIFICATE,
+            f"the newest audit is {age_s:.0f} s old; run an audit, audit_age_s_max="
+            f"`{audit_age_s_max:g}`",
+        )
+    report = await PlanRunner(store, engine, trusted, clock).run(plan.plan_id, settings)
+    return DueReport(plan_id=plan.plan_id, facts=report.facts)

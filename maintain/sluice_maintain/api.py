@@ -8,7 +8,7 @@ from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_maintain.service import MaintenanceService
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.status import MaintenanceStatus
-from sluice_maintain.status_page import render_page
+from sluice_maintain.status_page import render_page, render_text
 from sluice_protocol.errors import ErrorCode, Unauthenticated
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import guarded_middlewares, make_application
@@ -48,7 +48,7 @@ class StatusApi:
                 method="GET",
                 path="/",
                 handler=self._send_page,
-                summary="Return the state of every task as a page, or as JSON on request",
+                summary="Return the state of every task as a page, or as text or JSON on request",
                 result_type="text/html",
             ),
             Endpoint(
@@ -69,6 +69,8 @@ class StatusApi:
             raise Unauthenticated("the request does not contain the token")
         if "application/json" in request.headers.get("Accept", ""):
             return json_response(self._status())
+        if request.headers.get("Accept", "").startswith("text/plain"):
+            return web.Response(text=render_text(self._status(), self._service.problem))
         text = render_page(self._status(), self._service.problem)
         return web.Response(text=text, content_type="text/html")
 

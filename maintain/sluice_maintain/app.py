@@ -4,12 +4,14 @@ import asyncio
 import random  # noqa: TID251 - the source of jitter is made here
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import structlog
 
 from sluice_maintain.api import StatusApi
 from sluice_maintain.lease_rules import resume
 from sluice_maintain.metrics import MaintenanceMetrics
+from sluice_maintain.rights import MissingRights, check_rights
 from sluice_maintain.run_one import TaskRunner
 from sluice_maintain.scheduler import ScheduleDecision, decide
 from sluice_maintain.service import MaintenanceService, name_owner
@@ -28,6 +30,12 @@ from sluice_web.tokens import check_token_or_loopback
 log = structlog.get_logger()
 
 
+async def _report_rights(url: str, settings: MaintainSettings) -> None:
+    """Log the missing rights of each task; a task without rights fails, and the others run."""
+    for task, missing in (await check_rights(url, settings)).items():
+        log.warning("maintenance_rights_missing", task=task, missing=list(missing))
+
+
 @asynccontextmanager
 async def _service(
     url: str,
@@ -38,6 +46,7 @@ async def _service(
     once: bool = False,
 ) -> AsyncIterator[MaintenanceService]:
     clock, ids = SystemClock(), SystemIds()
+    settings.check_profiles(url)
     async with open_store(url) as store:
         await read_authority(store)  # a store without an authority has nothing to maintain
         runner = TaskRunner(
@@ -70,6 +79,7 @@ async def serve(url: str, settings: MaintainSettings, command: Sequence[str]) ->
         api = StatusApi(service, settings, service.runner.metrics)
         async with listening(api.application(), settings.listen) as urls:
             log.info("maintenance_listening", urls=urls, owner=service.runner.tasks.owner)
+            await _report_rights(url, settings)
             await service.run()
 
 
@@ -82,14 +92,28 @@ async def run_due(
         SluiceError: The store is unreachable, denied a request, or has no authority.
     """
     async with _service(url, settings, command, stop_event(), once=True) as service:
+        await _report_rights(url, settings)
         await service.run_once()
         situation = await service.read_situation()
         return show_situation(situation, decide(situation))
 
 
-async def plan_now(
-    url: str, settings: MaintainSettings
-) -> tuple[ScheduleDecision, MaintenanceStatus]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenancePlan:
+    """What a process would do now.
+
+    Attributes:
+        decision: The tasks that would start, and why the others wait.
+        status: The state of every task.
+        missing: The missing rights of each task.
+    """
+
+    decision: ScheduleDecision
+    status: MaintenanceStatus
+    missing: MissingRights
+
+
+async def plan_now(url: str, settings: MaintainSettings) -> MaintenancePlan:
     """Return what would start now, and the state of every task; change nothing.
 
     Raises:
@@ -98,7 +122,11 @@ async def plan_now(
     async with _service(url, settings, (), asyncio.Event()) as service:
         situation = await service.read_situation()
         decision = decide(situation)
-        return decision, show_situation(situation, decision)
+        return MaintenancePlan(
+            decision=decision,
+            status=show_situation(situation, decision),
+            missing=await check_rights(url, settings),
+        )
 
 
 async def read_status(url: str) -> MaintenanceStatus:

@@ -11,15 +11,17 @@ import structlog
 
 from sluice_gc.audit import audit_store
 from sluice_gc.certificate_chain import has_certificates
-from sluice_gc.cycle import CycleReport, CycleRunner
+from sluice_gc.cycle import CycleReport, CycleRunner, execute_due_plan, plan_if_covered
 from sluice_gc.errors import CertificateInvalid, GcRefused
+from sluice_gc.evidence_retention import prune_evidence
 from sluice_gc.metrics import GcMetrics
-from sluice_gc.settings import CycleSettings
-from sluice_gc.signing_keys import load_keys, make_key_file
+from sluice_gc.planner import Planner
+from sluice_gc.settings import RunSettings
+from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted, make_key_file
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_maintain.lease_rules import RunResult
 from sluice_maintain.retention import apply_retention
-from sluice_maintain.settings import MaintainSettings
+from sluice_maintain.settings import GcPolicy, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import Fenced, SluiceError, StoreDenied
@@ -141,7 +143,7 @@ class StoreJobs:
             case TaskName.AUDIT:
                 return await self._audit(settings)
             case _:
-                return await self._cycle(settings.gc.job())
+                return await self._collect_garbage(settings.gc)
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
 
     async def _collect(self, grace_s: float) -> dict[str, float]:
@@ -164,14 +166,26 @@ class StoreJobs:
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
 
     async def _audit(self, settings: MaintainSettings) -> RunResult:
-        job = settings.audit.job(self._clock.now_ns() // NS_PER_S)
-        report = await audit_store(
-            self._store, LocalTaskEngine(self._store), job, self._clock, self._ids
-        )
+        policy, engine = settings.audit, LocalTaskEngine(self._store)
+        job = policy.job(self._clock.now_ns() // NS_PER_S)
+        report = await audit_store(self._store, engine, job, self._clock, self._ids)
         counts = report.certificate.counts
-        return _checked(figures_of(counts), "the audit", found_wrong=counts.found_wrong)
+        figures = figures_of(counts)
+        keys = load_keys(policy.key_file, policy.trusted_keys)
+        if policy.plan:
+            planner = Planner(self._store, engine, keys, self._clock, self._ids)
+            made = await plan_if_covered(planner, policy.plan_job())
+            figures["plans_made"] = float(made is not None)
+        if policy.prune_evidence:
+            pruned = await prune_evidence(self._store, keys.trusted)
+            figures["evidence_files_removed"] = float(pruned.files)
+        return _checked(figures, "the audit", found_wrong=counts.found_wrong)
 
-    async def _cycle(self, job: CycleSettings) -> RunResult:
+    async def _collect_garbage(self, policy: GcPolicy) -> RunResult:
+        job = policy.job()
+        if policy.execute_only:
+            trusted = load_trusted(job.key_file, job.trusted_keys)
+            return await self._execute(job.for_run(), trusted, policy.audit_age_s_max)
         if not job.key_file.exists() and not await has_certificates(self._store):
             make_key_file(job.key_file)
         keys = load_keys(job.key_file, job.trusted_keys)
@@ -179,6 +193,13 @@ class StoreJobs:
         cycles = CycleRunner(self._store, engine, keys, self._clock, self._ids, metrics=GcMetrics())
         report: CycleReport = await cycles.cycle(job)
         return _checked(figures_of(report), "the cycle", found_wrong=report.found_wrong)
+
+    async def _execute(self, job: RunSettings, trusted: TrustedKeys, age_s: float) -> RunResult:
+        engine = LocalTaskEngine(self._store)
+        report = await execute_due_plan(
+            self._store, engine, trusted, self._clock, job, audit_age_s_max=age_s
+        )
+        return _checked(figures_of(report), "the plan", found_wrong=report.found_wrong)
 
 
 def _checked(figures: dict[str, float], what: str, *, found_wrong: bool) -> RunResult:

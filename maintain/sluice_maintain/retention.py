@@ -63,5 +63,5 @@ async def apply_retention(store: ObjectStore, policy: RetentionPolicy) -> dict[s
     date_ns = (await store.head(delete_key("0" * 26))).date_ns
     for record in plan_retention(policy, date_ns):
         backoff = Backoff.seeded_by(SystemClock())
-        created += await write_delete(store, record, backoff, SystemIds())
+        created += (await write_delete(store, record, backoff, SystemIds())).created
     return {"deletes_created": created}

@@ -1,18 +1,32 @@
 """Settings of maintenance: one for the process, and a policy for each task."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from sluice_gc.settings import AuditSettings, CycleSettings, default_key_file
+from sluice_gc.settings import AuditSettings, CycleSettings, PlanSettings, default_key_file
 from sluice_maintain.tasks import TaskName
 from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
 from sluice_spark.settings import CompactSettings, IngestSettings
+from sluice_store.url import with_profile
 from sluice_store.version_expiry import ExpirySettings
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Job = TypeVar("Job", bound=DataclassInstance)
+
 _DAY_S: Final = 86_400.0
+
+
+def _job_of(kind: "type[Job]", policy: object, **more: Any) -> "Job":  # noqa: ANN401 - values of several types
+    """Return the settings of a job: those that the policy has too, and the given ones."""
+    shared = {
+        one.name: getattr(policy, one.name) for one in fields(kind) if hasattr(policy, one.name)
+    }
+    return kind(**{**shared, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +42,7 @@ class TaskPolicy:
         jitter: Share of `every_s` by which a start is delayed at most, 0.0 to 1.0.
         backoff_s: Pause after a failed run; it doubles with each further failure.
         backoff_max_s: Longest pause after failed runs.
+        profile: AWS profile with the credentials of the task; empty for those of the process.
     """
 
     task: ClassVar[TaskName]
@@ -39,6 +54,7 @@ class TaskPolicy:
     jitter: float = 0.05
     backoff_s: float = 60.0
     backoff_max_s: float = 3600.0
+    profile: str = ""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -113,12 +129,7 @@ class CompactPolicy(TaskPolicy):
 
     def job(self) -> CompactSettings:
         """Return the settings of one run."""
-        return CompactSettings(
-            target_bytes=self.target_bytes,
-            grace_s=self.grace_s,
-            open_partitions=self.open_partitions,
-            vacuum_hours=self.vacuum_hours,
-        )
+        return _job_of(CompactSettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +148,7 @@ class RetentionPolicy(TaskPolicy):
         logs_days: Days for which logs are kept; 0 keeps them permanently.
         metrics_days: Days for which samples of metrics are kept; 0 keeps them permanently.
         entries_days: Days for which opaque entries are kept; 0 keeps them permanently.
+        raw_blobs_days: Must be 0: the bytes of accepted batches are permanent.
     """
 
     task = TaskName.RETENTION
@@ -144,14 +156,22 @@ class RetentionPolicy(TaskPolicy):
     logs_days: int = 0
     metrics_days: int = 0
     entries_days: int = 0
+    raw_blobs_days: int = 0
 
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            BadUsage: A number of days is negative, or as `TaskPolicy`.
+            BadUsage: A number of days is negative, blobs would expire, or as `TaskPolicy`.
         """
         TaskPolicy.__post_init__(self)
+        if self.raw_blobs_days:
+            raise BadUsage(
+                "cannot expire raw-blobs/: every acknowledged batch keeps its bytes permanently,"
+                " and the lake is rebuilt from them; remove the key from [maintain.retention];"
+                " [maintain.gc] deletes the blobs that no manifest names,"
+                f" raw_blobs_days=`{self.raw_blobs_days}`"
+            )
         days = (self.logs_days, self.metrics_days, self.entries_days)
         if min(days) < 0:
             raise BadUsage(
@@ -186,31 +206,44 @@ class NoncurrentPolicy(TaskPolicy):
 
     def job(self) -> ExpirySettings:
         """Return the settings of one run."""
-        return ExpirySettings(retention_s=self.retention_s)
+        return _job_of(ExpirySettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPolicy(TaskPolicy):
-    """Audits without garbage collection; each cycle of `gc` contains an audit.
+    """Audits without deletions; each cycle of `gc` contains an audit.
 
     Attributes:
         key_file: The auditor's key; the first audit of a store creates it.
+        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
         shards: Parts of the sha256 space; see `sluice audit run`.
         deep: Share of blobs that are read and hashed, 0.0 to 1.0.
+        repair_references: Whether missing reverse references are written; set it to false if the
+            reconciler packs them (`pack_references`).
+        prune_evidence: Whether evidence that the new certificate no longer keeps is removed.
+        plan: Whether a plan is made after the audit, for a task `gc` with `execute_only`.
+        max_delete_ratio: Highest share of all blobs that such a plan may delete.
     """
 
     task = TaskName.AUDIT
     enabled: bool = False
     backoff_s: float = 900.0
     key_file: Path = field(default_factory=default_key_file)
+    trusted_keys: tuple[str, ...] = ()
     shards: int = 16
     deep: float = 0.0
+    repair_references: bool = True
+    prune_evidence: bool = True
+    plan: bool = False
+    max_delete_ratio: float = 0.1
 
     def job(self, seed: int) -> AuditSettings:
         """Return the settings of one audit; the seed selects the sample of `deep`."""
-        return AuditSettings(
-            key_file=self.key_file, shards=self.shards, deep=self.deep, deep_seed=seed
-        )
+        return _job_of(AuditSettings, self, deep_seed=seed)
+
+    def plan_job(self) -> PlanSettings:
+        """Return the settings of the plan after an audit."""
+        return _job_of(PlanSettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +259,11 @@ class GcPolicy(TaskPolicy):
         grace_s: Minimum age of a plan before its execution, seconds.
         deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
         undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
+        repair_references: Whether missing reverse references are written; set it to false if the
+            reconciler packs them (`pack_references`).
+        execute_only: Whether only the due plan is executed. The task `audit` with `plan` then
+            makes the plans, in a process with other credentials; only `trusted_keys` are needed.
+        audit_age_s_max: With `execute_only`, highest age of the newest audit, seconds.
     """
 
     task = TaskName.GC
@@ -238,19 +276,13 @@ class GcPolicy(TaskPolicy):
     grace_s: float = _DAY_S
     deletes_per_s_max: float = 0.0
     undo: bool = False
+    repair_references: bool = True
+    execute_only: bool = False
+    audit_age_s_max: float = 2 * _DAY_S
 
     def job(self) -> CycleSettings:
-        """Return the settings of one cycle."""
-        return CycleSettings(
-            key_file=self.key_file,
-            trusted_keys=self.trusted_keys,
-            shards=self.shards,
-            deep=self.deep,
-            max_delete_ratio=self.max_delete_ratio,
-            grace_s=self.grace_s,
-            deletes_per_s_max=self.deletes_per_s_max,
-            undo=self.undo,
-        )
+        """Return the settings of one cycle; the scheduler repeats it."""
+        return _job_of(CycleSettings, self, every_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,17 +348,30 @@ class MaintainSettings:
                     f" {name}=`{getattr(self, name)}`"
                 )
 
+    def check_profiles(self, url: str) -> None:
+        """Check that the store of this URL has credentials if a task selects a profile.
+
+        Raises:
+            BadUsage: The store is a directory.
+        """
+        for task, policy in self.policies().items():
+            try:
+                with_profile(url, policy.profile)
+            except BadUsage as error:
+                raise BadUsage(
+                    f"cannot run maintenance: in [maintain.{task.value}], {error}"
+                ) from error
+
     def policies(self) -> Mapping[TaskName, TaskPolicy]:
         """Return the policy of every task."""
         return {task: getattr(self, task.value) for task in TaskName}
 
     def ingest_job(self, *, once: bool) -> IngestSettings:
         """Return the settings of the ingest job."""
-        return IngestSettings(
+        return _job_of(
+            IngestSettings,
+            self.ingest,
             once=once,
-            trigger_s=self.ingest.trigger_s,
-            max_bytes_per_trigger=self.ingest.max_bytes_per_trigger,
-            max_batches_per_trigger=self.ingest.max_batches_per_trigger,
             checkpoint=self.ingest.checkpoint or None,
             master=self.master,
             driver_memory=self.driver_memory,

@@ -1,10 +1,12 @@
 """The worker processes of this process: start one per kind, send jobs, replace and kill them."""
 
 import asyncio
+import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -22,8 +24,24 @@ from sluice_maintain.tasks import TRAITS, TaskName, WorkerKind
 from sluice_protocol.clock import Clock
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
+from sluice_store.url import with_profile
 
 log = structlog.get_logger()
+
+_CREDENTIALS: Final = frozenset(
+    {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_PROFILE"}
+)
+
+
+def environment_of(profile: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker with the credentials of a profile.
+
+    delta-rs, Arrow and the JVM read it, and keys in the environment would take precedence.
+    """
+    if not profile:
+        return dict(environment)
+    kept = {name: text for name, text in environment.items() if name not in _CREDENTIALS}
+    return kept | {"AWS_PROFILE": profile}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +122,7 @@ class PendingJob:
 
 
 class WorkerPool:
-    """One worker process per kind; replaced when it is idle, worn out or has ended."""
+    """One worker process per kind and profile; replaced when it is idle, worn out or has ended."""
 
     def __init__(
         self, command: Sequence[str], store_url: str, settings: MaintainSettings, clock: Clock
@@ -121,14 +139,14 @@ class WorkerPool:
         self._store_url = store_url
         self._settings = settings
         self._clock = clock
-        self._workers: dict[WorkerKind, WorkerProcess] = {}
+        self._workers: dict[tuple[WorkerKind, str], WorkerProcess] = {}
         self._readers: set[asyncio.Task[None]] = set()
         self.starts: dict[WorkerKind, int] = dict.fromkeys(WorkerKind, 0)
 
     @property
     def processes(self) -> Mapping[WorkerKind, int]:
         """The process ids of the workers that accept jobs."""
-        return {kind: one.process.pid for kind, one in self._workers.items() if not one.ending}
+        return {one.kind: one.process.pid for one in self._workers.values() if not one.ending}
 
     async def start_job(self, task: TaskName, *, once: bool) -> PendingJob:
         """Start a job in the process of its kind.
@@ -136,7 +154,8 @@ class WorkerPool:
         Raises:
             OSError: The process cannot be started.
         """
-        worker = await self._worker(TRAITS[task].worker)
+        profile = self._settings.policies()[task].profile
+        worker = await self._worker(TRAITS[task].worker, profile)
         worker.numbers += 1
         number = worker.numbers
         result: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
@@ -145,7 +164,7 @@ class WorkerPool:
             JobRequest(
                 number=number,
                 task=task,
-                store_url=self._store_url,
+                store_url=with_profile(self._store_url, profile),
                 settings=self._settings,
                 once=once,
             )
@@ -172,8 +191,8 @@ class WorkerPool:
                 worker.close()
         await asyncio.gather(*self._readers, return_exceptions=True)
 
-    async def _worker(self, kind: WorkerKind) -> WorkerProcess:
-        current = self._workers.get(kind)
+    async def _worker(self, kind: WorkerKind, profile: str) -> WorkerProcess:
+        current = self._workers.get((kind, profile))
         if current is not None and not current.ending:
             return current
         # A separate session: a signal to this process's group must not end a job unrecorded.
@@ -183,10 +202,11 @@ class WorkerPool:
             stdout=PIPE,
             limit=LINE_BYTES_MAX,
             start_new_session=True,
+            env=environment_of(profile, os.environ),
         )
         worker = WorkerProcess(kind=kind, process=process)
         worker.idle_since_ns = self._clock.monotonic_ns()
-        self._workers[kind] = worker
+        self._workers[kind, profile] = worker
         self.starts[kind] += 1
         reader = asyncio.create_task(worker.read_results(self._clock))
         self._readers.add(reader)

@@ -11,6 +11,7 @@ from typing import Final
 
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
+from sluice_protocol.task_rights import CERTIFYING, LEASES, TASK_RIGHTS, TaskRights, union_of
 from sluice_protocol.version_expiry import EXPIRING
 
 GC: Final = "gc/v1/"
@@ -59,6 +60,18 @@ class Rights:
     configure: bool = False
 
 
+def prefixes_of(rights: TaskRights) -> dict[Verb, tuple[str, ...]]:
+    """Return the rights of a task by verb."""
+    found = {
+        Verb.READ: rights.reads,
+        Verb.WRITE: rights.writes,
+        Verb.MULTIPART: rights.uploads,
+        Verb.DELETE: rights.deletes,
+        Verb.DELETE_VERSION: rights.expires,
+    }
+    return {verb: prefixes for verb, prefixes in found.items() if prefixes}
+
+
 MATRIX: Final = {
     RoleName.GATEWAY: Rights(
         purpose="accepts uploads: blob, manifest, quarantine, journal; resolves conflicts",
@@ -85,12 +98,13 @@ MATRIX: Final = {
                 *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
                 *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
                 *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DELETES, keys.DOCTOR),
-                *(keys.RECONCILER, keys.AUDIT, GC, keys.LAKE, keys.GATEWAYS),
+                *(keys.RECONCILER, keys.AUDIT, GC, keys.LAKE, keys.GATEWAYS, keys.MAINTAIN),
             ),
             Verb.WRITE: (
                 *(keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB),
                 *(keys.QUARANTINE_BY_BLOB, keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
-                keys.DECISIONS,
+                # The lease of the task `queue`, in a process that runs with this role.
+                *(keys.DECISIONS, keys.MAINTAIN),
             ),
             # Journals are deleted when a full pass and the retry horizon are over (ADR 0085).
             Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER, keys.GATEWAYS),
@@ -116,16 +130,29 @@ MATRIX: Final = {
             Verb.DELETE: (keys.LAKE, keys.ROLLUP),
         },
     ),
-    RoleName.GC: Rights(
-        purpose="audits, plans, proves, and deletes unreferenced versions of blobs",
+    RoleName.MAINTAINER: Rights(
+        purpose="runs every task of `sluice maintain` except audits and garbage collection",
+        prefixes=prefixes_of(
+            union_of(
+                [LEASES, *(one for name, one in TASK_RIGHTS.items() if name not in CERTIFYING)]
+            )
+        ),
+    ),
+    RoleName.CERTIFIER: Rights(
+        purpose="audits: writes certificates, their evidence, missing references and signed plans",
         prefixes={
             Verb.READ: EVERYTHING,
-            Verb.WRITE: (
-                # A copy in the trash can be restored under its former key.
-                *(keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
-                *(keys.AUDIT, GC, keys.MAINTAIN),
-            ),
-            Verb.DELETE: (keys.GC_TRASH, keys.GC_EVIDENCE),
+            Verb.WRITE: (*TASK_RIGHTS["audit"].writes, keys.MAINTAIN),
+            Verb.DELETE: TASK_RIGHTS["audit"].deletes,
+        },
+    ),
+    RoleName.GC: Rights(
+        purpose="executes plans: proves, and deletes unreferenced versions of blobs",
+        prefixes={
+            Verb.READ: EVERYTHING,
+            # A copy in the trash can be restored under its former key.
+            Verb.WRITE: (keys.RAW_BLOBS, *TASK_RIGHTS["gc"].writes, keys.MAINTAIN),
+            Verb.DELETE: (keys.GC_TRASH,),
             # Where the store has no lifecycle, `sluice gc noncurrent` deletes what it would delete.
             # Journals are excepted: the reconciler alone deletes them, version by version.
             Verb.DELETE_VERSION: (
@@ -140,10 +167,15 @@ MATRIX: Final = {
         inspect=True,
     ),
     RoleName.OPERATOR: Rights(
-        purpose="resolves conflicts, sets retention, runs the doctor",
+        purpose=(
+            "resolves conflicts, deletes records, sets retention, resumes halted tasks, runs the"
+            " doctor"
+        ),
         prefixes={
             Verb.READ: EVERYTHING,
-            Verb.WRITE: (keys.DECISIONS, keys.DELETES, keys.ACTIVE_DELETES, keys.DOCTOR),
+            Verb.WRITE: (
+                *(keys.DECISIONS, keys.DELETES, keys.ACTIVE_DELETES, keys.DOCTOR, keys.MAINTAIN),
+            ),
             Verb.DELETE: (keys.DOCTOR,),
         },
         inspect=True,
@@ -177,12 +209,21 @@ EVIDENCE: Final = (
 )
 """Objects that no role deletes: decisions, and the evidence with which GC proves a blob unused."""
 
+DELETION_FILES: Final = (keys.GC_PLANS, keys.GC_PROOFS, keys.GC_TRASH, keys.GC_EVIDENCE)
+"""The files of audits, plans and runs."""
+
 GUARDED_WRITES: Final = (
-    *(*EVIDENCE, keys.RAW_BLOBS, GC, keys.QUEUE, keys.WORK_LISTS, keys.GATEWAYS),
+    *(*EVIDENCE, keys.RAW_BLOBS, *DELETION_FILES, keys.QUEUE, keys.WORK_LISTS, keys.GATEWAYS),
 )
 """Prefixes where the bucket policy, not the identity policies alone, admits only the listed
 writers.
 """
+
+BASIS_OF_DELETION: Final = (
+    *(keys.ACCEPTED, keys.QUARANTINE, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
+    *(keys.AUTHORITY, keys.DECISIONS, keys.AUDIT, keys.GC_EVIDENCE),
+)
+"""What the deletion of a blob rests on. The role that deletes blobs writes none of it."""
 
 DELETING: Final = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
 """Actions that delete an object or one of its versions, or hide it under a delete marker."""

@@ -148,6 +148,24 @@ def _deleting() -> Iterator[PolicyProbe]:
     yield _allowed("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
 
 
+def _separating() -> Iterator[PolicyProbe]:
+    certifier, gc, maintainer = RoleName.CERTIFIER, RoleName.GC, RoleName.MAINTAINER
+    put, version = Trial.PUT, Trial.DELETE_VERSION
+    yield _denied("gc-put-certificate", gc, put, keys.AUDIT, "separation")
+    yield _denied("gc-put-evidence", gc, put, keys.GC_EVIDENCE, "separation")
+    yield _denied("gc-put-reference", gc, put, keys.ACCEPTED_BY_BLOB, "separation")
+    yield _denied("certifier-delete-blob", certifier, version, keys.RAW_BLOBS, "separation")
+    yield _denied("certifier-put-proof", certifier, put, keys.GC_PROOFS, "writers")
+    yield _denied("maintainer-delete-blob", maintainer, version, keys.RAW_BLOBS, "separation")
+    yield _denied("maintainer-put-certificate", maintainer, put, keys.AUDIT, "separation")
+    yield _allowed("certifier-put-certificate", certifier, put, keys.AUDIT)
+    yield _allowed("gc-put-proof", gc, put, keys.GC_PROOFS)
+    yield _allowed("maintainer-put-lake", maintainer, put, keys.LAKE)
+    yield _allowed("maintainer-put-delete", maintainer, put, keys.DELETES, **_CREATE)
+    for role in (maintainer, RoleName.OPERATOR, RoleName.RECONCILER):
+        yield _allowed(f"{role.value}-put-task", role, put, keys.MAINTAIN)
+
+
 def _administering() -> Iterator[PolicyProbe]:
     configure = Trial.CONFIGURE
     yield _denied("operator-reconfigure", RoleName.OPERATOR, configure, "", "deployer-alone")
@@ -159,7 +177,7 @@ def _administering() -> Iterator[PolicyProbe]:
     yield _allowed("reconciler-put-list", RoleName.RECONCILER, Trial.PUT, keys.WORK_LISTS)
 
 
-PROBES = (*_accepting(), *_journaling(), *_deleting(), *_administering())
+PROBES = (*_accepting(), *_journaling(), *_deleting(), *_separating(), *_administering())
 """Every probe, in order."""
 
 

@@ -1,7 +1,8 @@
 """The prover: it proves each property for every caller, key and header, or finds a counterexample.
 
-An unknown result of the solver counts as a violation. Results are cached by everything that they
-depend on, so that a changed statement causes only the queries that it affects.
+An unknown result of the solver counts as a violation. The limit of a query counts the solver's
+steps, not time, so a verdict does not depend on the machine or its load. Results are cached by
+everything that they depend on, so that a changed statement causes only the queries that it affects.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,9 @@ from sluice_policies.required_properties import lifecycle_properties, required_p
 from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
 from sluice_policies.symbolic import RESOURCE, TLS, PatternTable, SymbolicRequest, names_action, z3
 
-TIMEOUT_MS: Final = 2_000
+SOLVER_STEPS_MAX: Final = 10_000_000
+"""Limit of one query, in z3's resource units: seconds of work. The largest query of the rendered
+documents and of their mutants needs about 25,000 of them."""
 _PRINCIPAL_KEYS: Final = (PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME)
 SolverResult = tuple[str, "Counterexample | None"]
 
@@ -133,10 +136,12 @@ class Prover:
     Attributes:
         settings: The settings of the bucket, with its name and KMS key.
         target: The dialect.
+        steps_max: Limit of one query, in z3's resource units.
     """
 
     settings: Settings
     target: Target
+    steps_max: int = SOLVER_STEPS_MAX
     _results: dict[SolverQuery, SolverResult] = field(default_factory=dict)
 
     def check(self, policies: PolicySet, item: Property) -> Verdict:
@@ -187,13 +192,14 @@ class Prover:
     def _solve(self, query: SolverQuery, action: str) -> SolverResult:
         symbolic = symbolic_request_of(query, self.target, self.settings)
         solver = z3.Solver()
-        solver.set("timeout", TIMEOUT_MS)
+        solver.set("rlimit", self.steps_max)
         solver.add(symbolic.domain(), *_region(query, symbolic), _broken(query, symbolic))
         answer = solver.check()
         if answer == z3.unsat:
             return "", None
         if answer == z3.unknown:
-            return f"z3 cannot decide {action}: {solver.reason_unknown()}", None
+            why = f"{solver.reason_unknown()}, steps_max=`{self.steps_max}`"
+            return f"z3 cannot decide {action}: {why}", None
         return "", _counterexample(_briefest(solver, symbolic), action, symbolic)
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from sluice_policies.access_matrix import (
+    BASIS_OF_DELETION,
     CREATE_ONLY,
     DELETING,
+    DELETION_FILES,
     EVIDENCE,
-    GC,
     GUARDED_WRITES,
     LOCKS,
     RECORDED_DECISIONS,
@@ -146,6 +147,20 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
     )
 
 
+def _separation(policies: PolicySet) -> Property:
+    """Return the property that separates who deletes a blob from who certifies that it may."""
+    settings = policies.settings
+    deleter = policies.principal_of(RoleName.GC)
+    return only_if(
+        "deleter-certifies-nothing",
+        "the gc role, which alone deletes versions of blobs, writes no manifest, reference, "
+        "certificate or evidence",
+        PUT,
+        objects_arns(settings, BASIS_OF_DELETION),
+        Condition(operator="StringNotEquals", key=CALLER, values=(deleter,)),
+    )
+
+
 def _everywhere(settings: Settings) -> Iterator[Property]:
     deployment = (objects_arn(settings),)
     ways = encryption_ways(settings)
@@ -223,7 +238,7 @@ def _left_alone(settings: Settings) -> Property:
     """Return the property that the bucket policy denies nothing beyond the requirements."""
     given = transport_conditions(settings)
     own = own_account_ways(settings)
-    free = (keys.QUEUE, keys.WORK_LISTS, GC)
+    free = (keys.QUEUE, keys.WORK_LISTS, *DELETION_FILES)
     guarded = objects_arns(settings, GUARDED_WRITES)
     barred = {*LOCKS, *REENCRYPTING}
     unlocked = tuple(action for action in object_actions() if action not in barred)
@@ -274,6 +289,7 @@ def _of_everyone(policies: PolicySet) -> tuple[Property, ...]:
     return (
         *_creation(settings),
         *_deletion(policies),
+        _separation(policies),
         *_everywhere(settings),
         *_writing(policies),
     )

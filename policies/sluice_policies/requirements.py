@@ -94,6 +94,15 @@ REQUIREMENTS: Final = (
         risk="the bytes of an acknowledged batch are lost",
     ),
     Requirement(
+        name="separation",
+        description="The gc role, which deletes blobs, writes nothing on which a deletion rests: "
+        "no manifest, reference, certificate or evidence; the certifier role writes certificates "
+        "and deletes no blob",
+        statements=("WritersOf*", "BlobVersionsByGcAlone"),
+        properties=("deleter-certifies-nothing",),
+        risk="one stolen credential forges the certificate by which it deletes acknowledged bytes",
+    ),
+    Requirement(
         name="no-expiry",
         description=(
             "A lifecycle deletes only unfinished multipart uploads, and superseded versions and "

@@ -88,12 +88,15 @@ def _work(policies: PolicySet, name: RoleName) -> Iterator[PropertyCase]:
     settings = policies.settings
     given = transport_conditions(settings, name)
     for verb, prefixes in MATRIX[name].prefixes.items():
+        put = verb is Verb.WRITE
+        groups: dict[tuple[Condition, ...], list[str]] = {}
         for prefix in prefixes:
-            put = verb is Verb.WRITE
             more = _put_conditions(settings, prefix) if put else ()
+            groups.setdefault(more, []).append(prefix)
+        for more, places in groups.items():
             yield PropertyCase(
                 actions=ACTIONS[verb],
-                where=objects_arns(settings, (prefix,)),
+                where=objects_arns(settings, tuple(places)),
                 conditions=(*given, *more),
                 ways=encryption_ways(settings) if put else (),
                 role=name,

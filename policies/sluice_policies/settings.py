@@ -15,6 +15,8 @@ class RoleName(StrEnum):
     GATEWAY = "gateway"
     RECONCILER = "reconciler"
     SPARK = "spark"
+    MAINTAINER = "maintainer"
+    CERTIFIER = "certifier"
     GC = "gc"
     AUDITOR = "auditor"
     OPERATOR = "operator"
@@ -152,11 +154,13 @@ class Role(_Table, frozen=True):
 
 
 class Roles(_Table, frozen=True):
-    """`[roles]`: all seven roles, each with a separate principal."""
+    """`[roles]`: every role, each with a separate principal."""
 
     gateway: Role
     reconciler: Role
     spark: Role
+    maintainer: Role
+    certifier: Role
     gc: Role
     auditor: Role
     operator: Role

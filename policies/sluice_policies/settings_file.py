@@ -81,6 +81,9 @@ def _invalid(text: str, source: str, message: str) -> BadSettings:
     unknown = re.search(r"unknown field `([^`]+)`", message)
     if unknown is not None:
         path = (*path, unknown[1])
+    missing = re.search(r"missing required field `([^`]+)` - at `\$\.roles`", message)
+    if missing is not None:
+        message = f"role {missing[1]!r} is missing; add [roles.{missing[1]}] with its arn"
     return BadSettings(source, line_of(text, path), message)
 
 

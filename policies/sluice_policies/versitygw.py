@@ -13,7 +13,7 @@ from sluice_policies.access_matrix import MATRIX
 from sluice_policies.bucket_policy import bucket_policy
 from sluice_policies.identity_policies import identity_policy
 from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
-from sluice_policies.settings import Settings
+from sluice_policies.settings import RoleName, Settings
 
 KEYS: Final = frozenset(
     {"aws:sourceip", "aws:currenttime", "aws:epochtime", "aws:securetransport", "aws:useragent"}
@@ -117,17 +117,25 @@ def _denials(settings: Settings) -> Iterator[PolicyStatement]:
 
 
 def _grants(settings: Settings) -> Iterator[PolicyStatement]:
+    """Yield the rights of the roles; equal rights of several roles are one statement.
+
+    The server limits the size of the document.
+    """
+    groups: dict[tuple[object, ...], list[tuple[RoleName, PolicyStatement]]] = {}
     for name in MATRIX:
         for statement in identity_policy(settings, name).statements:
             actions = known_actions(statement.actions)
             if actions:
-                yield replace(
-                    statement,
-                    sid=f"{name.value.title()}{statement.sid}",
-                    effect=PolicyEffect.ALLOW,
-                    principals=(settings.user(name),),
-                    actions=actions,
-                )
+                same = (statement.sid, actions, statement.resources, statement.conditions)
+                groups.setdefault(same, []).append((name, replace(statement, actions=actions)))
+    for found in groups.values():
+        _, first = found[0]
+        yield replace(
+            first,
+            sid="".join(name.value.title() for name, _ in found) + first.sid,
+            effect=PolicyEffect.ALLOW,
+            principals=tuple(settings.user(name) for name, _ in found),
+        )
 
 
 def versitygw_bucket_policy(settings: Settings) -> Document:

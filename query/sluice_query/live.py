@@ -23,7 +23,7 @@ from sluice_query.engine import PENDING, open_engine
 from sluice_query.errors import ReconcilerUnreachable
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row
-from sluice_query.search import Searcher, read_deletes
+from sluice_query.search import Searcher, applying_deletes, read_deletes
 from sluice_query.sql import RecordSources, records_sql, returned_columns
 
 PAGE_LINES: Final = 10_000
@@ -161,7 +161,8 @@ async def select_lines(
     """
     if not lines:
         return []
-    deletes = await read_deletes(searcher.store, query, searcher.deletes)
+    active = await read_deletes(searcher.store, searcher.deletes)
+    deletes = applying_deletes(active, query)
     with open_engine(searcher.settings) as engine:
         if query.regex and query.text is not None:
             engine.check_pattern(query.text)

@@ -47,9 +47,10 @@ _AGGREGATE: Final = ChoiceParameter(
     name="agg", choices=tuple(one.value for one in Aggregate), default="avg"
 )
 _BY_AGENT: Final = FlagParameter(name="by_agent")
+_RAW: Final = FlagParameter(name="raw")
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _STATS_ONLY),
-    *(_LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT),
+    *(_LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT, _RAW),
 )
 """Every parameter of a query, for the parser and for the OpenAPI description."""
 _KNOWN: Final = {parameter.name: parameter for parameter in PARAMETERS}
@@ -91,6 +92,7 @@ def parse_query(
             step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
             aggregate=Aggregate(read.choice(_AGGREGATE)),
             by_agent=read.flag(_BY_AGENT),
+            raw=read.flag(_RAW),
         )
     query = Query(
         from_ns=read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns)),

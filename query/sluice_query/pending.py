@@ -29,7 +29,7 @@ from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
-from sluice_store.bulk_reads import read_bodies
+from sluice_store.bulk import read_bodies
 from sluice_store.port import ObjectStore
 
 GROUP_MAX: Final = 256

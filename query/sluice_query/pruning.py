@@ -94,7 +94,7 @@ def select_partitions(
 
 def may_contain(file: DataFile, query: Query) -> bool:
     """Return False if the file's statistics show that no record of the query is in it."""
-    if file.records == 0 or not _may_have_agent(file, query.agents):
+    if file.records == 0 or not may_have_agent(file, query.agents):
         return False
     if _may_overlap(file.ts, file.records, query):
         return True
@@ -110,7 +110,8 @@ def _may_overlap(stats: TimeStats, records: int | None, query: Query) -> bool:
     return earliest < query.to_ns and latest + STATS_SLACK_NS > query.from_ns
 
 
-def _may_have_agent(file: DataFile, agents: tuple[str, ...]) -> bool:
+def may_have_agent(file: DataFile, agents: tuple[str, ...]) -> bool:
+    """Return False if statistics show that a file has no row of the agents; empty means all."""
     if not agents or file.agents is None:
         return True
     first, last = file.agents

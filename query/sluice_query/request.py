@@ -7,6 +7,7 @@ from typing import Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 
@@ -14,6 +15,10 @@ LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000
 STEPS_MAX: Final = 100_000
 PATTERN_BYTES_MAX: Final = 1_000
+FIRST_NS: Final = UnixNs(-(1 << 63) + (1 << 56))
+"""Before any record, Unix ns; a margin of two years below it still is a 64-bit number."""
+END_NS: Final = UnixNs((1 << 63) - 1)
+"""After any record, Unix ns."""
 
 ParameterName = Callable[[str], str]
 """Returns the name under which the caller knows a parameter: a command line has `--by-agent`."""
@@ -44,12 +49,14 @@ class Series:
         step_ns: Width of a step, ns.
         aggregate: How the points of one step become one value.
         by_agent: Whether each agent has a separate series.
+        raw: Whether only samples are read, and no rollups.
     """
 
     metric: str
     step_ns: int
     aggregate: Aggregate = Aggregate.AVG
     by_agent: bool = False
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,7 @@ class Query:
         limit: Most records to return.
         newest_first: Whether the latest records are returned first.
         series: The series to compute, or None for records.
+        deleting: The delete whose effect is counted, instead of returning records.
     """
 
     from_ns: UnixNs
@@ -83,6 +91,26 @@ class Query:
     limit: int = LIMIT_DEFAULT
     newest_first: bool = False
     series: Series | None = None
+    deleting: DeleteRecord | None = None
+
+
+def query_of_delete(record: DeleteRecord) -> Query:
+    """Return the query that counts the records that a delete hides.
+
+    Its range, agents and text only narrow what is read; the delete itself decides.
+    """
+    text = record.contains if record.kind == "logs" else None
+    if text is not None and not 1 <= len(text.encode()) <= PATTERN_BYTES_MAX:
+        text = None
+    start, end = record.from_unix_ns, record.to_unix_ns
+    return Query(
+        kind=record.kind,
+        from_ns=FIRST_NS if start is None else UnixNs(start),
+        to_ns=END_NS if end is None else UnixNs(end),
+        text=text,
+        agents=() if record.agent_id is None else (record.agent_id,),
+        deleting=record,
+    )
 
 
 def check_query(query: Query, name: ParameterName = plain_name) -> Query:

@@ -25,6 +25,7 @@ class QuerySummary:
         first_ts: Time of the first record that matches, RFC 3339; stats-only.
         last_ts: Time of the last record that matches, RFC 3339; stats-only.
         segments_read: Files of the lake that were read.
+        rollup_segments_read: Those of them that contain rollups.
         segments_pruned: Files that their statistics or an index ruled out.
         bytes_read: Size of the files, index chunks and blobs that were read.
         waiting_batches: Pending batches that were read from their blobs.
@@ -33,6 +34,8 @@ class QuerySummary:
             in the answer if it matches, except those that `reasons` name; RFC 3339, None if no such
             time is known.
         held_by: The gateway and process that hold that time back, if one does.
+        rollups_only_before: The points before this time are computed from rollups of whole minutes,
+            because retention removed samples; RFC 3339, None if all samples remain.
         partial: Whether records of the answer may be missing.
         reasons: Why the result is partial.
         elapsed_ms: How long the query took.
@@ -43,12 +46,14 @@ class QuerySummary:
     first_ts: str | None = None
     last_ts: str | None = None
     segments_read: int = 0
+    rollup_segments_read: int = 0
     segments_pruned: int = 0
     bytes_read: int = 0
     waiting_batches: int = 0
     deletes_applied: int = 0
     accepted_until: str | None = None
     held_by: str | None = None
+    rollups_only_before: str | None = None
     partial: bool = False
     reasons: tuple[str, ...] = ()
     elapsed_ms: int = 0
@@ -70,6 +75,21 @@ class SeriesPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatchCount:
+    """How many records of one source a delete hides, and of how many batches.
+
+    Attributes:
+        source: The table, or `pending` for batches that are not in the lake yet.
+        records: Number of records.
+        batches: Number of batches with such records; None for rollups, which have none.
+    """
+
+    source: str
+    records: int
+    batches: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
     """The complete result of one query."""
 
@@ -77,6 +97,7 @@ class QueryResult:
     summary: QuerySummary
     records: list[Row] = field(default_factory=list)
     points: list[SeriesPoint] = field(default_factory=list)
+    matches: tuple[MatchCount, ...] = ()
 
 
 def result_lines(result: QueryResult) -> Iterator[bytes]:

@@ -1,11 +1,12 @@
 """One query from start to result: spool and queue, then tables, then the engine over all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from sluice_lake.data_files import total_bytes
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
@@ -14,6 +15,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
+from sluice_query.delete_counts import count_matches
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
@@ -24,8 +26,10 @@ from sluice_query.pending import (
     read_pending,
 )
 from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
-from sluice_query.request import Query, check_query
-from sluice_query.result import QueryResult, QuerySummary, Row, SeriesPoint
+from sluice_query.request import Query, Series, check_query
+from sluice_query.result import QueryResult, QuerySummary, Row
+from sluice_query.rollups import ChosenRollups, choose_rollups, needs_rollups, open_rollups
+from sluice_query.series import SeriesInput, compute_series
 from sluice_query.settings import QuerySettings
 from sluice_query.spool import SearchedSpool, read_spooled
 from sluice_query.sql import (
@@ -33,7 +37,6 @@ from sluice_query.sql import (
     counts_sql,
     records_sql,
     returned_columns,
-    series_sql,
 )
 from sluice_query.unqueued import UnqueuedBatches, choose_unqueued, confirm_named
 from sluice_store.port import ObjectStore
@@ -85,16 +88,20 @@ class Searcher:
 
 
 async def read_deletes(
-    store: ObjectStore, query: Query, cache: DeletesCache | None = None
+    store: ObjectStore, cache: DeletesCache | None = None
 ) -> tuple[DeleteRecord, ...]:
-    """Return the deletes that may hide records of a query.
+    """Return the deletes that readers apply.
 
     Raises:
         InvalidRecord: A delete cannot be decoded. Continuing would return deleted records.
         StoreError: The store is unreachable.
     """
-    found = await read_active_deletes(store, cache)
-    return tuple(record for record in found if delete_applies(record, query))
+    return await read_active_deletes(store, cache)
+
+
+def applying_deletes(deletes: Sequence[DeleteRecord], query: Query) -> tuple[DeleteRecord, ...]:
+    """Return the deletes that may hide records of a query."""
+    return tuple(record for record in deletes if delete_applies(record, query))
 
 
 def delete_applies(record: DeleteRecord, query: Query) -> bool:
@@ -123,17 +130,37 @@ class _Search:
         in_spool = await self._read_spool()
         unqueued = in_spool.with_named(coverage.named)
         pending = await read_pending(store, settings)
-        deletes = await read_deletes(store, self.query, self.searcher.deletes)
-        files, ledger, dead = await self._bounded(lambda: self._open_tables(pending, coverage))
+        active = await read_deletes(store, self.searcher.deletes)
+        rollups = await self._choose_rollups(coverage, active)
+        query = rollups.extended(self.query)
+        files, ledger, dead = await self._bounded(
+            lambda: self._open_tables(query, pending, coverage, every_lane=rollups.plan is not None)
+        )
+        rollups, files, divided = rollups.over(files, query)
+        query = rollups.extended(self.query)
         files = await prune_by_index(store, files, self.query)
-        missing = choose_pending(pending, self.query, files.lanes, ledger)
+        missing = choose_pending(pending, query, files.lanes, ledger)
         unqueued = await self._not_returned_yet(unqueued, pending, files)
         fetched = await fetch_batches(self._blob_stores(), [*missing, *unqueued.batches], settings)
-        result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
-        problems = (*unqueued.problems, *pending.problems, *fetched.problems)
+        deletes = applying_deletes(active, query)
+        series = query.series
+        if series is None:
+            result = await self._bounded(lambda: self._evaluate(files, fetched, deletes))
+        else:
+            given = SeriesInput(
+                query=query,
+                location=files.location,
+                samples=divided,
+                pending=fetched.tables,
+                deletes=deletes,
+                rollups=rollups,
+            )
+            result = await self._bounded(lambda: self._evaluate_series(series, given))
+        problems = (*unqueued.problems, *pending.problems, *fetched.problems, *rollups.problems)
         problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         summary = self._complete(result.summary, files, fetched, problems, len(deletes))
+        summary = _with_rollups(summary, rollups)
         shown: set[Identity] = set()
         if coverage.new:  # listed batches are looked up in what is shown
             known = (*pending.manifests, *in_spool.batches, *unqueued.batches)
@@ -185,8 +212,18 @@ class _Search:
         used_s = (self.searcher.clock.monotonic_ns() - self.started_ns) / NS_PER_S
         return await self.engine.bounded(work, self.searcher.settings.time_s_max - used_s)
 
+    async def _choose_rollups(
+        self, coverage: Coverage, deletes: tuple[DeleteRecord, ...]
+    ) -> ChosenRollups:
+        lanes, query = coverage.lane_count, self.query
+        if not lanes or not needs_rollups(query, deletes):
+            return ChosenRollups()
+        opened = await self._bounded(lambda: open_rollups(self.searcher.store_url, query))
+        store = self.searcher.store
+        return await choose_rollups(store, opened, query, lanes=lanes, deletes=deletes)
+
     def _open_tables(
-        self, pending: PendingSnapshot, coverage: Coverage
+        self, query: Query, pending: PendingSnapshot, coverage: Coverage, *, every_lane: bool
     ) -> tuple[SelectedFiles, list[Identity], tuple[DeadLetter, ...]]:
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
@@ -195,8 +232,8 @@ class _Search:
         url = self.searcher.store_url
         wanted = [*pending.manifests, *(one.manifest for one in coverage.new or ())]
         ledger = [row.identity for row in read_ledger(self.engine, url, wanted)]
-        table = RECORD_TABLES[self.query.kind]
-        files = select_files(url, table, self.query, self._lanes(pending, coverage))
+        lanes = range(coverage.lane_count) if every_lane else self._lanes(pending, coverage)
+        files = select_files(url, RECORD_TABLES[query.kind], query, lanes)
         return files, ledger, find_dead_letters(self.engine, url, self.query)
 
     def _evaluate(
@@ -213,12 +250,17 @@ class _Search:
             return QueryResult(kind=self.query.kind, summary=QuerySummary())
         return self._select(RecordSources(names=tuple(names), deletes=deletes))
 
+    def _evaluate_series(self, series: Series, given: SeriesInput) -> QueryResult:
+        points = compute_series(self.engine, series, given)
+        summary = QuerySummary(results=len(points))
+        return QueryResult(kind=self.query.kind, points=points, summary=summary)
+
     def _select(self, sources: RecordSources) -> QueryResult:
         query, kind = self.query, self.query.kind
-        if query.series is not None:
-            rows = self.engine.rows(series_sql(query, query.series, sources))
-            points = [SeriesPoint(step_ns=row[0], agent_id=row[1], value=row[2]) for row in rows]
-            return QueryResult(kind=kind, points=points, summary=QuerySummary(results=len(points)))
+        if query.deleting is not None:
+            found_in = count_matches(self.engine, query, query.deleting, sources)
+            total = sum(one.records for one in found_in)
+            return QueryResult(kind=kind, matches=found_in, summary=QuerySummary(results=total))
         if query.stats_only:
             count, first, last = self.engine.rows(counts_sql(query, sources))[0]
             summary = QuerySummary(results=count, first_ts=_time(first), last_ts=_time(last))
@@ -249,6 +291,20 @@ class _Search:
             reasons=problems,
             elapsed_ms=elapsed_ns // _NS_PER_MS,
         )
+
+
+def _with_rollups(summary: QuerySummary, rollups: ChosenRollups) -> QuerySummary:
+    opened, plan = rollups.opened, rollups.plan
+    if opened is None or plan is None:
+        return summary
+    return replace(
+        summary,
+        segments_read=summary.segments_read + len(opened.files),
+        segments_pruned=summary.segments_pruned + opened.pruned,
+        rollup_segments_read=len(opened.files),
+        bytes_read=summary.bytes_read + total_bytes(opened.files),
+        rollups_only_before=_time(plan.rollups_only_before_ns),
+    )
 
 
 def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:

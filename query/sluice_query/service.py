@@ -1,4 +1,4 @@
-"""`GET /v1/query`: queries over HTTP, with the results as streamed NDJSON."""
+"""`GET /v1/query`: queries over HTTP, with the results as streamed NDJSON; and the deletes."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,6 +6,9 @@ from typing import Final
 
 from aiohttp import web
 
+from sluice_protocol.system_clock import SystemIds
+from sluice_query.deletes import Deletes
+from sluice_query.deletes_api import DeletesApi
 from sluice_query.metrics import QueryMetrics
 from sluice_query.parameters import PARAMETERS, parse_query
 from sluice_query.request import Query
@@ -17,7 +20,7 @@ from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint
 from sluice_web.listening import listening, stop_event
-from sluice_web.tokens import check_token_or_loopback
+from sluice_web.tokens import check_token_or_loopback, parse_operators
 
 QUERIES_MAX: Final = 4
 """Queries that run concurrently; further ones wait."""
@@ -29,6 +32,7 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
     """Return the service over one searcher."""
     running = asyncio.Semaphore(QUERIES_MAX)
     metrics = QueryMetrics()
+    operators = parse_operators(settings.operators)
 
     async def search(query: Query) -> QueryResult:
         outcome = "failed"
@@ -66,9 +70,17 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
         parameters=PARAMETERS,
         result_type=NDJSON,
     )
+    deletes = Deletes(
+        searcher=searcher, run=search, running=running, clock=searcher.clock, ids=SystemIds()
+    )
     return make_application(
-        [endpoint, live_endpoint(), metrics_endpoint(metrics.registry)],
-        middlewares=guarded_middlewares(settings.api_token),
+        [
+            endpoint,
+            *DeletesApi(deletes, operators).endpoints(),
+            live_endpoint(),
+            metrics_endpoint(metrics.registry),
+        ],
+        middlewares=guarded_middlewares(settings.api_token, operators),
         title="sluice query",
         allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
     )

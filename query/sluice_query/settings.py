@@ -49,8 +49,11 @@ class ServeSettings:
         api_token: The token that callers send as `Authorization: Bearer …`. Without it the service
             listens on a loopback address only. Set it in a file or in the environment: other users
             of the machine can read a command line.
+        operators: Who may also delete records, as `name=<sha256 of the token>`, separated by
+            commas. Empty refuses every delete. The name is recorded in the delete.
     """
 
     listen: str = "127.0.0.1:8383"
     allowed_hosts: str = ""
     api_token: str = field(default="", repr=False)
+    operators: str = ""

@@ -11,18 +11,23 @@ from typing import Final
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_query.request import Aggregate, Query, Series
+from sluice_protocol.units import NS_PER_S
+from sluice_query.request import Query
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 """The column that a text is searched in."""
 _ACCEPTED_NS: Final = "epoch_us(accepted_at) * 1000"
+_WINDOW_NS: Final = "epoch_us(window_start) * 1000"
+_WINDOW_SIZE_NS: Final = (
+    f"CASE \"window\" WHEN '1m' THEN {60 * NS_PER_S} ELSE {3600 * NS_PER_S} END"
+)
 _ORDER: Final = "at_ns, agent_id, boot_id, seq"
 _REVERSED: Final = "at_ns DESC, agent_id DESC, boot_id DESC, seq DESC"
 _NOT_RETURNED: Final = frozenset({"ts", "queue_sequence", "accepted_date"})
 _IDENTITY: Final = "agent_id, boot_id, seq_start, seq_end"
 _HOUR: Final = "strftime(make_timestamp(accepted_at_ns // 1000), '%Y-%m-%dT%H')"
 
-SqlValue = str | int | float | list[str]
+SqlValue = str | int | float | list[str] | list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +78,20 @@ def counts_sql(query: Query, sources: RecordSources) -> SqlStatement:
     )
 
 
-def series_sql(query: Query, series: Series, sources: RecordSources) -> SqlStatement:
-    """Return the statement for (start of the step, agent, value); the agent is '' for all."""
-    agent = "agent_id" if series.by_agent else "''"
-    inner = _select(query, f"ts_ns, {agent} AS agent, value, boot_id, seq", sources)
-    # Steps begin at multiples of their width, so that two queries have the same steps.
-    step = f"ts_ns - ((ts_ns % {series.step_ns}) + {series.step_ns}) % {series.step_ns}"
-    return SqlStatement(
-        f"SELECT {step} AS step, agent, {_aggregate(series.aggregate)}"  # noqa: S608 - integers and constants
-        f" FROM ({inner.text}) GROUP BY ALL ORDER BY ALL",
-        inner.values,
-    )
-
-
 def condition(query: Query, deletes: Sequence[DeleteRecord] = ()) -> SqlStatement:
     """Return the condition that a record must meet."""
     # The plain comparisons are first, because the engine skips row groups by them.
     at = _record_time(query.kind)
     parts = [SqlStatement(f"{at} >= ? AND {at} < ?", (query.from_ns, query.to_ns))]
     if query.agents:
-        parts.append(_is_agent(query.agents))
+        parts.append(is_agent(query.agents))
     parts += [_attribute(key, value) for key, value in query.attributes]
     if query.series is not None:
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
     if query.text is not None:
-        parts.append(_text(query, query.text))
+        parts.append(text_condition(query, query.text))
     parts += [_not_deleted(record) for record in deletes]
-    return _all(parts)
+    return all_conditions(parts)
 
 
 def ledger_sql(source: str, agents: list[str]) -> SqlStatement:
@@ -115,8 +107,8 @@ def dead_letters_condition(query: Query, since_ns: int) -> SqlStatement:
     """Return the condition for dead letters that a query may need, accepted from `since_ns` on."""
     parts = [SqlStatement("accepted_at_ns >= ? AND kind = ?", (since_ns, query.kind))]
     if query.agents:
-        parts.append(_is_agent(query.agents))
-    return _all(parts)
+        parts.append(is_agent(query.agents))
+    return all_conditions(parts)
 
 
 def dead_letter_hours_sql(source: str, wanted: SqlStatement) -> SqlStatement:
@@ -158,12 +150,21 @@ def _record_time(kind: Kind) -> str:
     return f"coalesce(ts_ns, {_ACCEPTED_NS})" if kind == "entries" else "ts_ns"
 
 
-def _all(parts: Sequence[SqlStatement]) -> SqlStatement:
+def all_conditions(parts: Sequence[SqlStatement]) -> SqlStatement:
+    """Return the condition that all of several are met."""
     values = tuple(value for part in parts for value in part.values)
     return SqlStatement(" AND ".join(part.text for part in parts), values)
 
 
-def _is_agent(agents: Sequence[str]) -> SqlStatement:
+def any_condition(parts: Sequence[SqlStatement]) -> SqlStatement:
+    """Return the condition that at least one of several is met; false without any."""
+    values = tuple(value for part in parts for value in part.values)
+    text = " OR ".join(f"({part.text})" for part in parts) or "false"
+    return SqlStatement(f"({text})", values)
+
+
+def is_agent(agents: Sequence[str]) -> SqlStatement:
+    """Return the condition that a row is of one of several agents."""
     placeholders = ", ".join("?" for _ in agents)
     return SqlStatement(f"agent_id IN ({placeholders})", tuple(agents))
 
@@ -172,7 +173,48 @@ def _attribute(key: str, value: str) -> SqlStatement:
     return SqlStatement("(attributes[?] = ? OR resource[?] = ?)", (key, value, key, value))
 
 
+def matches_sql(
+    source: str, record: DeleteRecord, query: Query, hidden: Sequence[DeleteRecord]
+) -> SqlStatement:
+    """Return the statement for the number of records that a delete hides, and of their batches.
+
+    The plain conditions of the query come first, because the engine skips row groups by them.
+
+    Args:
+        source: Name of the records in the engine.
+        record: The delete.
+        query: The query of the delete, as `query_of_delete` returns it.
+        hidden: Other deletes; records that they hide are not counted.
+    """
+    where = all_conditions([condition(query, hidden), _deleted(record)])
+    return SqlStatement(
+        f"SELECT count(*), count(DISTINCT (agent_id, boot_id, accepted_at))"  # noqa: S608 - constants
+        f" FROM {source} WHERE {where.text}",
+        where.values,
+    )
+
+
+def rollup_matches_sql(source: str, record: DeleteRecord) -> SqlStatement:
+    """Return the statement for the number of rollup rows that may contain a deleted point."""
+    parts = [SqlStatement("true")]
+    if record.agent_id is not None:
+        parts.append(SqlStatement("agent_id = ?", (record.agent_id,)))
+    if record.contains is not None:
+        parts.append(SqlStatement("name = ?", (record.contains,)))
+    if record.from_unix_ns is not None:
+        parts.append(SqlStatement(f"{_WINDOW_NS} + {_WINDOW_SIZE_NS} > ?", (record.from_unix_ns,)))
+    if record.to_unix_ns is not None:
+        parts.append(SqlStatement(f"{_WINDOW_NS} < ?", (record.to_unix_ns,)))
+    where = all_conditions(parts)
+    return SqlStatement(f"SELECT count(*) FROM {source} WHERE {where.text}", where.values)  # noqa: S608 - constants
+
+
 def _not_deleted(record: DeleteRecord) -> SqlStatement:
+    deleted = _deleted(record)
+    return SqlStatement(f"NOT {deleted.text}", deleted.values)
+
+
+def _deleted(record: DeleteRecord) -> SqlStatement:
     at = _record_time(record.kind)
     parts = [SqlStatement(f"{_ACCEPTED_NS} <= ?", (record.accepted_until_unix_ns,))]
     if record.from_unix_ns is not None:
@@ -185,12 +227,13 @@ def _not_deleted(record: DeleteRecord) -> SqlStatement:
         plain = "name = ?" if record.kind == "metrics" else "contains(body, ?)"
         parts.append(SqlStatement(plain, (record.contains,)))
     parts += [_attribute(key, value) for key, value in record.attributes.items()]
-    deleted = _all(parts)
+    deleted = all_conditions(parts)
     # For a record without attributes the comparison is NULL, which means not deleted.
-    return SqlStatement(f"NOT coalesce({deleted.text}, false)", deleted.values)
+    return SqlStatement(f"coalesce({deleted.text}, false)", deleted.values)
 
 
-def _text(query: Query, text: str) -> SqlStatement:
+def text_condition(query: Query, text: str) -> SqlStatement:
+    """Return the condition that the searched column contains or matches a text."""
     column = SEARCHED[query.kind]
     if query.regex:
         options = "i" if query.ignore_case else "c"
@@ -198,11 +241,3 @@ def _text(query: Query, text: str) -> SqlStatement:
     if query.ignore_case:
         return SqlStatement(f"contains(lower({column}), lower(?))", (text,))
     return SqlStatement(f"contains({column}, ?)", (text,))
-
-
-def _aggregate(aggregate: Aggregate) -> str:
-    if aggregate is Aggregate.COUNT:
-        return "count(*)::DOUBLE"
-    if aggregate is Aggregate.LAST:
-        return "arg_max(value, (ts_ns, boot_id, seq))"
-    return f"{aggregate.value}(value)"

@@ -29,6 +29,7 @@ from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
+from sluice_reconciler.sns_webhook import PageFetcher, SnsWebhook
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
@@ -114,10 +115,15 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
     round_failures: int = 0
 
 
-def make_app(reconciler: Reconciler) -> web.Application:
-    """Return the operator API of a reconciler that runs as long as the application."""
+def make_app(reconciler: Reconciler, sns_fetcher: PageFetcher | None = None) -> web.Application:
+    """Return the operator API of a reconciler that runs as long as the application.
+
+    Args:
+        reconciler: The reconciler.
+        sns_fetcher: Fetches certificates of SNS and confirms subscriptions; HTTPS where None.
+    """
     app = make_application(
-        OperatorApi(reconciler).endpoints(),
+        OperatorApi(reconciler, sns_fetcher).endpoints(),
         middlewares=guarded_middlewares(reconciler.settings.api_token),
         title="sluice reconciler",
         allowed_hosts=parse_allowed_hosts(reconciler.settings.allowed_hosts),
@@ -148,9 +154,16 @@ async def _run(reconciler: Reconciler) -> None:
 class OperatorApi:
     """The endpoints of one reconciler."""
 
-    def __init__(self, reconciler: Reconciler) -> None:
+    def __init__(self, reconciler: Reconciler, sns_fetcher: PageFetcher | None = None) -> None:
         self._reconciler = reconciler
         self._store = reconciler.store
+        self._webhook = SnsWebhook(
+            reconciler.settings.sns_topics,
+            reconciler.hint,
+            reconciler.metrics,
+            SystemClock(),
+            sns_fetcher,
+        )
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return all endpoints."""
@@ -167,6 +180,7 @@ class OperatorApi:
             *self._reports(),
             *api.endpoints(),
             *self._streams(),
+            *self._webhook.endpoints(),
             *QueueApi(self._reconciler.http_queues, self._store).endpoints(),
         )
 

@@ -36,10 +36,12 @@ class ReportedHighWater:
     Attributes:
         seq_end: The highest sequence number that the agent assigned.
         reported_at_ns: When a gateway stored it, by the store's clock.
+        etag: The ETag of the record.
     """
 
     seq_end: int
     reported_at_ns: UnixNs
+    etag: ETag
 
 
 HighWaterMarks = Mapping[tuple[str, str], ReportedHighWater]
@@ -68,7 +70,9 @@ class HighWaterReader:
                 kept[one.key] = one.etag, mark
                 if mark is not None:
                     found[mark.agent_id, mark.boot_id] = ReportedHighWater(
-                        seq_end=mark.seq_end, reported_at_ns=one.last_modified_ns
+                        seq_end=mark.seq_end,
+                        reported_at_ns=one.last_modified_ns,
+                        etag=one.etag,
                     )
         self._known = kept
         return found

@@ -1,11 +1,21 @@
 """The bound on store requests in flight that all routes of one process share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Final, TypeVar
+
+from sluice_protocol.units import ObjectKey
+from sluice_store.bulk import read_bodies
+from sluice_store.port import ListedObject, ObjectStore
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+
+READ_BYTES_MAX: Final = 16 << 20
+"""Size of the objects that are read together; a larger one is read alone."""
+
+SPAN_MIN: Final = 8
+"""Items in one span, at least: a smaller one costs more than it gains by concurrency."""
 
 
 class RequestLimit:
@@ -13,6 +23,7 @@ class RequestLimit:
 
     def __init__(self, requests_max: int) -> None:
         self._gate = asyncio.Semaphore(requests_max)
+        self._requests_max = requests_max
 
     async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
         """Call `do` for every item concurrently within the bound; return results in order.
@@ -32,6 +43,54 @@ class RequestLimit:
         except BaseExceptionGroup as group:
             raise _first(group) from group
         return [task.result() for task in running]
+
+    async def read(
+        self, store: ObjectStore, prefix: str, wanted: Callable[[ObjectKey], bool] | None = None
+    ) -> AsyncIterator[list[tuple[ObjectKey, bytes]]]:
+        """List a prefix and yield key and bytes of its objects, many at a time, in key order.
+
+        An object that is deleted after it was listed is left out.
+
+        Args:
+            store: The store.
+            prefix: The prefix.
+            wanted: Whether an object is read; all are by default.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
+        async for page in store.list(prefix):
+            listed = [one for one in page.objects if wanted is None or wanted(one.key)]
+            for keys in _read_together(listed):
+                bodies = await read_bodies(store, keys, self._gate)
+                found = zip(keys, bodies, strict=True)
+                yield [(key, body) for key, body in found if body is not None]
+
+    async def in_spans(
+        self, items: Sequence[_In], do: Callable[[Sequence[_In]], Awaitable[list[_Out]]]
+    ) -> list[_Out]:
+        """Call `do` for as many spans of the items as may be in flight; return results in order.
+
+        Raises:
+            StoreError: As `each`.
+            OutcomeUnknown: As `each`.
+        """
+        size = max(SPAN_MIN, -(-len(items) // self._requests_max))
+        spans = [items[first : first + size] for first in range(0, len(items), size)]
+        return [one for done in await self.each(spans, do) for one in done]
+
+
+def _read_together(listed: Sequence[ListedObject]) -> Iterable[list[ObjectKey]]:
+    """Divide listed objects so that the bodies of each part fit into memory."""
+    keys, size_bytes = list[ObjectKey](), 0
+    for one in listed:
+        if keys and size_bytes + one.size_bytes > READ_BYTES_MAX:
+            yield keys
+            keys, size_bytes = [], 0
+        keys.append(one.key)
+        size_bytes += one.size_bytes
+    if keys:
+        yield keys
 
 
 async def run_all(works: Iterable[Coroutine[object, object, None]]) -> None:

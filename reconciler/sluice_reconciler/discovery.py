@@ -45,6 +45,7 @@ class DiscoveryClaim:
             is enqueued or held; None leaves the stored numbers as they are.
         pass_began_ns: When a full pass that left no batch behind began.
         listed: The number of keys that it listed.
+        pass_queues: The queues that it compared.
     """
 
     lanes: Mapping[int, UnixNs] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class DiscoveryClaim:
     journals: Mapping[str, int] | None = None
     pass_began_ns: UnixNs | None = None
     listed: int = 0
+    pass_queues: tuple[str, ...] = ()
 
 
 def merge_claim(record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int) -> DiscoveryRecord:
@@ -80,6 +82,7 @@ def merge_claim(record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int) -> D
         else _merge_numbers(record, claim.journals),
         pass_began_unix_ns=passed_ns or None,
         listed=claim.listed if is_newest_pass else record.listed,
+        pass_queues=claim.pass_queues if is_newest_pass else record.pass_queues,
     )
 
 

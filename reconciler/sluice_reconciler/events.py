@@ -13,7 +13,7 @@ ev-events.html.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -24,10 +24,7 @@ from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-
-if TYPE_CHECKING:  # The AWS SDK is an extra: only a process that opens an event queue needs it.
-    from sluice_store.s3.events import EventMessage
+from sluice_reconciler.pipeline import BatchPipeline
 
 log = structlog.get_logger()
 
@@ -127,18 +124,6 @@ def accepted_of(raw: str) -> ObjectKey | None:
     return ObjectKey(raw[at:])
 
 
-class EventSource(Protocol):
-    """A queue of object events."""
-
-    async def receive(self) -> "list[EventMessage]":
-        """Wait for messages and return them."""
-        ...
-
-    async def done(self, messages: "Sequence[EventMessage]") -> None:
-        """Remove messages from the queue."""
-        ...
-
-
 def parse_counted_events(body: bytes, metrics: ReconcilerMetrics) -> EventHints:
     """Parse one message and count its events.
 
@@ -153,30 +138,6 @@ def parse_counted_events(body: bytes, metrics: ReconcilerMetrics) -> EventHints:
     metrics.events.labels("accepted").inc(len(hints.keys))
     metrics.events.labels("foreign").inc(hints.foreign)
     return hints
-
-
-async def process_events(
-    source: EventSource, pipeline: BatchPipeline, metrics: ReconcilerMetrics
-) -> PipelineResult:
-    """Receive messages, process the keys they name, and remove the messages.
-
-    A message that cannot be parsed is counted, logged and removed. It would be delivered again
-    forever, and the full pass finds what it may have named.
-
-    Raises:
-        StoreError: Messages or store are unreachable; the messages are delivered again.
-        OutcomeUnknown: The retries of a write are spent; the messages are delivered again.
-    """
-    messages = await source.receive()
-    keys: list[ObjectKey] = []
-    for message in messages:
-        try:
-            keys += parse_counted_events(message.body, metrics).keys
-        except BadUsage as error:
-            log.warning("event_invalid", reason=str(error))
-    outcome = await pipeline.process_new(keys) if keys else PipelineResult()
-    await source.done(messages)
-    return outcome
 
 
 class HintQueue:

@@ -23,7 +23,7 @@ from sluice_queue.worklists import read_work_list
 from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed, is_packed
 from sluice_reconciler.lanes.new_batches import new_batches
 from sluice_reconciler.lanes.part_log import read_ledger
-from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
+from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_reconciler.verify import VerifiedBatch, verify_batch
 from sluice_store.port import ObjectStore
 
@@ -206,12 +206,12 @@ async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePosition, ...
 
 async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePosition | None:
     ledger, _ = await read_ledger(store, lane, of=(who.agent_id, who.boot_id))
-    boot = ledger.boot(who.agent_id, who.boot_id)
-    if boot is None:
-        return None
     done = ledger.status(who) is not EnqueueStatus.NEW
     if done:
         done = not (await new_batches(store, ledger, [who]))[0]
+    boot = ledger.boot(who.agent_id, who.boot_id)
+    if boot is None or boot == BootRanges():
+        return None
     view = await read_lane(store, lane.queue, lane.lane)
     carrier = None
     for entry in view.descriptors:

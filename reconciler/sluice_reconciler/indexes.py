@@ -12,16 +12,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
+    ACCEPTED,
     RAW_BLOBS_BY_TIME,
     PackSpan,
     accepted_by_blob_key,
+    accepted_by_blob_prefix,
     accepted_by_time_key,
     digest_of,
     key_version,
@@ -32,15 +34,18 @@ from sluice_protocol.keys import (
     quarantine_by_blob_key,
     raw_blob_by_time_key,
 )
-from sluice_protocol.manifests import BlobReference, encode_reference
-from sluice_protocol.outcomes import Applied, Found, ObjectInfo
+from sluice_protocol.manifests import AcceptedManifest, BlobReference, encode_reference
+from sluice_protocol.outcomes import Applied, Found, ObjectInfo, Unknown
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_protocol.versions import decoder_for
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.verify import VerifiedBatch
+from sluice_store.bulk import BulkStore, NewObject
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 
 PACK_ENTRIES_MAX: Final = 4096
+_REFERENCE_HEAD, _REFERENCE_TAIL = encode_reference(ObjectKey("|")).split(b"|")
 REMEMBERED_MAX: Final = 500_000
 """Entries that `PackIndex` remembers, about 200 bytes each."""
 
@@ -58,6 +63,25 @@ class TimeEntry:
     at_ns: UnixNs
     key: ObjectKey
     body: bytes
+
+
+class ReadManifest(Protocol):
+    """An accepted manifest as it was read: its key, its record, and its exact bytes."""
+
+    @property
+    def key(self) -> ObjectKey:
+        """The accepted key."""
+        ...
+
+    @property
+    def manifest(self) -> AcceptedManifest:
+        """The record."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The exact bytes."""
+        ...
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +241,18 @@ class PackIndex:
         return sum(map(len, self._folders.values()))
 
 
+async def put_all_derived(
+    store: BulkStore, objects: Sequence[NewObject], requests: RequestLimit
+) -> list[bool | None]:
+    """Create derived objects by a few calls; return which did not exist, None for unknown.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    outcomes = await requests.in_spans(objects, store.create_all)
+    return [None if isinstance(one, Unknown) else isinstance(one, Applied) for one in outcomes]
+
+
 async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:
     """Create a derived object; return True if it did not exist.
 
@@ -227,7 +263,7 @@ async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: 
     return isinstance(await create_known(store, key, body, backoff), Applied)
 
 
-def by_time_of(batch: VerifiedBatch) -> tuple[TimeEntry, TimeEntry]:
+def by_time_of(batch: ReadManifest) -> tuple[TimeEntry, TimeEntry]:
     """Return the two by-time entries of an accepted batch."""
     manifest = batch.manifest
     at_ns, reference = manifest.accepted_at_ns, encode_reference(batch.key)
@@ -239,7 +275,7 @@ def by_time_of(batch: VerifiedBatch) -> tuple[TimeEntry, TimeEntry]:
     )
 
 
-def by_blob_of(batch: VerifiedBatch) -> tuple[ObjectKey, bytes]:
+def by_blob_of(batch: ReadManifest) -> tuple[ObjectKey, bytes]:
     """Return the reverse reference of an accepted batch, key and bytes."""
     manifest = batch.manifest
     return accepted_by_blob_key(manifest.digest, manifest.identity), encode_reference(batch.key)
@@ -262,6 +298,8 @@ def references_of(
         if parse_pack_key(key) is not None and key.startswith(RAW_BLOBS_BY_TIME)
         for entry, _ in unpack(key, body)
     }
+    if not packed:
+        return [(*by_blob_of(one), 1) for one in batches]
     return [(*by_blob_of(one), 1) for one in batches if by_time_of(one)[1].key not in packed]
 
 
@@ -276,6 +314,18 @@ def reference_in(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
         return [(accepted_by_blob_key(parse_digest(digest), who), body)]
     except (msgspec.DecodeError, InvalidRecord, ValueError):
         return []
+
+
+def implied_reference(key: ObjectKey, body: bytes) -> ObjectKey | None:
+    """Return the key that `reference_in` returns for a right raw-blob entry; validate nothing.
+
+    For any other entry the result is None, or the key of no reference.
+    """
+    if not (body.startswith(_REFERENCE_HEAD) and body.endswith(_REFERENCE_TAIL)):
+        return None
+    digest = Digest(key.rpartition("=")[2].removesuffix(".json"))
+    manifest = body[len(_REFERENCE_HEAD) : -len(_REFERENCE_TAIL)].decode(errors="replace")
+    return ObjectKey(f"{accepted_by_blob_prefix(digest)}{manifest.removeprefix(ACCEPTED)}")
 
 
 def quarantine_entry(

@@ -8,6 +8,7 @@
 | sluice_reconciler_maybe_doubled_total | counter | queue | batches that may be enqueued twice |
 | sluice_reconciler_held_batches | gauge | none | batches that are held |
 | sluice_reconciler_hints_dropped_total | counter | none | event keys left to the next full pass |
+| sluice_reconciler_event_messages_total | counter | outcome | messages of the event queue |
 | sluice_reconciler_events_total | counter | kind | events: accepted, foreign, invalid |
 | sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
 | sluice_reconciler_lanes | gauge | none | lanes that this process works on |
@@ -70,6 +71,12 @@ class ReconcilerMetrics:
         self.hints_dropped = Counter(
             "sluice_reconciler_hints_dropped",
             "event keys left to the next full pass",
+            registry=on,
+        )
+        self.event_messages = Counter(
+            "sluice_reconciler_event_messages",
+            "messages of the event queue by outcome",
+            ["outcome"],
             registry=on,
         )
         self.events = Counter(

@@ -8,20 +8,26 @@ import asyncio
 import random  # noqa: TID251 - as a type
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
 from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.indexes import by_time_of, pack, put_derived, references_of
+from sluice_reconciler.indexes import (
+    by_time_of,
+    pack,
+    put_all_derived,
+    put_derived,
+    references_of,
+)
 from sluice_reconciler.lanes.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.lanes.worker import LaneWorker, LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_reconciler.verify import HoldRecords, VerifiedBatch, verify_batch
+from sluice_reconciler.verify import BulkVerifier, HoldRecords, VerifiedBatch, verify_batch
+from sluice_store.bulk import BulkStore, NewObject
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 
@@ -107,6 +113,9 @@ class BatchPipeline:
     def __init__(self, parts: PipelineParts, settings: ReconcilerSettings) -> None:
         self._parts = parts
         self._settings = settings
+        store = parts.store
+        bulk = BulkVerifier(store, parts.requests) if isinstance(store, BulkStore) else None
+        self._bulk_verifier = bulk
         self._in_progress: dict[ObjectKey, asyncio.Future[None]] = {}
         # Completed keys and their by-time objects: repeated hints of them cost no request.
         self._completed = RecentKeys(RECENT_MAX)
@@ -216,7 +225,7 @@ class BatchPipeline:
         self, keys: Sequence[ObjectKey], takeover: Takeover | None, named: NamedManifests
     ) -> PipelineResult:
         parts = self._parts
-        checked = await parts.requests.each(keys, partial(self._verify, named))
+        checked = await self._verify_all(keys, named)
         verified = [one for one in checked if isinstance(one, VerifiedBatch)]
         held = [one for one in checked if isinstance(one, HoldRecord)]
         stored = await parts.requests.each(held, parts.holds.hold)
@@ -230,7 +239,9 @@ class BatchPipeline:
         parts.on_verified(manifests)
         enqueued, left, not_appended = await self._enqueue(verified, takeover)
         batch_keys = [one.key for one in verified]
-        await parts.requests.each(parts.holds.held(batch_keys), parts.holds.release)
+        # A batch that is not enqueued keeps its hold record: it must be in one or the other.
+        appended = [key for key in batch_keys if key not in not_appended]
+        await parts.requests.each(parts.holds.held(appended), parts.holds.release)
         if not left:
             parts.backlog.end(Stage.ENQUEUE, batch_keys)
             self._set_lag("enqueued", verified)
@@ -247,15 +258,32 @@ class BatchPipeline:
             batches=manifests,
         )
 
-    async def _verify(
-        self, named: NamedManifests, key: ObjectKey
-    ) -> VerifiedBatch | HoldRecord | None:
-        full = self._parts.rng.random() < self._settings.full_read_share
-        found = await verify_batch(self._parts.store, key, full=full, named=named.get(key))
-        if isinstance(found, VerifiedBatch):
-            self._parts.clock.observe(found.date_ns)
-            self._parts.backlog.begin(Stage.INDEX, key, found.manifest.accepted_at_ns)
-        return found
+    async def _verify_all(
+        self, keys: Sequence[ObjectKey], named: NamedManifests
+    ) -> list[VerifiedBatch | HoldRecord | None]:
+        share, valid = self._settings.full_read_share, dict[ObjectKey, VerifiedBatch]()
+        full = {key for key in keys if self._parts.rng.random() < share} if share else set()
+        if self._bulk_verifier is not None:
+            quick = [key for key in keys if key not in full]
+            valid = await self._bulk_verifier.verify(quick, named)
+            for one in valid.values():
+                self._observe(one)
+
+        async def verify(key: ObjectKey) -> VerifiedBatch | HoldRecord | None:
+            found = await verify_batch(
+                self._parts.store, key, full=key in full, named=named.get(key)
+            )
+            if isinstance(found, VerifiedBatch):
+                self._observe(found)
+            return found
+
+        rest = [key for key in keys if key not in valid]
+        checked = dict(zip(rest, await self._parts.requests.each(rest, verify), strict=True))
+        return [valid.get(key) or checked.get(key) for key in keys]
+
+    def _observe(self, one: VerifiedBatch) -> None:
+        self._parts.clock.observe(one.date_ns)
+        self._parts.backlog.begin(Stage.INDEX, one.key, one.manifest.accepted_at_ns)
 
     async def _index(self, verified: Sequence[VerifiedBatch]) -> tuple[int, list[ObjectKey]]:
         """Write index entries; return how many did not exist, and the by-time objects."""
@@ -265,12 +293,23 @@ class BatchPipeline:
         else:
             objects = [(one.key, one.body, 1) for one in by_time]
         by_blob = references_of(verified, objects if self._settings.pack_references else ())
-        written = sum(await self._parts.requests.each([*objects, *by_blob], self._put))
+        written = await self._put_all([*objects, *by_blob])
         self._parts.backlog.end(Stage.INDEX, [one.key for one in verified])
         for one in verified:
             self._parts.backlog.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
         self._set_lag("indexed", verified)
         return written, [key for key, _, _ in objects]
+
+    async def _put_all(self, made: Sequence[tuple[ObjectKey, bytes, int]]) -> int:
+        """Write derived objects; return how many entries did not exist."""
+        parts, created = self._parts, list[bool | None]([None] * len(made))
+        if isinstance(parts.store, BulkStore):
+            new = [NewObject(key=key, body=body) for key, body, _ in made]
+            created = await put_all_derived(parts.store, new, parts.requests)
+        known = zip(made, created, strict=True)
+        written = sum(entries for (_, _, entries), is_new in known if is_new)
+        rest = [one for one, is_new in zip(made, created, strict=True) if is_new is None]
+        return written + sum(await parts.requests.each(rest, self._put))
 
     async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
         key, body, entries = made

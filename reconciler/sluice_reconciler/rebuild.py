@@ -6,12 +6,10 @@ It deletes by-time entries without a source, and writes lost work lists of pendi
 caller then makes a full pass.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
-from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
-    ACCEPTED,
     ACCEPTED_BY_TIME,
     QUARANTINE,
     RAW_BLOBS_BY_TIME,
@@ -21,12 +19,8 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.differences import (
-    DerivedDifference,
-    IndexComparison,
-    compare_object,
-    read_source,
-)
+from sluice_reconciler.differences import DerivedDifference, compare_object, read_source
+from sluice_reconciler.index_comparison import IndexComparison
 from sluice_reconciler.indexes import (
     by_blob_of,
     by_time_of,
@@ -36,7 +30,7 @@ from sluice_reconciler.indexes import (
     unpack,
 )
 from sluice_reconciler.lanes.rebuild import LaneRebuild, delete_versions
-from sluice_store.port import ListedObject, ObjectStore
+from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY
 
 _DELETED_WITHOUT_SOURCE: Final = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME)
@@ -105,28 +99,34 @@ class Rebuild:
             yield lost
         # All differences are found before any is repaired: a repair would hide its cause.
         comparison = IndexComparison(self._store, self._requests)
-        for difference in [one async for one in self._differences(comparison)]:
+        found = [one async for one in self._differences(comparison)]
+        for difference in found:
             yield difference
-        await self._repair_indexes(comparison)
+        await self._repair_indexes(comparison, found)
         await self._lanes.repair_lists()
 
-    async def _repair_indexes(self, comparison: IndexComparison) -> None:
-        async def index(listed: ListedObject) -> None:
-            await self._index(listed, comparison)
+    async def _repair_indexes(
+        self, comparison: IndexComparison, found: Sequence[DerivedDifference]
+    ) -> None:
+        async def write_entries(source: ObjectKey) -> None:
+            if source.startswith(QUARANTINE):
+                who, submitted = parse_quarantine_key(source)
+                await self._put_or_replace(*quarantine_entry(source, who, submitted))
+            else:
+                await self._index(source, comparison)
 
-        await self._each(ACCEPTED, index)
-        await self._each(QUARANTINE, self._index_quarantine)
-        for root in _DELETED_WITHOUT_SOURCE:
-            leftover = await comparison.without_source(root)
-            for one in leftover:
-                if one.pack is None:
-                    await delete_versions(self._store, one.key)
-            for pack in {one.pack for one in leftover if one.pack is not None}:
-                await self._unpack(pack, {one.key for one in leftover if one.pack == pack})
-
-    async def _each(self, prefix: str, do: Callable[[ListedObject], Awaitable[None]]) -> None:
-        async for page in self._store.list(prefix):
-            await self._requests.each(page.objects, do)
+        sources = dict.fromkeys(one.source for one in found if one.source is not None)
+        await self._requests.each(sources, write_entries)
+        # Writing the missing entries may have replaced what was found wrong.
+        places = {one.pack or one.key: None for one in found if one.source is None}
+        for place in places:
+            if not place.startswith(_DELETED_WITHOUT_SOURCE):
+                continue
+            leftover = await comparison.single.compare_derived(place)
+            if any(one.pack is not None for one in leftover):
+                await self._unpack(place, {one.key for one in leftover})
+            elif leftover:
+                await delete_versions(self._store, place)
 
     async def _unpack(self, key: ObjectKey, wrong: set[ObjectKey]) -> None:
         """Write the correct entries of a packed object separately, then delete it."""
@@ -139,16 +139,16 @@ class Rebuild:
                         await put_derived(self._store, *alone, self._backoff)
             await delete_versions(self._store, key)
 
-    async def _index(self, listed: ListedObject, comparison: IndexComparison) -> None:
-        batch = await read_source(self._store, listed.key)
+    async def _index(self, source: ObjectKey, comparison: IndexComparison) -> None:
+        batch = await read_source(self._store, source)
         if batch is None:
             return
-        by_time, raw = by_time_of(batch)
-        if await comparison.compare_entry(by_time) is not None:
+        compare, (by_time, raw) = comparison.single, by_time_of(batch)
+        if await compare.compare_entry(batch, by_time) is not None:
             await self._put_or_replace(by_time.key, by_time.body)
-        if await comparison.compare_reference(batch) is not None:
+        if await compare.compare_reference(batch) is not None:
             await self._put_or_replace(*by_blob_of(batch))
-        if await comparison.compare_entry(raw, any_body=True) is not None:
+        if await compare.compare_entry(batch, raw, any_body=True) is not None:
             await put_derived(self._store, raw.key, raw.body, self._backoff)
 
     async def _put_or_replace(self, key: ObjectKey, body: bytes) -> None:
@@ -156,10 +156,3 @@ class Rebuild:
         created = await put_derived(self._store, key, body, self._backoff)
         if not created and await compare_object(self._store, key, body) is not None:
             await self._store.overwrite(key, body)
-
-    async def _index_quarantine(self, listed: ListedObject) -> None:
-        try:
-            who, submitted = parse_quarantine_key(listed.key)
-        except InvalidRecord:
-            return
-        await self._put_or_replace(*quarantine_entry(listed.key, who, submitted))

@@ -16,13 +16,15 @@ from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
-from sluice_reconciler.events import HintQueue, process_events
+from sluice_reconciler.event_queue import EventReceiver
+from sluice_reconciler.events import HintQueue
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
 from sluice_reconciler.journals.parts import JournalParts
 from sluice_reconciler.journals.registry import GatewayRegistry
-from sluice_reconciler.journals.removal import JournalRemoval
+from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.lanes.retiring import RETIRE_INTERVAL_S, LifeRetirement
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
@@ -50,10 +52,6 @@ log = structlog.get_logger()
 
 EVENTS_REOPEN_S = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
-
-REMOVAL_INTERVAL_S = 10.0
-"""Pause between two removals of journals, seconds."""
-
 
 _Scan = tuple[float, str, Callable[[], Awaitable[object]]]
 
@@ -91,6 +89,7 @@ class Reconciler:
         self._registry = GatewayRegistry(self.discovery, self.metrics)
         self.live = LiveReader(store, self._live_window(), self._clock)
         holds = HoldRecords(store)
+        self.retirement = LifeRetirement(store, self._workers, holds, self.discovery, authority)
         self.pipeline = self._make_pipeline(holds)
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
@@ -212,7 +211,7 @@ class Reconciler:
             on_page=self._observe_page,
             on_boot=self._boot_tails.observe,
             clock=self._runtime.clock,
-            is_save_due=self.progress.is_due,
+            marks_quiet_ns=self.authority.retry_horizon_ns,
         )
 
     @classmethod
@@ -244,6 +243,7 @@ class Reconciler:
         """
         report = await self._pass_loop.run_once(takeover)
         lost = await self._check_registers()
+        await self.retirement.run()
         await self._workers.close()
         return replace(report, registers_lost=lost)
 
@@ -286,7 +286,7 @@ class Reconciler:
         Args:
             persisted: The last sequence that each lane's consumer persisted, where it is known.
         """
-        lanes = [worker.lane for worker in self._workers]
+        lanes = [one.lane for one in self._workers]
         return Rebuild(self.store, self._requests, lanes, self._runtime, persisted)
 
     # --- the service -----------------------------------------------------------------------------
@@ -326,6 +326,7 @@ class Reconciler:
             (settings.hold_interval_s, "held_batches", self._held.check),
             (REMOVAL_INTERVAL_S, "journal_removal", self._journal_loop.remove),
         ]
+        tasks.create_task(self._every(RETIRE_INTERVAL_S, "retired_lives", self.retirement.run))
         for scans, journaled in ((without, False), (with_journals, True)):
             for seconds, route, do in scans:
                 if seconds:
@@ -355,15 +356,18 @@ class Reconciler:
             await self._runtime.clock.sleep(seconds)
 
     async def _receive_events(self) -> None:
-        """Process events until an error; `_every` then opens the event queue again."""
+        """Process events; if the queue cannot be opened, `_every` tries again."""
         from sluice_store.s3.events import open_event_queue  # noqa: PLC0415 - the SDK is an extra
 
         settings = self.settings
         async with open_event_queue(
-            settings.event_queue_url, endpoint=settings.event_queue_endpoint or None
+            settings.event_queue_url,
+            endpoint=settings.event_queue_endpoint or None,
+            polls=settings.event_queue_polls,
         ) as source:
-            while True:
-                await process_events(source, self.pipeline, self.metrics)
+            process, clock = self.pipeline.process_new_in_steps, self._runtime.clock
+            polls = settings.event_queue_polls
+            await EventReceiver(source, process, self.metrics, clock, polls).run()
 
     async def _collect(self) -> None:
         await self._check_registers()

@@ -8,6 +8,7 @@ from sluice_protocol.errors import BadUsage
 TAIL_S: Final = 0.2
 """Interval of tail scans on a directory, where a listing is free, seconds."""
 
+POLLS_MAX: Final = 64
 CONCURRENCY: Final = 32
 CONCURRENCY_LOCAL: Final = 4
 """Threads that write to one directory block each other; measured in `docs/reconciler.md`."""
@@ -64,6 +65,10 @@ class ReconcilerSettings:
             it the service listens on a loopback address only.
         event_queue_url: SQS queue with object events of the bucket; empty for none.
         event_queue_endpoint: Endpoint of that queue; empty for AWS.
+        event_queue_polls: Long polls of that queue that wait concurrently, count. One poll receives
+            at most ten messages.
+        sns_topics: ARNs of the SNS topics whose messages `POST /hooks/sns` accepts, separated by
+            commas; empty turns the webhook off.
         live_bytes_max: Memory for recent records in `/v1/live`, bytes. 0 keeps none; otherwise each
             newly accepted blob is read a second time and decoded.
         live_agent_bytes_max: Memory for the recent records of one agent, at most, bytes.
@@ -97,6 +102,8 @@ class ReconcilerSettings:
     api_token: str = field(default="", repr=False)
     event_queue_url: str = ""
     event_queue_endpoint: str = ""
+    event_queue_polls: int = 4
+    sns_topics: str = ""
     live_bytes_max: int = 0
     live_agent_bytes_max: int = 1024 * 1024
     full_read_share: float = 0.0
@@ -122,6 +129,7 @@ class ReconcilerSettings:
         for name in (*rest, "live_agent_bytes_max"):
             _check(name, getattr(self, name), 0)
         _check("full_read_share", self.full_read_share, 0, 1)
+        _check("event_queue_polls", self.event_queue_polls, 1, POLLS_MAX)
         if not self.queue_names:
             raise BadUsage("queues names no queue: name at least one, such as `spark`")
 

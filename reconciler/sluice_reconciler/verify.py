@@ -5,7 +5,8 @@ batch and is never a reason to skip one: every pass verifies a held batch again.
 valid, it is enqueued and its hold record is deleted.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,8 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_reconciler.concurrency import RequestLimit
+from sluice_store.bulk import BulkStore
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -30,8 +33,14 @@ log = structlog.get_logger()
 DETAIL_CHARS_MAX: Final = 500
 
 
-async def list_hold_records(store: ObjectStore) -> AsyncIterator[HoldRecord]:
+async def list_hold_records(
+    store: ObjectStore, damaged: set[ObjectKey] | None = None
+) -> AsyncIterator[HoldRecord]:
     """Read every hold record, except unreadable ones.
+
+    Args:
+        store: The store.
+        damaged: The keys of unreadable records are added.
 
     Raises:
         StoreError: The store is unreachable or refused the request.
@@ -45,7 +54,8 @@ async def list_hold_records(store: ObjectStore) -> AsyncIterator[HoldRecord]:
                     try:
                         yield decode_record(listed.key, body, HoldRecord)
                     except InvalidRecord:
-                        continue
+                        if damaged is not None:
+                            damaged.add(listed.key)
 
 
 class HoldRecords:
@@ -56,6 +66,8 @@ class HoldRecords:
         self._known: set[ObjectKey] = set()
         self.unstored = 0
         """Held objects whose record may not exist, since the last refresh."""
+        self.damaged: set[ObjectKey] = set()
+        """Records that are unreadable; they are written again if their object is still held."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -90,11 +102,13 @@ class HoldRecords:
             StoreError: The store is unreachable or refused the request.
         """
         place = hold_record_key(record.key)
-        if place not in self._known:
+        if place not in self._known or place in self.damaged:
             log.error("batch_held", key=record.key, reason=record.reason, detail=record.detail)
-            match await self._store.create(place, encode_record(record)):
+            put = self._store.overwrite if place in self.damaged else self._store.create
+            match await put(place, encode_record(record)):
                 case Applied() | Exists():
                     self._known.add(place)
+                    self.damaged.discard(place)
                 case _:
                     self.unstored += 1
                     return False
@@ -136,6 +150,81 @@ class VerifiedBatch:
     manifest: AcceptedManifest
     body: bytes
     date_ns: UnixNs
+
+
+class BulkVerifier:
+    """Verifies many batches by a few calls, on a store with calls for many objects.
+
+    It returns only valid batches. All others are left to `verify_batch`, so that one place decides
+    which batch is held, and why. As there, the manifest is read before the blob.
+    """
+
+    def __init__(self, store: BulkStore, requests: RequestLimit) -> None:
+        self._store = store
+        self._requests = requests
+
+    async def verify(
+        self, keys: Sequence[ObjectKey], named: Mapping[ObjectKey, AcceptedManifest]
+    ) -> dict[ObjectKey, VerifiedBatch]:
+        """Return the batches whose manifest is valid and whose blob has the right checksum.
+
+        Args:
+            keys: Accepted keys.
+            named: Manifests that journals name. The store's checksum must show that the stored
+                manifest has the same bytes; otherwise the manifest is read.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
+        found = await self._compare([key for key in keys if key in named], named)
+        found |= await self._read([key for key in keys if key not in found])
+        batches = list(found.values())
+        blobs = [ObjectKey(one.manifest.raw_blob_key) for one in batches]
+        infos = await self._requests.in_spans(blobs, self._store.head_all)
+        return {
+            one.key: one
+            for one, info in zip(batches, infos, strict=True)
+            if isinstance(info, ObjectInfo)
+            and info.size_bytes == one.manifest.frame_bytes
+            and info.sha256 == one.manifest.frame_sha256
+        }
+
+    async def _compare(
+        self, keys: Sequence[ObjectKey], named: Mapping[ObjectKey, AcceptedManifest]
+    ) -> dict[ObjectKey, VerifiedBatch]:
+        """Return the batches whose stored manifest has the bytes that a journal names."""
+        infos = await self._requests.in_spans(keys, self._store.head_all)
+        found: dict[ObjectKey, VerifiedBatch] = {}
+        for key, info in zip(keys, infos, strict=True):
+            body = encode_record(named[key])
+            if isinstance(info, ObjectInfo) and info.sha256 == digest_of(body):
+                one = _valid_batch(key, named[key], body, info.date_ns)
+                if one is not None:
+                    found[key] = one
+        return found
+
+    async def _read(self, keys: Sequence[ObjectKey]) -> dict[ObjectKey, VerifiedBatch]:
+        """Return the batches whose stored manifest is valid."""
+        reads = await self._requests.in_spans(keys, self._store.get_all)
+        found: dict[ObjectKey, VerifiedBatch] = {}
+        for key, read in zip(keys, reads, strict=True):
+            if isinstance(read, Found):
+                with suppress(InvalidRecord):
+                    manifest = decode_accepted(key, read.body)
+                    found[key] = VerifiedBatch(
+                        key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns
+                    )
+        return found
+
+
+def _valid_batch(
+    key: ObjectKey, manifest: AcceptedManifest, body: bytes, date_ns: UnixNs
+) -> VerifiedBatch | None:
+    try:
+        check_accepted(key, manifest)
+    except InvalidRecord:
+        return None
+    return VerifiedBatch(key=key, manifest=manifest, body=body, date_ns=date_ns)
 
 
 async def verify_batch(
@@ -187,14 +276,11 @@ async def _verify_named(
     info = await store.head(key)
     if not isinstance(info, ObjectInfo) or info.sha256 != digest_of(body):
         return None
-    try:
-        check_accepted(key, named)
-    except InvalidRecord:
+    valid = _valid_batch(key, named, body, info.date_ns)
+    if valid is None:
         return None
     defect = await _blob_defect(store, named, full=full)
-    if defect is not None:
-        return _hold_record(key, *defect, info.date_ns)
-    return VerifiedBatch(key=key, manifest=named, body=body, date_ns=info.date_ns)
+    return valid if defect is None else _hold_record(key, *defect, info.date_ns)
 
 
 def _hold_record(key: str, reason: HoldReason, detail: str, at_ns: UnixNs) -> HoldRecord:

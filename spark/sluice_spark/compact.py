@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
+from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.manifests import Kind
@@ -31,7 +32,6 @@ from sluice_spark.file_selection import (
     small_files,
 )
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
-from sluice_spark.rollup_objects import ROLLUP_APP, read_source_range
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck, never_stop

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Final
 
-from sluice_protocol.active_deletes import is_retention
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 
@@ -43,17 +42,6 @@ def any_condition(records: Iterable[DeleteRecord]) -> str | None:
     """Return the condition that any delete removes a row; None without deletes."""
     parts = [delete_condition(record) for record in records]
     return f"({' OR '.join(parts)})" if parts else None
-
-
-def rollup_deletes(records: Iterable[DeleteRecord]) -> list[DeleteRecord]:
-    """Return the deletes that apply to rollups: those of metrics, except retention."""
-    return [record for record in records if record.kind == "metrics" and not is_retention(record)]
-
-
-def retention_cut_ns(records: Iterable[DeleteRecord]) -> int | None:
-    """Return the time before which retention may have removed points; None without retention."""
-    cuts = [record.to_unix_ns for record in records if is_retention(record)]
-    return max((cut for cut in cuts if cut is not None), default=None)
 
 
 def touched_condition(record: DeleteRecord) -> str:

@@ -17,6 +17,8 @@ until that file is removed. Without the variables no step has an effect.
 | `before_ledger` / `after_ledger` | around the commit of the ledger |
 | `before_ack` / `after_ack` | around the acknowledgement of the queue |
 | `compact_after_write` / `compact_after_commit` | around the commit of a rewrite |
+| `rollup_after_write` / `rollup_after_commit` | around the commit of a source range |
+| `index_after_chunks` | the chunks of new files exist |
 """
 
 import os

@@ -35,6 +35,7 @@ from sluice_protocol.keys import INDEX, index_key
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_spark.failpoints import read_failpoint
 from sluice_spark.session import Session
 from sluice_spark.stopping import StopCheck, never_stop
 from sluice_store import ObjectStore, open_store
@@ -166,6 +167,8 @@ def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -
     stop()
     groups = group_files([file for file in files if file.path not in known])
     made = _make_chunks(spark, store_url, groups)
+    if groups:
+        read_failpoint().reach("index_after_chunks")
     indexed = sum(len(group) for group in groups)
     return IndexReport(files=len(files), indexed=indexed, chunks=sum(made))
 

@@ -24,22 +24,22 @@ from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import delta_errors_translated, delta_schema, open_or_create_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.locations import TableLocation
+from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
+from sluice_protocol.active_deletes import retention_cut_ns, rollup_deletes
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import add_action, remove_action
 from sluice_spark.compact import read_maintenance_input
-from sluice_spark.delete_conditions import any_condition, retention_cut_ns, rollup_deletes
+from sluice_spark.delete_conditions import any_condition
+from sluice_spark.failpoints import read_failpoint
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_objects import (
-    ROLLUP_APP,
     WHOLE,
-    SourceRange,
     delete_superseded_chunks,
     next_source_range,
     put_chunks,
-    read_source_range,
 )
 from sluice_spark.rollup_revision import (
     COLUMNS,
@@ -70,7 +70,7 @@ _FIGURES: Final = (
     "sum(value) AS sum",
     "min(value) AS min",
     "max(value) AS max",
-    "max_by(value, struct(ts_ns, seq)) AS last",
+    "max_by(value, struct(ts_ns, value)) AS last",
     "max(ts_ns) AS last_ts_ns",
     f"kll_sketch_agg_double(value, {SKETCH_K}) AS sketch",
 )
@@ -201,7 +201,7 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
         TableRefused: A table has another schema or a refused feature.
         StoreError: The store is unreachable.
     """
-    report = RollupReport()
+    report, failpoint = RollupReport(), read_failpoint()
     for _ in range(SOURCE_RANGES_MAX):
         stop()
         table = open_or_create_table(store_url, ROLLUPS)
@@ -212,6 +212,7 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
         inputs = asyncio.run(_read_input(store_url, source))
         revision = plan_revision(spark, store_url, inputs.new_deletes, inputs.retention_cut_ns)
         files = _write_rows(spark, store_url, source, inputs, revision)
+        failpoint.reach("rollup_after_write")
         if revision is not None:
             asyncio.run(_delete_chunks(store_url, source, revision))
             revision.close()
@@ -222,6 +223,7 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
                 "rollup_committed_by_another_owner", source_range=source.number, reason=str(error)
             )
             continue
+        failpoint.reach("rollup_after_commit")
         report.covers += 1
         report.rows += sum(file.stats["numRecords"] for file in files)
         report.revised += revision is not None

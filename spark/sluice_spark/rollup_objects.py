@@ -1,12 +1,10 @@
-"""The objects of rollups in the store: source ranges and chunks.
+"""The objects that the rollup job creates: source ranges and chunks.
 
-A source range decides which points a set of rollup chunks is made of. It is created by a
-conditional write and never changes. Range n contains, for each lane, the queue sequence after which
-it starts, which is where range n - 1 ends, and the sequence at which it ends. The writer that
-creates it first decides the ends; every other owner then creates the same chunks. So each point is
-counted exactly once. Late data is part of a later range; chunks are never changed. A source range
-also lists the deletes that rollups apply from this range on. Its keys and column are called
-`cover`.
+A source range (`sluice_lake.source_ranges`) decides which points a set of rollup chunks is made of.
+The writer that creates it first decides the ends; every other owner then creates the same chunks.
+So each point is counted exactly once. Late data is part of a later range; chunks are never changed.
+A source range also lists the deletes that rollups apply from this range on. Its keys and column are
+called `cover`.
 
 A chunk contains the rows of one range, window length, hour and metric:
 
@@ -24,61 +22,20 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
 from sluice_lake.schemas import arrow_schema
+from sluice_lake.source_ranges import SourceRange, read_source_range, source_range_key
 from sluice_lake.tables import ROLLUPS
-from sluice_protocol.keys import ROLLUP, rollup_key
-from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.keys import rollup_key
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store import ObjectStore, open_store
 from sluice_store.retry import Backoff, create_known
-
-SOURCE_RANGES_PREFIX = f"{ROLLUP}covers/"
-
-
-class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
-    """One source range; a lane that is not named is at 0.
-
-    Attributes:
-        number: 1, 2, 3 … without gaps.
-        after: Lane to the last sequence before the range.
-        through: Lane to the last sequence of the range.
-        deletes: The deletes that apply to every row up to this range, sorted. For those that the
-            range before did not list, the affected hours are aggregated again (ADR 0057).
-    """
-
-    schema: str = "sluice.rollup_cover.v1"
-    number: int
-    after: dict[str, int]
-    through: dict[str, int]
-    deletes: tuple[str, ...] = ()
-
-    def ends(self, lane: int) -> tuple[int, int]:
-        """Return the sequences of a lane: after the first, through the second."""
-        return self.after.get(str(lane), 0), self.through.get(str(lane), 0)
-
-
-def source_range_key(number: int) -> ObjectKey:
-    """Return the key of a source range."""
-    return ObjectKey(f"{SOURCE_RANGES_PREFIX}{number:020d}.json")
-
-
-async def read_source_range(store: ObjectStore, number: int) -> SourceRange | None:
-    """Read a source range; return None if it does not exist.
-
-    Raises:
-        InvalidRecord: It cannot be decoded.
-        StoreError: The store is unreachable.
-    """
-    key = source_range_key(number)
-    read = await store.get(key)
-    return decode_record(key, read.body, SourceRange) if isinstance(read, Found) else None
 
 
 async def next_source_range(
@@ -117,7 +74,6 @@ async def next_source_range(
             return await read_source_range(store, number)
 
 
-ROLLUP_APP: Final = "sluice-rollup"
 WHOLE: Final = "whole"
 """Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600

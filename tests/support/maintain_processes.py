@@ -15,7 +15,7 @@ from pathlib import Path
 from sluice_protocol.maintenance import TaskRecord, decode_task_record, task_record_key
 from sluice_spark.failpoints import FAILPOINT_FOLDER_VARIABLE
 
-WAIT_S = 240.0
+WAIT_S = 480.0
 
 
 def wait_for(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
@@ -107,6 +107,18 @@ class MaintenanceProcesses:
         record = self.record(task)
         return [run.outcome for run in record.runs] if record is not None else []
 
+    def has_lost(self, task: str, process: subprocess.Popen[bytes]) -> bool:
+        """Return True if a run of a killed process is recorded as lost."""
+        record = self.record(task)
+        runs = record.runs if record is not None else ()
+        return any(one.outcome == "lost" and f"-{process.pid}-" in one.owner for one in runs)
+
+    def has_succeeded(self, task: str, since_ns: int) -> bool:
+        """Return True if a run that started after a time has succeeded."""
+        record = self.record(task)
+        runs = record.runs if record is not None else ()
+        return any(one.outcome == "done" and one.started_at_unix_ns > since_ns for one in runs)
+
     def owner_of(self, task: str) -> subprocess.Popen[bytes] | None:
         """Return the process that has the lease of a task."""
         record = self.record(task)
@@ -125,11 +137,34 @@ class MaintenanceProcesses:
 
         wait_for(is_running, f"a run of {task}")
         time.sleep(delay_s)
-        workers = self.workers_of(found[0].pid)
-        found[0].kill()
-        found[0].wait()
-        wait_for(lambda: not any(is_alive(pid) for pid in workers), "the end of the workers")
+        self.kill(found)
         return found[0]
+
+    @property
+    def running(self) -> list[subprocess.Popen[bytes]]:
+        """The processes that have not ended."""
+        return [one for one in self.started if one.poll() is None]
+
+    def kill(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """Kill processes together; wait until they and their workers have ended."""
+        workers = [pid for one in processes for pid in self.workers_of(one.pid)]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+        wait_for(lambda: not any(is_alive(pid) for pid in workers), "the end of the workers")
+
+    def wait_until_held(self, step: str) -> int:
+        """Wait until a worker waits at an armed step; return its process id."""
+        held: list[Path] = []
+
+        def is_held() -> bool:
+            found = self.folder.glob(f"{step}.*")
+            held[:] = [path for path in found if path.suffix != ".armed"]
+            return bool(held)
+
+        wait_for(is_held, step)
+        return int(held[0].suffix[1:])
 
     def workers_of(self, pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children")
@@ -139,7 +174,7 @@ class MaintenanceProcesses:
 
     def stop(self) -> None:
         """Stop every process in an orderly way; each must exit with 0."""
-        running = [one for one in self.started if one.poll() is None]
+        running = self.running
         for process in running:
             process.send_signal(signal.SIGTERM)
         codes = [process.wait(WAIT_S) for process in running]

@@ -99,6 +99,8 @@ def _statement_mutants(statement: PolicyStatement) -> Iterator[tuple[str, Policy
     yield f"becomes {other.value}", replace(statement, effect=other)
     if statement.principals is not None and statement.principals != EVERYONE:
         yield "is for everyone", replace(statement, principals=EVERYONE)
+        for gone, kept in _without(statement.principals):
+            yield f"drops principal {gone}", replace(statement, principals=kept)
     yield from _resource_mutants(statement)
     yield from _condition_mutants(statement)
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +13,19 @@ from support.reconciler_seed import accept, index_keys
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreError
 from sluice_protocol.identity import Identity
-from sluice_protocol.outcomes import ObjectInfo
+from sluice_protocol.keys import accepted_key, blob_key
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.outcomes import CreateOutcome, Found, GetOutcome, HeadOutcome, ObjectInfo
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Runtime
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.bulk import NewObject
+
+DAY_NS = 86_400 * NS_PER_S
 
 
 class Crash(BaseException):
@@ -52,6 +59,23 @@ class Mortal:
         return mortal
 
 
+class BulkMortal(Mortal):
+    """The same with calls for many objects: the process may crash between any two of them."""
+
+    async def get_all(self, keys: Sequence[ObjectKey]) -> list[GetOutcome]:
+        return [await self.store.get(key) for key in keys]
+
+    async def head_all(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome]:
+        return [await self.store.head(key) for key in keys]
+
+    async def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
+        return [await self.create(one.key, one.body) for one in objects]
+
+    async def read_bodies(self, keys: Sequence[ObjectKey]) -> list[bytes | None]:
+        found = await self.get_all(keys)
+        return [one.body if isinstance(one, Found) else None for one in found]
+
+
 def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
     runtime = Runtime(clock=clock, ids=SimIds(seed), rng=random.Random(seed))
     settings = ReconcilerSettings(concurrency=4, list_batches_max=5)
@@ -61,19 +85,33 @@ def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
 
 
 async def run_slot(
-    store: SimStore, clock: SimClock, seed: int, who: int, stop: asyncio.Event
+    connect: type[Mortal],
+    store: SimStore,
+    clock: SimClock,
+    seed: int,
+    who: int,
+    stop: asyncio.Event,
+    *,
+    announced: Sequence[AcceptedManifest],
 ) -> int:
-    """Run one reconciler after the other until stopped; return how many ran."""
+    """Run one reconciler after the other until stopped; return how many ran.
+
+    Each also processes old batches again, as it does when a gateway names a duplicate.
+    """
     rng = random.Random(seed * 10 + who)
     count = 0
     while not stop.is_set():
         count += 1
-        mortal = Mortal(store=store, rng=rng, left=rng.randrange(1, 60))
+        mortal = connect(store=store, rng=rng, left=rng.randrange(1, 60))
         one = reconciler(mortal, clock, seed * 1000 + who * 100 + count)
         takeover = Takeover.ALWAYS if rng.random() < 0.7 else None
         try:
             while not stop.is_set():
                 await one.once(takeover=takeover)
+                if announced:
+                    known = rng.sample(announced, min(3, len(announced)))
+                    keys = [accepted_key(batch.identity) for batch in known]
+                    await one.pipeline.process_new_in_steps(keys)
         except (Crash, OutcomeUnknown, StoreError, BaseExceptionGroup):
             await asyncio.sleep(0)
     return count
@@ -104,13 +142,18 @@ async def consume(
                 continue
 
 
-def simulate(seed: int, *, boots: int = 1) -> tuple[list[Identity], list[Identity], list[str], int]:
+def simulate(
+    seed: int, *, boots: int = 1, years: bool = False, connect: type[Mortal] = Mortal
+) -> tuple[list[Identity], list[Identity], list[str], int]:
     """Return accepted batches, the consumer's table, missing index keys, and how many processes
     ran.
 
     Args:
         seed: Replays one run.
         boots: Lives per agent.
+        connect: How a process is connected to the store.
+        years: Whether the clock jumps beyond the retry horizon now and then, old batches are
+            announced again, and blobs appear late.
     """
     clock = SimClock()
     rng = random.Random(seed)
@@ -120,10 +163,15 @@ def simulate(seed: int, *, boots: int = 1) -> tuple[list[Identity], list[Identit
 
     async def run() -> tuple[list[Identity], list[str], int]:
         quiet, stop = asyncio.Event(), asyncio.Event()
-        accepted = []
+        accepted: list[AcceptedManifest] = []
+        announced = accepted if years else ()
+        late: list[tuple[ObjectKey, bytes]] = []
         async with asyncio.TaskGroup() as tasks:
             slots = [
-                tasks.create_task(run_slot(store, clock, seed, who, quiet)) for who in range(2)
+                tasks.create_task(
+                    run_slot(connect, store, clock, seed, who, quiet, announced=announced)
+                )
+                for who in range(2)
             ]
             tasks.create_task(consume(store, clock, table, stop))
             for number in range(8):
@@ -131,10 +179,20 @@ def simulate(seed: int, *, boots: int = 1) -> tuple[list[Identity], list[Identit
                     boot = f"b{number % boots}"
                     seq = 10 * sum((one.agent_id, one.boot_id) == (agent, boot) for one in accepted)
                     faults.unknown = 0.0
-                    accepted.append(await accept(store, seq, agent=agent, boot=boot))
+                    one = await accept(store, seq, agent=agent, boot=boot)
+                    accepted.append(one)
+                    if years and rng.random() < 0.2:
+                        blob = blob_key(one.digest)
+                        late.append((blob, store.held.pop(blob).body))
                     faults.unknown = 0.1
+                if years and rng.random() < 0.5:
+                    clock.at_ns += 9 * DAY_NS
+                if late and rng.random() < 0.3:
+                    store._put(*late.pop(0))
                 for _ in range(rng.randrange(300)):
                     await asyncio.sleep(0)
+            for blob in late:
+                store._put(*blob)
             quiet.set()
             lived = sum([await slot for slot in slots])
             faults.unknown = 0.0

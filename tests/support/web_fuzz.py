@@ -6,6 +6,7 @@ from typing import Any, Final
 from urllib.parse import quote_from_bytes
 
 from hypothesis import strategies as st
+from support.web_services import DOOR_TOKEN
 
 Request = tuple[str, str, tuple[tuple[str, str], ...], bytes]
 """Method, target, fields, body."""
@@ -25,6 +26,7 @@ HOSTILE: Final = (
     *("9999-12-31T23:59:59.999999999Z", "0001-01-01T00:00:00Z", "audit/", "gc/plans/" + "x" * 900),
 )
 _RAW_FIELDS: Final = (
+    ("Authorization", f"Bearer {DOOR_TOKEN}"),
     ("Authorization", "Bearer \udcff"),
     ("Authorization", "Bearer " + "x" * 5000),
     ("Authorization", "Basic \udc80\udcfe"),

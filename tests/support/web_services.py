@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from support.door_client import TestSender
 from support.gateway import TestKey, running
 from support.gc_world import open_world
 from support.store_versitygw import free_port
@@ -19,6 +20,7 @@ from sluice_agent.batching import RecordBlock
 from sluice_agent.health import serve_health
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.otlp_receiver import OtlpReceiver, serve_otlp
+from sluice_protocol.request_identity import DoorName
 from sluice_protocol.system_clock import SystemClock
 from sluice_query.search import Searcher
 from sluice_query.service import make_app as make_query_app
@@ -30,6 +32,7 @@ from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.listening import ServerOptions, listening
 
 SERVICES = ("gateway", "reconciler", "query", "agent-otlp", "agent-health")
+DOOR_TOKEN = "token-of-a-client"
 RESPONSE_S_MAX = 20.0
 """Longer than the longest documented wait of `/v1/live` would hide an unbounded one."""
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
@@ -103,9 +106,11 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
         await world.accept(10)
         await world.quarantine(0, salt="other bytes")
         key = TestKey("operator", ("host-1",), ("agent", "operator"))
+        sender = TestSender("client", (), doors=get_args(DoorName), secret=token or DOOR_TOKEN)
         gateway = running(
-            folder, key, store=world.store, authority=world.authority, allowed_hosts=hosts
-        )
+            folder, key, sender, store=world.store, authority=world.authority, allowed_hosts=hosts,
+            doors=get_args(DoorName), door_body_bytes_max=1 << 20,
+        )  # fmt: skip
         found.ports["gateway"] = (await stack.enter_async_context(gateway)).port
         settings = ReconcilerSettings(
             http_queues="http", allowed_hosts=hosts, api_token=token, live_bytes_max=1 << 20

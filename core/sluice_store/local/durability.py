@@ -175,7 +175,7 @@ class LogicalClock:
 class DirectorySync(Protocol):
     """Port: makes directory entries durable."""
 
-    def sync(self, directories: Iterable[Path]) -> None:
+    def sync(self, directories: Iterable[str]) -> None:
         """Return when every entry that existed in these directories at the call is durable.
 
         Raises:
@@ -184,7 +184,7 @@ class DirectorySync(Protocol):
         ...
 
 
-def fsync_directory(directory: Path) -> None:
+def fsync_directory(directory: Path | str) -> None:
     """Make the entries of one directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -208,12 +208,12 @@ class _Folder:
 
     __slots__ = ("busy", "next", "turn")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self) -> None:
         self.busy = False
         self.next = _Round()
-        self.turn = threading.Condition(lock)
+        self.turn: threading.Condition | None = None
         """Separate for each directory, so that the end of a round wakes no caller of another
-        directory.
+        directory. The first caller that waits creates it: most directories have one caller.
         """
 
 
@@ -227,25 +227,27 @@ class GroupSync:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._folders: dict[Path, _Folder] = {}
+        self._folders: dict[str, _Folder] = {}
 
-    def sync(self, directories: Iterable[Path]) -> None:
+    def sync(self, directories: Iterable[str]) -> None:
         """Join the next round of each directory, and lead it when it has no leader.
 
         The deepest directory is first. Usually only this caller uses it, and its commit makes the
         fsyncs of the shared directories above it quick. The opposite order took twice as long.
         """
-        for directory in sorted(directories, key=lambda path: -len(path.parts)):
+        for directory in sorted(directories, key=lambda path: -path.count(os.sep)):
             self._sync_one(directory)
 
-    def _sync_one(self, directory: Path) -> None:
+    def _sync_one(self, directory: str) -> None:
         with self._lock:
             folder = self._folders.get(directory)
             if folder is None:
-                folder = self._folders[directory] = _Folder(self._lock)
+                folder = self._folders[directory] = _Folder()
             joined = folder.next
             joined.waiting += 1
             while not joined.done and (folder.busy or joined.begun):
+                if folder.turn is None:
+                    folder.turn = threading.Condition(self._lock)
                 folder.turn.wait()
             lead = not joined.done
             if lead:
@@ -255,7 +257,7 @@ class GroupSync:
         if joined.error is not None:
             raise OSError(joined.error.errno, joined.error.strerror) from joined.error
 
-    def _run(self, directory: Path, folder: _Folder, joined: _Round) -> None:
+    def _run(self, directory: str, folder: _Folder, joined: _Round) -> None:
         try:
             fsync_directory(directory)
         except OSError as error:
@@ -265,7 +267,8 @@ class GroupSync:
                 joined.done, folder.busy = True, False
                 if not folder.next.waiting:
                     self._folders.pop(directory, None)
-                folder.turn.notify_all()
+                if folder.turn is not None:
+                    folder.turn.notify_all()
 
 
 _STATES_MAX: Final = 65_536
@@ -277,20 +280,23 @@ class DurableNames:
 
     def __init__(self, root: Path) -> None:
         """Start with the root, which is durable once the store is open."""
-        self._root = root
+        self._root = str(root)
         self._lock = threading.Lock()
-        self._folders: set[Path] = set()
+        self._folders: set[str] = set()
         self._states: OrderedDict[tuple[Path, int], None] = OrderedDict()
 
-    def unknown_folders(self, folder: Path) -> list[Path]:
-        """Return `folder` and those above it, up to the root, that are not known to be durable."""
-        unknown: list[Path] = []
-        while folder != self._root and folder not in self._folders:
+    def unknown_folders(self, folder: str) -> list[str]:
+        """Return the folders on a path below the root that are not known to be durable.
+
+        `folder` is the first of them, and the folder that is closest to the root is the last.
+        """
+        unknown: list[str] = []
+        while folder not in self._folders and folder != self._root:
             unknown.append(folder)
-            folder = folder.parent
+            folder = os.path.dirname(folder)  # noqa: PTH120 - several times for each new object
         return unknown
 
-    def add_folders(self, folders: list[Path]) -> None:
+    def add_folders(self, folders: list[str]) -> None:
         """Record folders whose names were synced."""
         with self._lock:
             if len(self._folders) + len(folders) > _FOLDERS_MAX:

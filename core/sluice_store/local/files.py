@@ -14,20 +14,14 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sluice_protocol.clock import IdSource
-from sluice_protocol.errors import (
-    ChecksumRefused,
-    StoreDenied,
-    StoreError,
-    StoreMisconfigured,
-    StoreUnavailable,
-)
+from sluice_protocol.errors import ChecksumRefused
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
     Applied,
@@ -47,6 +41,7 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
+from sluice_store.local.disk_errors import translated
 from sluice_store.local.durability import DirectorySync, DurableNames, LogicalClock
 from sluice_store.local.layout import Layout, incarnations_of
 from sluice_store.local.visibility import (
@@ -68,6 +63,19 @@ class _Written:
 
     path: Path
     fd: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reads:
+    """The reads of one call, which share a time of the store and the fsyncs of folders.
+
+    Attributes:
+        now_ns: The store's time before the first of them.
+        young: Path and timestamp of each state that was found and may not be durable.
+    """
+
+    now_ns: UnixNs
+    young: list[tuple[Path, int]] = field(default_factory=list)
 
 
 class LocalFiles:
@@ -97,7 +105,7 @@ class LocalFiles:
         """Write an object under a key that does not exist."""
         path = self._layout.object_of(key)
         with translated("create", key), self._written(key, body, sha256) as written:
-            made = self._make_folders(path.parent)
+            made = self._make_folders(_folder_of(path))
             try:
                 os.link(written.path, path)
             except FileExistsError:
@@ -121,7 +129,7 @@ class LocalFiles:
         """Write an object, whether or not the key exists; the old state stays noncurrent."""
         path = self._layout.object_of(key)
         with translated("overwrite", key), self._locked(key):
-            made = self._make_folders(path.parent)
+            made = self._make_folders(_folder_of(path))
             if not path.exists():
                 with self._written(key, body, sha256) as written, suppress(FileExistsError):
                     os.link(written.path, path)
@@ -134,15 +142,25 @@ class LocalFiles:
 
     def get(self, key: ObjectKey, first: int, last: int | None) -> GetOutcome:
         """Read an object or a range of it, all from one object version."""
-        with translated("get", key):
-            path = self._layout.object_of(key)
-            fd = _open(path)
-            if fd is None:
-                return NotFound(date_ns=self._stamps.now_ns())
-            with os.fdopen(fd, "rb", buffering=0):
-                info = self._info(key, fd, path, self._visible.settle(fd))
-                end = info.size_bytes if last is None else min(last + 1, info.size_bytes)
-                return Found(info=info, body=_read_exactly(fd, first, end))
+        with self._reading("get", key) as reads:
+            return self._get_file(key, first, last, reads)
+
+    def get_all(self, keys: Sequence[ObjectKey]) -> list[GetOutcome]:
+        """Read whole objects. Folders that several of them are in are synced once."""
+        with self._reading("get", keys[0] if keys else "") as reads:
+            return [self._get_file(key, 0, None, reads) for key in keys]
+
+    def _get_file(self, key: ObjectKey, first: int, last: int | None, reads: _Reads) -> GetOutcome:
+        path = self._layout.object_of(key)
+        fd = _open(path)
+        if fd is None:
+            return NotFound(date_ns=reads.now_ns)
+        try:
+            info = self._info(key, fd, path, self._visible.settle(fd), reads)
+            end = info.size_bytes if last is None else min(last + 1, info.size_bytes)
+            return Found(info=info, body=_read_exactly(fd, first, end))
+        finally:
+            os.close(fd)
 
     def read_body(self, key: ObjectKey) -> bytes | None:
         """Read an object without its metadata; None if it does not exist."""
@@ -157,17 +175,23 @@ class LocalFiles:
 
     def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of the current object."""
-        with translated("head", key):
-            return self._head_file(key, self._layout.object_of(key), current=True)
+        with self._reading("head", key) as reads:
+            return self._head_file(key, self._layout.object_of(key), reads, current=True)
+
+    def head_all(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome]:
+        """Read the metadata of current objects, as `get_all` reads them."""
+        with self._reading("head", keys[0] if keys else "") as reads:
+            object_of = self._layout.object_of
+            return [self._head_file(key, object_of(key), reads, current=True) for key in keys]
 
     def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Read the metadata of one object version, current or not."""
-        with translated("head_incarnation", key):
-            current = self._head_file(key, self._layout.object_of(key), current=True)
+        with self._reading("head_incarnation", key) as reads:
+            current = self._head_file(key, self._layout.object_of(key), reads, current=True)
             if isinstance(current, ObjectInfo) and current.incarnation == incarnation:
                 return current
             old = self._layout.generation_of(key, incarnation)
-            return self._head_file(key, old, current=False)
+            return self._head_file(key, old, reads, current=False)
 
     def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Delete one object version; the newest noncurrent one replaces a current one."""
@@ -175,9 +199,9 @@ class LocalFiles:
         with translated("delete", key):
             with self._locked(key):
                 self._remove(key, path, incarnation)
-            folders = {path.parent, self._layout.generations_of(key)}
+            folders = (path.parent, self._layout.generations_of(key))
             try:
-                self._syncer.sync({folder for folder in folders if folder.is_dir()})
+                self._syncer.sync({str(folder) for folder in folders if folder.is_dir()})
             except OSError as error:
                 return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
             return Deleted(date_ns=self._stamps.now_ns())
@@ -198,14 +222,14 @@ class LocalFiles:
     def _exists(self, path: Path) -> Exists:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        self._syncer.sync({path.parent})
+        self._syncer.sync({_folder_of(path)})
         return Exists(date_ns=self._stamps.now_ns())
 
-    def _settle(self, path: Path, written: _Written, made: list[Path]) -> Applied | Unknown:
+    def _settle(self, path: Path, written: _Written, made: list[str]) -> Applied | Unknown:
         """Check the timestamp and make the name durable; after a failure the outcome is unknown."""
         try:
             stamp = UnixNs(self._visible.settle(written.fd).stamp)
-            self._syncer.sync({path.parent, *(folder.parent for folder in made)})
+            self._syncer.sync(_to_sync(_folder_of(path), made))
         except OSError as error:
             return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
         self._known.add_folders(made)
@@ -213,41 +237,63 @@ class LocalFiles:
         tag = str(stamp)
         return Applied(etag=ETag(tag), incarnation=ObjectVersion(tag), date_ns=stamp)
 
-    def _keep_old(self, key: ObjectKey, path: Path, stamp: ObjectVersion | None) -> list[Path]:
+    def _keep_old(self, key: ObjectKey, path: Path, stamp: ObjectVersion | None) -> list[str]:
         """Give the current state a durable second name among the noncurrent versions."""
         old = self._layout.generation_of(key, stamp or ObjectVersion("0"))
-        made = self._make_folders(old.parent)
+        made = self._make_folders(_folder_of(old))
         with suppress(FileExistsError):
             os.link(path, old)
-        self._syncer.sync({old.parent, *(folder.parent for folder in made)})
+        self._syncer.sync(_to_sync(_folder_of(old), made))
         return made
 
-    def _make_folders(self, folder: Path) -> list[Path]:
+    def _make_folders(self, folder: str) -> list[str]:
         """Create a folder; return those on its path that are not known to be durable."""
         made = self._known.unknown_folders(folder)
-        if made:
-            folder.mkdir(parents=True, exist_ok=True)
+        for one in reversed(made):
+            try:
+                os.mkdir(one)  # noqa: PTH102 - several times for each new object
+            except FileExistsError:
+                if not os.path.isdir(one):  # noqa: PTH112 - as above
+                    raise
+            except FileNotFoundError:  # a folder above was removed after it was known
+                os.makedirs(one, exist_ok=True)  # noqa: PTH103 - as above
         return made
 
     def _stamp_of(self, path: Path) -> ObjectVersion | None:
         found = self._visible.find(path)
         return None if found is None else ObjectVersion(str(found.stamp))
 
-    def _head_file(self, key: ObjectKey, path: Path, *, current: bool) -> HeadOutcome:
+    @contextmanager
+    def _reading(self, operation: str, key: str) -> Iterator[_Reads]:
+        """Translate errors, and make what was read durable before it is reported."""
+        with translated(operation, key):
+            reads = _Reads(now_ns=self._stamps.now_ns())
+            yield reads
+            if reads.young:
+                self._syncer.sync({_folder_of(path) for path, _ in reads.young})
+                for path, stamp in reads.young:
+                    self._known.add_state(path, stamp)
+
+    def _head_file(
+        self, key: ObjectKey, path: Path, reads: _Reads, *, current: bool
+    ) -> HeadOutcome:
         fd = _open(path)
         if fd is None:
-            return NotFound(date_ns=self._stamps.now_ns())
+            return NotFound(date_ns=reads.now_ns)
         try:
             state = self._visible.settle(fd) if current else state_of(os.fstat(fd))
-            return self._info(key, fd, path, state)
+            return self._info(key, fd, path, state, reads)
         finally:
             os.close(fd)
 
-    def _info(self, key: ObjectKey, fd: int, path: Path, state: FileState) -> ObjectInfo:
-        stamp, now = state.stamp, self._stamps.now_ns()
+    def _info(
+        self, key: ObjectKey, fd: int, path: Path, state: FileState, reads: _Reads
+    ) -> ObjectInfo:
+        stamp = state.stamp
+        # Timestamps and times are of one clock; a state that was written since is the later one.
+        now = UnixNs(max(reads.now_ns, stamp, state.last_modified_ns))
         if now - stamp < _YOUNG_NS and not self._known.has_state(path, stamp):
-            self._syncer.sync({path.parent})
-            self._known.add_state(path, stamp)
+            reads.young.append((path, stamp))
         return ObjectInfo(
             key=key,
             size_bytes=state.size_bytes,
@@ -298,6 +344,15 @@ class LocalFiles:
         os.fsync(fd)
 
 
+def _folder_of(path: Path) -> str:
+    return os.path.dirname(path)  # noqa: PTH120 - for each object that is read or written
+
+
+def _to_sync(folder: str, made: list[str]) -> set[str]:
+    """Return the folders whose entries a new object in `folder` needs."""
+    return {folder, *map(os.path.dirname, made)}
+
+
 def _open(path: Path) -> int | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -319,45 +374,3 @@ def _read_exactly(fd: int, first: int, end: int) -> bytes:
         parts.append(part)
         first += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-_FULL: Final = "the disk is full: free space or move the store"
-_READ_ONLY: Final = "the directory is read-only: mount it writable"
-_FORM: Final = "a file is where a folder is required, or the reverse: check the path"
-_DENIED: Final = "no permission: give this user the directory"
-_FILES: Final = "too many open files: raise the limit (ulimit -n)"
-
-_TABLE: Final[dict[int, tuple[type[StoreError], str]]] = {
-    errno.ENOSPC: (StoreMisconfigured, _FULL),
-    errno.EDQUOT: (StoreMisconfigured, _FULL),
-    errno.EROFS: (StoreMisconfigured, _READ_ONLY),
-    errno.ENOTDIR: (StoreMisconfigured, _FORM),
-    errno.EISDIR: (StoreMisconfigured, _FORM),
-    errno.EEXIST: (StoreMisconfigured, _FORM),
-    errno.ENAMETOOLONG: (StoreMisconfigured, "the path is too long: use a shorter root"),
-    errno.EACCES: (StoreDenied, _DENIED),
-    errno.EPERM: (StoreDenied, _DENIED),
-    errno.EMFILE: (StoreUnavailable, _FILES),
-    errno.ENFILE: (StoreUnavailable, _FILES),
-}
-
-
-def store_error(error: OSError, operation: str, key: str) -> StoreError:
-    """Return the error of the port for an error of the operating system."""
-    kind, reason = _TABLE.get(
-        error.errno or 0, (StoreUnavailable, (f"input or output error: {error}"))
-    )
-    return kind(operation, key, reason)
-
-
-@contextmanager
-def translated(operation: str, key: str) -> Iterator[None]:
-    """Translate every `OSError` inside the context.
-
-    Raises:
-        StoreError: Instead of an `OSError`, which is its cause.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise store_error(error, operation, key) from error

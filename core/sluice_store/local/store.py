@@ -22,8 +22,10 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
+from sluice_store.bulk import NewObject
+from sluice_store.local.disk_errors import translated
 from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock, fsync_directory
-from sluice_store.local.files import LocalFiles, translated
+from sluice_store.local.files import LocalFiles
 from sluice_store.local.layout import (
     PROBE,
     Layout,
@@ -74,6 +76,20 @@ class LocalStore:
     async def read_bodies(self, keys: Sequence[ObjectKey]) -> list[bytes | None]:
         """Read whole objects in one thread: a thread for each costs more than a small read."""
         return await self._run(lambda: [self._files.read_body(key) for key in keys])
+
+    async def get_all(self, keys: Sequence[ObjectKey]) -> list[GetOutcome]:
+        """Read whole objects in one thread."""
+        return await self._run(lambda: self._files.get_all(keys))
+
+    async def head_all(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome]:
+        """Read the metadata of objects in one thread."""
+        return await self._run(lambda: self._files.head_all(keys))
+
+    async def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
+        """Create objects one after the other in one thread."""
+        return await self._run(
+            lambda: [self._files.create(one.key, one.body, None) for one in objects]
+        )
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of an object."""

@@ -8,7 +8,7 @@ import hashlib
 import random  # noqa: TID251 - the type of the seeded source that is passed
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Final
@@ -25,6 +25,7 @@ from sluice_protocol.units import (
     UnixNs,
 )
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning
+from sluice_store.replication import ReplicationRules
 from sluice_store.s3.exchange import encode_checksum, parse_checksum
 
 
@@ -38,6 +39,7 @@ class StoredVersion:
         sha256: The verified checksum of the upload, or None.
         last_modified_ns: When it was written, whole seconds.
         retained_until_ns: Object Lock: no permanent delete before.
+        replica: Whether replication wrote it.
     """
 
     incarnation: ObjectVersion
@@ -45,6 +47,7 @@ class StoredVersion:
     sha256: Digest | None
     last_modified_ns: UnixNs
     retained_until_ns: int = 0
+    replica: bool = False
 
     @property
     def etag(self) -> ETag:
@@ -127,6 +130,7 @@ class MemoryBucket:
         self.clock_offset_ns = 0
         self.retention_ns = 0
         self.changes: list[BucketChange] = []
+        self.replication: dict[str, ReplicationRules | None] = {}
         self._clock = clock
         self._rng = rng
         self._keys: dict[str, VersionHistory] = {}
@@ -148,6 +152,12 @@ class MemoryBucket:
         version = self._add(key, body, known=checksum is not None)
         extra = {"x-amz-checksum-sha256": encode_checksum(checksum)} if checksum else {}
         return self._reply(200, headers={"ETag": version.etag, **self._id_of(version), **extra})
+
+    def replicate(self, key: str, body: bytes) -> None:
+        """Write an object as S3 Replication does: later, and without a condition."""
+        version = replace(self._version(body, known=True), replica=True)
+        self._keys.setdefault(key, VersionHistory()).add(version, self.versioning)
+        self._note(key, version, created=True)
 
     def copy(self, source: str, key: str, headers: Mapping[str, str]) -> S3Reply:
         """Perform CopyObject within the bucket, with preconditions on the destination."""
@@ -272,6 +282,8 @@ class MemoryBucket:
     def _read(self, version: StoredVersion, body: bytes, headers: Mapping[str, str]) -> S3Reply:
         fields = {"ETag": version.etag, **self._id_of(version)}
         fields["Last-Modified"] = http_date(version.last_modified_ns)
+        if version.replica:
+            fields["x-amz-replication-status"] = "REPLICA"
         asked = headers.get("Range")
         whole = asked is None and headers.get("x-amz-checksum-mode") == "ENABLED"
         if version.sha256 is not None and whole:  # a range has no checksum of the whole object

@@ -27,6 +27,7 @@ from sluice_store.memory.faults import Call, Fault, FaultPlan, NoFaults
 from sluice_store.memory.sigv4 import SignedRequest, access_key_of, check_signature
 from sluice_store.memory.transport import CLOCK_STEP_NS
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning
+from sluice_store.replication import ReplicationRules
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 _VIRTUAL: Final = ".localhost"
@@ -184,7 +185,14 @@ class MemoryServer:
             bucket.versioning = Versioning.SUSPENDED if suspended else Versioning.ENABLED
             return web.Response()
         text = ""
-        if "versioning" in query:
+        if "replication" in query:
+            rules = bucket.replication.get(name)
+            if rules is None:
+                return self._render(
+                    request, bucket.refusal(404, "ReplicationConfigurationNotFoundError")
+                )
+            text = replication_xml(rules)
+        elif "versioning" in query:
             text = versioning_xml(bucket.versioning)
         elif "versions" in query:
             text = _versions_page(bucket, query)
@@ -304,6 +312,17 @@ _SPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 def error_xml(code: str) -> str:
     """Return an error document."""
     return f"{_HEAD}<Error><Code>{escape(code)}</Code><Message>{escape(code)}</Message></Error>"
+
+
+def replication_xml(rules: ReplicationRules) -> str:
+    """Return a replication configuration as S3 writes it."""
+    items = "".join(
+        f"<Rule><Status>{'Enabled' if one.enabled else 'Disabled'}</Status>"
+        f"<Filter><Prefix>{escape(one.prefix)}</Prefix></Filter>"
+        f"<Destination><Bucket>arn:aws:s3:::{escape(one.target)}</Bucket></Destination></Rule>"
+        for one in rules
+    )
+    return f"<ReplicationConfiguration>{items}</ReplicationConfiguration>"
 
 
 def versioning_xml(state: Versioning) -> str:

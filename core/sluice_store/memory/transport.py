@@ -21,6 +21,7 @@ from sluice_store.port import (
     ListPage,
     Versioning,
 )
+from sluice_store.replication import ReplicationRules
 from sluice_store.s3.exchange import S3Exchange, S3Request
 from sluice_store.s3.store import S3Store
 
@@ -191,6 +192,11 @@ class MemoryPages:
         """Read the bucket's versioning."""
         self._transport.begin_listing("")
         return self._transport.bucket.versioning
+
+    async def read_replication(self, bucket: str) -> ReplicationRules | None:
+        """Return the rules that the test set for a bucket; None where it set none."""
+        self._transport.begin_listing("")
+        return self._transport.bucket.replication.get(bucket)
 
     async def objects(
         self, prefix: str, start_after: str, end_at: str | None

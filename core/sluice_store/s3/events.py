@@ -16,6 +16,9 @@ from sluice_store.s3.sdk import REGION_DEFAULT, sdk_errors
 
 MESSAGES_MAX: Final = 10
 WAIT_S: Final = 10
+_RECEIVES: Final = "ApproximateReceiveCount"
+_CONNECTIONS_REST: Final = 4
+"""Connections for removals, next to those of the polls."""
 VISIBILITY_S: Final = 120
 """How long a message is hidden from other receivers while its objects are processed, in seconds."""
 
@@ -27,10 +30,12 @@ class EventMessage:
     Attributes:
         body: The text of the service.
         receipt: The handle that marks it as done.
+        receives: How often it was received, this time included; approximate.
     """
 
     body: bytes
     receipt: str
+    receives: int = 1
 
 
 class EventQueue:
@@ -52,9 +57,14 @@ class EventQueue:
                 MaxNumberOfMessages=MESSAGES_MAX,
                 WaitTimeSeconds=wait_s,
                 VisibilityTimeout=VISIBILITY_S,
+                AttributeNames=[_RECEIVES],
             )
         return [
-            EventMessage(body=one["Body"].encode(), receipt=one["ReceiptHandle"])
+            EventMessage(
+                body=one["Body"].encode(errors="replace"),
+                receipt=one["ReceiptHandle"],
+                receives=int(one.get("Attributes", {}).get(_RECEIVES, 1)),
+            )
             for one in answer.get("Messages", [])
         ]
 
@@ -64,17 +74,36 @@ class EventQueue:
         Raises:
             StoreError: The store could not be read.
         """
-        entries = [
-            {"Id": str(number), "ReceiptHandle": one.receipt} for number, one in enumerate(messages)
-        ]
-        if entries:
-            with sdk_errors("done", self._url):
+        with sdk_errors("done", self._url):
+            for first in range(0, len(messages), MESSAGES_MAX):
+                entries = _entries(messages[first : first + MESSAGES_MAX])
                 await self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
+
+    async def release(self, messages: Sequence[EventMessage], delay_s: int) -> None:
+        """Make messages visible again after `delay_s` whole seconds.
+
+        Raises:
+            StoreError: The store could not be read.
+        """
+        with sdk_errors("release", self._url):
+            for first in range(0, len(messages), MESSAGES_MAX):
+                entries = _entries(messages[first : first + MESSAGES_MAX])
+                for entry in entries:
+                    entry["VisibilityTimeout"] = delay_s
+                await self._client.change_message_visibility_batch(
+                    QueueUrl=self._url, Entries=entries
+                )
+
+
+def _entries(messages: Sequence[EventMessage]) -> list[dict[str, str | int]]:
+    return [
+        {"Id": str(number), "ReceiptHandle": one.receipt} for number, one in enumerate(messages)
+    ]
 
 
 @asynccontextmanager
 async def open_event_queue(
-    url: str, *, endpoint: str | None = None, region: str | None = None
+    url: str, *, endpoint: str | None = None, region: str | None = None, polls: int = 1
 ) -> AsyncIterator[EventQueue]:
     """Open an SQS queue with the default credentials of the AWS SDK.
 
@@ -82,6 +111,7 @@ async def open_event_queue(
         url: The queue's URL.
         endpoint: URL of a server other than AWS.
         region: The region; the session's when None.
+        polls: How many calls of `receive` may wait concurrently.
 
     Raises:
         StoreMisconfigured: The SDK is not installed.
@@ -89,6 +119,7 @@ async def open_event_queue(
     """
     try:
         import aioboto3  # noqa: PLC0415 - an extra
+        from aiobotocore.config import AioConfig  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise StoreMisconfigured(
             "open", url, "an event queue requires the extra `s3`: pip install 'sluice[s3]'"
@@ -96,5 +127,8 @@ async def open_event_queue(
     with sdk_errors("open", url):
         session = aioboto3.Session()
         where = region or session.region_name or REGION_DEFAULT
-    async with session.client("sqs", region_name=where, endpoint_url=endpoint) as client:
+    config = AioConfig(max_pool_connections=polls + _CONNECTIONS_REST)
+    async with session.client(
+        "sqs", region_name=where, endpoint_url=endpoint, config=config
+    ) as client:
         yield EventQueue(client, url)

@@ -24,6 +24,7 @@ from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.resolution import ExchangeResult, RefusalReason
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListPage, Versioning
+from sluice_store.replication import ReplicationRules
 
 EMPTY_SHA256: Final = Digest("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
 _CODE: Final = re.compile(rb"<Code>\s*([A-Za-z0-9.]+)\s*</Code>")
@@ -110,6 +111,14 @@ class BucketReader(Protocol):
 
         Raises:
             StoreError: The store could not be read.
+        """
+        ...
+
+    async def read_replication(self, bucket: str) -> ReplicationRules | None:
+        """Return the replication rules of a bucket, or None if they cannot be read.
+
+        Raises:
+            StoreUnavailable: The store is unreachable.
         """
         ...
 

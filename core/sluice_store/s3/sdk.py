@@ -9,6 +9,7 @@ from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, 
 from sluice_protocol.resolution import RefusalReason, RequestRefused, Responded, resolve_read
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage, Versioning
+from sluice_store.replication import ReplicationRule, ReplicationRules
 from sluice_store.s3.connection import open_transport
 from sluice_store.s3.exchange import datetime_ns, parse_http_date_ns, refusal_error
 from sluice_store.s3.settings import Addressing, S3Settings
@@ -126,6 +127,11 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
         yield S3Session(client=client, address=address, credentials=credentials)
 
 
+_NO_RULES: Final = "ReplicationConfigurationNotFoundError"
+_NOT_READABLE: Final = frozenset({400, 403, 404, 405, 501})
+"""Statuses for no right, another region or account, no bucket, or a server without replication."""
+
+
 class SdkBucket:
     """Listings and settings of one bucket, with the deployment's prefix removed from keys."""
 
@@ -143,6 +149,23 @@ class SdkBucket:
         with sdk_errors("read_versioning", self.name):
             response = await self._sdk.client.get_bucket_versioning(Bucket=self.name)
         return Versioning(response.get("Status") or Versioning.OFF)
+
+    async def read_replication(self, bucket: str) -> ReplicationRules | None:
+        """Return the replication rules of a bucket, or None if they cannot be read."""
+        from botocore.exceptions import ClientError  # noqa: PLC0415 - the SDK is an extra
+
+        with sdk_errors("read_replication", bucket):
+            try:
+                response = await self._sdk.client.get_bucket_replication(Bucket=bucket)
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") == _NO_RULES:
+                    return ()
+                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+                if status in _NOT_READABLE:
+                    return None
+                raise
+        rules = response.get("ReplicationConfiguration", {}).get("Rules", [])
+        return tuple(map(_rule, rules))
 
     async def objects(
         self, prefix: str, start_after: str, end_at: str | None
@@ -216,6 +239,17 @@ class SdkBucket:
             etag=ETag("" if marker else entry["ETag"]),
             last_modified_ns=datetime_ns(entry["LastModified"]),
         )
+
+
+def _rule(entry: Mapping[str, Any]) -> ReplicationRule:
+    """Return a rule; one that filters by tags may apply to any key of its prefix."""
+    chosen = entry.get("Filter", {})
+    prefix = entry.get("Prefix") or chosen.get("Prefix") or chosen.get("And", {}).get("Prefix")
+    return ReplicationRule(
+        target=str(entry["Destination"]["Bucket"]).rpartition(":")[2],
+        prefix=prefix or "",
+        enabled=entry.get("Status") == "Enabled",
+    )
 
 
 def _inside(key: str, start_after: str, end_at: str | None) -> bool:

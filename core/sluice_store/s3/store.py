@@ -1,6 +1,7 @@
 """The S3 adapter: one signed request per verb, listings through the SDK (ADR 0012)."""
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.keys import digest_of
@@ -35,6 +36,7 @@ from sluice_protocol.resolution import (
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, Versioning
+from sluice_store.replication import ReplicationRules
 from sluice_store.s3.exchange import (
     BucketReader,
     S3Exchange,
@@ -47,6 +49,9 @@ from sluice_store.s3.exchange import (
 )
 
 _CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
+
+
+_REPLICA: Final = "REPLICA"
 
 
 class S3Store:
@@ -132,6 +137,27 @@ class S3Store:
     async def delete_current(self, key: ObjectKey) -> DeleteOutcome:
         """Put a delete marker over the key. Not part of the port: the doctor tests its effect."""
         return await self._delete(key, ())
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The bucket, and the deployment's prefix in it."""
+        return self._bucket.name, self._prefix
+
+    async def is_replica(self, key: ObjectKey) -> bool:
+        """Return True if S3 Replication wrote the current version of an object."""
+        request = S3Request(method="HEAD", key=self._prefix + key, headers={})
+        exchange = await self._transport.send(request)
+        match resolve_read(exchange.seen):
+            case Succeeded():
+                return exchange.headers.get("x-amz-replication-status", "").upper() == _REPLICA
+            case NoSuchObject() | PastEnd():
+                return False
+            case RequestRefused(refusal=refusal):
+                raise refusal_error(refusal, "is_replica", key, exchange.detail)
+
+    async def read_replication(self, bucket: str) -> ReplicationRules | None:
+        """Return a bucket's rules, or None if they cannot be read."""
+        return await self._bucket.read_replication(bucket)
 
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None

@@ -117,7 +117,7 @@ class HeldBatches:
         keys = sorted(
             [
                 one.key
-                async for one in list_hold_records(self._store)
+                async for one in list_hold_records(self._store, self._holds.damaged)
                 if one.key.startswith(ACCEPTED)
             ]
         )

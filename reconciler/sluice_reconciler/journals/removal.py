@@ -33,6 +33,9 @@ from sluice_store.port import ListPage, ObjectStore
 
 log = structlog.get_logger()
 
+REMOVAL_INTERVAL_S = 10.0
+"""Pause between two removals of journals, seconds."""
+
 REMOVED_MAX: Final = 2_000
 """Objects that one run deletes, at most."""
 

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice_protocol.identity import Identity
-from sluice_reconciler.lanes.parts import LanePart, Life, LifeKey, key_of_life, make_part
+from sluice_reconciler.lanes.parts import (
+    UNDATED,
+    LanePart,
+    Life,
+    LifeCounts,
+    LifeKey,
+    key_of_life,
+    make_part,
+)
 from sluice_reconciler.lanes.sequence_ranges import (
     BootRanges,
     EnqueueStatus,
@@ -56,6 +64,11 @@ class LedgerDelta:
     unlogged: int
 
 
+def in_order(batches: Iterable[IntendedBatch]) -> tuple[IntendedBatch, ...]:
+    """Return batches in the order of their identities."""
+    return tuple(sorted(batches, key=lambda one: (*one.life, one.seq_start, one.seq_end)))
+
+
 class Ledger:
     """The batches that one lane was given.
 
@@ -63,6 +76,8 @@ class Ledger:
         runs: The parts, oldest run first; the parts of one run have no life in common.
         boots: States that no part contains.
         recent: Batches that were enqueued after the newest part was written.
+        settled_s: As in the lane state.
+        unsettled: As in the lane state.
     """
 
     def __init__(
@@ -70,12 +85,20 @@ class Ledger:
         runs: Iterable[Sequence[LanePart]] = (),
         boots: Iterable[StoredBoot] = (),
         recent: Iterable[IntendedBatch] = (),
+        *,
+        settled_s: int = 0,
+        unsettled: Iterable[IntendedBatch] = (),
     ) -> None:
         self._runs = [tuple(run) for run in runs]
         self._changed = {(one.agent_id, one.boot_id): one.ranges for one in boots}
         self._touched: set[Life] = set(self._changed)
+        # States that were looked up and did not change since; the parts contain the same.
+        self._loaded: dict[Life, BootRanges | None] = {}
         self._recent: list[IntendedBatch] = []
         self._unlogged = len(self._changed)
+        self._empty: set[Life] = set()
+        self._settled_s = settled_s
+        self._unsettled = set(unsettled)
         for batch in recent:
             self.add(batch)
 
@@ -94,16 +117,64 @@ class Ledger:
         """The memory of the parts."""
         return sum(part.memory_bytes for run in self._runs for part in run)
 
+    @property
+    def settled_s(self) -> int:
+        """The settled time; 0 if no life was ever retired."""
+        return self._settled_s
+
+    @property
+    def unsettled(self) -> tuple[IntendedBatch, ...]:
+        """The batches from before the settled time that are not enqueued, in order."""
+        return in_order(self._unsettled)
+
+    def unsettled_of(self, life: Life) -> frozenset[tuple[int, int]]:
+        """Return the sequence numbers of the unsettled batches of one life."""
+        return frozenset(
+            (one.seq_start, one.seq_end) for one in self._unsettled if one.life == life
+        )
+
+    def count_lives(self, settled_s: int) -> LifeCounts:
+        """Count the lives in the parts, by their last enqueueing."""
+        total = idle = undated = 0
+        for part in (part for run in self._runs for part in run):
+            total += len(part)
+            idle += int((part.seen < settled_s).sum())
+            undated += int((part.seen == UNDATED).sum())
+        return LifeCounts(total=total, idle=idle, undated=undated)
+
     def status(self, who: Identity) -> EnqueueStatus:
         """Return whether a batch was enqueued, without reading the store."""
         boot = self.boot(who.agent_id, who.boot_id)
-        return boot.status(who.seq_start, who.seq_end) if boot is not None else EnqueueStatus.NEW
+        if boot is None:
+            return EnqueueStatus.RETIRED if self._settled_s else EnqueueStatus.NEW
+        return boot.status(who.seq_start, who.seq_end)
 
     def boot(self, agent_id: str, boot_id: str) -> BootRanges | None:
         """Return the enqueued batches of one boot, to be read only; None if there are none."""
         life = agent_id, boot_id
         changed = self._changed.get(life)
-        return changed if changed is not None else self._find(key_of_life(life))
+        if changed is not None:
+            return changed
+        return self._loaded[life] if life in self._loaded else self._find(key_of_life(life))
+
+    def load(self, lives: Iterable[Life]) -> None:
+        """Look many lives up together, which costs less than one by one as their parts are many.
+
+        They stay in memory until the next call with other lives.
+        """
+        wanted = {life for life in lives if life not in self._changed}
+        if not wanted or wanted <= self._loaded.keys():
+            return
+        keys = {key_of_life(life): life for life in wanted}
+        self._loaded = dict.fromkeys(wanted)
+        for run in reversed(self._runs):
+            for part in run:
+                first, last = part.span
+                inside = [key for key in keys if first <= key[0] <= last]
+                for key, ranges in part.find_all(inside).items() if inside else ():
+                    self._loaded[keys.pop(key)] = ranges
+            if not keys:
+                return
 
     def _find(self, key: LifeKey) -> BootRanges | None:
         """Return the newest state that a part contains of a life."""
@@ -120,14 +191,39 @@ class Ledger:
         """Return the state of a life, to be changed."""
         boot = self._changed.get(life)
         if boot is None:
-            boot = self._changed[life] = self._find(key_of_life(life)) or BootRanges()
+            is_loaded = life in self._loaded
+            known = self._loaded.pop(life) if is_loaded else self._find(key_of_life(life))
+            boot = self._changed[life] = known or BootRanges()
         self._touched.add(life)
+        self._empty.discard(life)
         return boot
 
     def add(self, batch: IntendedBatch) -> None:
         """Record a batch as enqueued."""
         self._change(batch.life).add(batch.seq_start, batch.seq_end)
         self._recent.append(batch)
+        self._unsettled.discard(batch)
+
+    def restore(self, life: Life, ranges: BootRanges) -> None:
+        """Add a life that was retired, or that is new.
+
+        The recent batches do not express what a retired life contained, so it is written in a part
+        before the next batch is appended. A new life is only remembered until then.
+        """
+        if self.boot(*life) is not None:
+            return
+        self._loaded.pop(life, None)
+        self._changed[life] = ranges
+        if ranges.ranges:
+            self._touched.add(life)
+            self._unlogged += 1
+        else:
+            self._empty.add(life)
+
+    def settle_before(self, settled_s: int, unsettled: Iterable[IntendedBatch]) -> None:
+        """Use a settled time, which the lane state contains now."""
+        self._settled_s = settled_s
+        self._unsettled.update(unsettled)
 
     def dissolve(self, life: Life, sealed: SequenceRange) -> None:
         """Remove a range, so that its batches count as new.
@@ -138,13 +234,18 @@ class Ledger:
         self._change(life).dissolve(sealed)
         self._unlogged += 1
 
-    def delta(self) -> LedgerDelta | None:
-        """Return what changed since the newest part, or None if nothing did."""
-        if not self._changed:
+    def delta(self, now_s: int) -> LedgerDelta | None:
+        """Return what changed since the newest part, or None if nothing did.
+
+        Args:
+            now_s: The store's clock, at or after the last enqueueing.
+        """
+        changed = {life: one for life, one in self._changed.items() if life not in self._empty}
+        if not changed:
             return None
         self._touched = set()
         return LedgerDelta(
-            part=make_part(self._changed), recent=len(self._recent), unlogged=self._unlogged
+            part=make_part(changed, now_s), recent=len(self._recent), unlogged=self._unlogged
         )
 
     def settle(self, runs: Iterable[Sequence[LanePart]], delta: LedgerDelta | None) -> None:
@@ -153,5 +254,6 @@ class Ledger:
         if delta is not None:
             # What changed while the delta was being written stays.
             self._changed = {life: self._changed[life] for life in self._touched}
+            self._empty.clear()
             self._recent = self._recent[delta.recent :]
             self._unlogged -= delta.unlogged

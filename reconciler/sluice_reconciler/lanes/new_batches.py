@@ -20,6 +20,7 @@ from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.ledger import Ledger
 from sluice_reconciler.lanes.parts import Life
+from sluice_reconciler.lanes.retirement import restore_ranges
 from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
     EnqueueStatus,
@@ -83,11 +84,13 @@ async def new_batches(
     found: list[Identity] = []
     known: ComparedRanges = compared if compared is not None else {}
     unsure: list[UnsureRange] = []
-    for who in batches:
-        match ledger.status(who):
+    decided = list(batches)
+    ledger.load((who.agent_id, who.boot_id) for who in decided)
+    for who in decided:
+        match await _status_of(store, ledger, who):
             case EnqueueStatus.DONE:
                 continue
-            case EnqueueStatus.NEW:
+            case EnqueueStatus.NEW | EnqueueStatus.RETIRED:
                 found.append(who)
             case EnqueueStatus.MAYBE:
                 sealed = _range_of(ledger, who)
@@ -100,6 +103,28 @@ async def new_batches(
                     if not result.sure and place not in unsure:
                         unsure.append(place)
     return found, unsure
+
+
+async def _status_of(store: ObjectStore, ledger: Ledger, who: Identity) -> EnqueueStatus:
+    """Return whether a batch was enqueued; a life that was retired is restored first."""
+    status = ledger.status(who)
+    if status is EnqueueStatus.RETIRED:
+        await _restore_life(store, ledger, (who.agent_id, who.boot_id))
+        status = ledger.status(who)
+    return status
+
+
+async def _restore_life(store: ObjectStore, ledger: Ledger, life: Life) -> None:
+    """List the boot of a life that the ledger does not contain, once, and add what was enqueued."""
+    prefix = boot_prefix(*life)
+    listed = [
+        ListedBatch(start=who.seq_start, end=who.seq_end, last_modified_ns=one.last_modified_ns)
+        async for page in store.list(prefix)
+        for one in page.objects
+        if (who := identity_of(one.key)) is not None
+    ]
+    # The ledger decides what is settled after the listing: lives may be retired meanwhile.
+    ledger.restore(life, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(life)))
 
 
 def _range_of(ledger: Ledger, who: Identity) -> SequenceRange | None:

@@ -8,12 +8,16 @@ The steps of one append, and what the next owner does after a crash behind each 
     4 append to the register               the append is in the register: add it to the ledger
     5 add the intent to the ledger         as after step 4; stored with the next intent
 
+Lives are retired by one swap too: it sets the settled time and names runs without these lives. A
+crash before it leaves parts that no lane state names.
+
 To take a lane over, a process raises the owner term in the lane's state by a swap, then writes it
 into the register (`sluice_queue.takeover`). An earlier owner fails at its next swap of either
 object and raises `LaneTakenOver`. It has then changed nothing that the new owner does not know.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -21,13 +25,14 @@ from sluice_protocol.errors import SluiceError, StoreUnavailable
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Applied, Exists, Mismatch, Unknown
+from sluice_protocol.units import NS_PER_S
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot, in_order
 from sluice_reconciler.lanes.part_log import (
     LaneLog,
     PartCache,
@@ -36,6 +41,7 @@ from sluice_reconciler.lanes.part_log import (
     read_ledger,
     refuse_if_current,
 )
+from sluice_reconciler.lanes.retirement import ShownPass, is_rewrite_due, settled_time_s
 from sluice_reconciler.lanes.runs import RECENT_MAX
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import (
@@ -153,6 +159,7 @@ class LaneOwner:
             StoreError: The store is unreachable or refused the request.
         """
         by_identity = {one.identity: one for one in batches}
+        self.ledger.load((one.agent_id, one.boot_id) for one in batches)
         new = [one for who, one in by_identity.items() if self._is_new(who)]
         if not new:
             return 0
@@ -166,10 +173,8 @@ class LaneOwner:
             raise LaneTakenOver(lane_key(self._lane), self._stored.record.owner_term) from error
         for batch in pending:
             self.ledger.add(batch)
-        self._stored = StoredLaneState(
-            record=replace(self._stored.record, writes=writes + 1, pending=()),
-            etag=self._stored.etag,
-        )
+        record = replace(self._stored.record, writes=writes + 1, pending=())
+        self._stored = dataclasses.replace(self._stored, record=record)
         return len(new)
 
     def _is_new(self, who: Identity) -> bool:
@@ -183,12 +188,57 @@ class LaneOwner:
         """
         await self._write(writes=self._stored.record.writes, pending=())
 
+    def settled_time_s(self, shown: ShownPass, quiet_s: int) -> int | None:
+        """Return the settled time that a pass shows, if it makes a rewrite worth while."""
+        settled_s = settled_time_s(self._stored.record, shown, quiet_s)
+        if settled_s is None or not is_rewrite_due(self.ledger.count_lives(settled_s)):
+            return None
+        return settled_s
+
+    async def retire(self, settled_s: int, unsettled: Iterable[Identity]) -> int:
+        """Retire the lives that were given no batch since the settled time.
+
+        Args:
+            settled_s: From `settled_time_s`.
+            unsettled: Every batch of the lane that is held back and not enqueued.
+
+        Returns:
+            How many lives were retired.
+
+        Raises:
+            LaneTakenOver: As in `enqueue`.
+            OutcomeUnknown: As in `enqueue`.
+            StoreError: As in `enqueue`.
+        """
+        held = {*self.ledger.unsettled, *map(_pending, unsettled)}
+        old, ledger = self._stored.record, self.ledger
+        before = ledger.count_lives(settled_s).total
+        written = await self._log.rewrite(ledger, old.runs, self._now_s, settled_s)
+        record = replace(
+            old,
+            nonce=self._runtime.id_bytes().hex(),
+            pending=(),
+            recent=ledger.recent[written.delta.recent if written.delta is not None else 0 :],
+            runs=written.runs,
+            settled_s=settled_s,
+            unsettled=in_order(held),
+        )
+        await self._swap_in(record)
+        ledger.settle(self._log.parts_of(record), written.delta)
+        ledger.settle_before(settled_s, held)
+        return max(0, before - ledger.count_lives(settled_s).total)
+
+    @property
+    def _now_s(self) -> int:
+        """The store's clock in seconds, rounded up, after the last batch was enqueued."""
+        return self._stored.date_ns // NS_PER_S + 1
+
     async def _write(self, *, writes: int, pending: tuple[IntendedBatch, ...]) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         old, ledger, delta = self._stored.record, self.ledger, None
         runs = old.runs
         if len(ledger.recent) > RECENT_MAX or ledger.must_spill:
-            written = await self._log.spill(ledger, runs)
+            written = await self._log.spill(ledger, runs, self._now_s)
             runs, delta = written.runs, written.delta
         record = replace(
             old,
@@ -197,11 +247,16 @@ class LaneOwner:
             pending=pending,
             recent=ledger.recent[delta.recent if delta is not None else 0 :],
             runs=runs,
+            ledger_since_unix_ns=old.ledger_since_unix_ns or self._stored.date_ns,
+            unsettled=ledger.unsettled,
         )
-        self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
-        self._log.swapped(record)
+        await self._swap_in(record)
         if delta is not None:
             ledger.settle(self._log.parts_of(record), delta)
+
+    async def _swap_in(self, record: LaneRecord) -> None:
+        self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
+        self._log.swapped(record)
 
 
 def _pending(who: Identity) -> IntendedBatch:
@@ -233,8 +288,8 @@ async def _swap(
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
             match outcome:
-                case Applied(etag=etag):
-                    return StoredLaneState(record=record, etag=etag, boots=boots)
+                case Applied(etag=etag, date_ns=date_ns):
+                    return StoredLaneState(record=record, etag=etag, date_ns=date_ns, boots=boots)
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:

@@ -119,7 +119,13 @@ async def load_ledger(
                 cache.parts[one.name] = await read_part(store, record.of_lane, one)
             parts.append(cache.parts[one.name])
         runs.append(parts)
-    return Ledger(runs, stored.boots, record.recent)
+    return Ledger(
+        runs,
+        stored.boots,
+        record.recent,
+        settled_s=record.settled_s,
+        unsettled=record.unsettled,
+    )
 
 
 async def read_ledger(
@@ -247,33 +253,65 @@ class LaneLog:
         self._known: set[str] = set()
         self._unnamed: set[str] = set()
 
-    async def spill(self, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
+    async def spill(self, ledger: Ledger, runs: tuple[Run, ...], now_s: int) -> WrittenRuns:
         """Write the changes of a ledger as a new run, and merge runs.
 
         Nothing names the new parts until the caller has swapped in a lane state with the result.
+
+        Args:
+            ledger: The ledger.
+            runs: The runs that the lane state names.
+            now_s: The store's clock, at or after the last enqueueing.
 
         Raises:
             OutcomeUnknown: The retries of a write are spent.
             StoreError: The store is unreachable or refused a request.
         """
         await self._delete_unnamed()
-        delta = ledger.delta()
+        delta = ledger.delta(now_s)
         if delta is None:
             return WrittenRuns(runs=runs, delta=None)
         lives = [sum(one.lives for one in run) for run in runs]
         merged = plan_merge([*lives, len(delta.part)])
         kept = runs[: len(runs) + 1 - merged] if merged else runs
         inputs = [self._cache.parts[one.name] for run in runs[len(kept) :] for one in run]
-        outputs = await self._merge([*inputs, delta.part])
+        if not inputs and len(delta.part) <= PART_LIVES_MAX:
+            outputs = [delta.part]
+        else:
+            outputs = await self._merge([*inputs, delta.part], now_s)
         run = tuple([await self._write(part) for part in outputs])
         return WrittenRuns(runs=(*kept, run), delta=delta)
 
-    async def _merge(self, parts: Sequence[LanePart]) -> list[LanePart]:
-        def work() -> list[LanePart]:
-            return list(merge_parts(parts, PART_LIVES_MAX))
+    async def rewrite(
+        self, ledger: Ledger, runs: tuple[Run, ...], now_s: int, settled_s: int
+    ) -> WrittenRuns:
+        """Write the changes of a ledger and all runs as one run without the idle lives.
 
-        if len(parts) == 1 and len(parts[0]) <= PART_LIVES_MAX:
-            return [parts[0]]
+        Args:
+            ledger: As in `spill`.
+            runs: As in `spill`.
+            now_s: As in `spill`.
+            settled_s: Lives that were given no batch since then are left out.
+
+        Raises:
+            OutcomeUnknown: As in `spill`.
+            StoreError: As in `spill`.
+        """
+        await self._delete_unnamed()
+        delta = ledger.delta(now_s)
+        inputs = [self._cache.parts[one.name] for run in runs for one in run]
+        if delta is not None:
+            inputs.append(delta.part)
+        outputs = await self._merge(inputs, now_s, settled_s)
+        run = tuple([await self._write(part) for part in outputs])
+        return WrittenRuns(runs=(run,) if run else (), delta=delta)
+
+    async def _merge(
+        self, parts: Sequence[LanePart], now_s: int, settled_s: int = 0
+    ) -> list[LanePart]:
+        def work() -> list[LanePart]:
+            return list(merge_parts(parts, PART_LIVES_MAX, now_s=now_s, retired_before_s=settled_s))
+
         if sum(map(len, parts)) <= INLINE_LIVES_MAX:
             return work()
         return await asyncio.to_thread(work)

@@ -2,13 +2,14 @@
 
 A life is one boot of one agent. A part contains the whole state of each of its lives, so of several
 parts with the same life only the newest counts. It is searched as it is stored, without decoding:
-about 45 bytes of memory per life. All integers are little-endian and unsigned:
+about 50 bytes of memory per life. All integers are little-endian and unsigned:
 
     magic `SLP1` | version u16 | flags u16 | lives u32 | bytes of values u32
     lives x u64   first half of the key: 4 bytes of the agent's hash, 4 bytes of the life's hash
     lives x u64   second half: the next 8 bytes of the life's hash
     lives x u32   last part: the next 4 bytes of the life's hash
     lives x u32   where the value ends
+    lives x u32   Unix time in seconds, at or after the last enqueueing (not in version 1)
     values        `BootRanges` in MessagePack
 
 The object is one zstd frame of these bytes. Pure. Source: `docs/reconciler.md`, State; ADR 0140.
@@ -37,9 +38,13 @@ LifeKey = NewType("LifeKey", tuple[int, int, int])
 
 PART_BYTES_MAX: Final = 1 << 30
 MAGIC: Final = b"SLP1"
-VERSION: Final = 1
+VERSION: Final = 2
 _HEADER: Final = struct.Struct("<4sHHII")
-_LIFE_BYTES: Final = 8 + 8 + 4 + 4
+_LIFE_BYTES: Final = 8 + 8 + 4 + 4 + 4
+_LIFE_BYTES_V1: Final = 8 + 8 + 4 + 4
+
+UNDATED: Final = 0xFFFF_FFFF
+"""Last enqueueing of a life in a part of version 1, which does not contain it."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(BootRanges)
@@ -72,6 +77,7 @@ class LanePart:
         mids: Second half of each key.
         lows: Last part of each key.
         ends: Where each value ends.
+        seen: When each life was last given a batch, or later, in seconds; `UNDATED` if unknown.
         values: The values, one behind the other.
     """
 
@@ -79,6 +85,7 @@ class LanePart:
     mids: _U64
     lows: _U32
     ends: _U32
+    seen: _U32
     values: bytes
 
     def __len__(self) -> int:
@@ -96,8 +103,23 @@ class LanePart:
 
     def find(self, key: LifeKey) -> BootRanges | None:
         """Return a new copy of a life's state, or None if the part does not contain the life."""
+        return self._find_from(key, int(np.searchsorted(self.heads, np.uint64(key[0]))))
+
+    def find_all(self, keys: Sequence[LifeKey]) -> dict[LifeKey, BootRanges]:
+        """Return new copies of the states of those lives that the part contains."""
+        heads = np.array([key[0] for key in keys], dtype=np.uint64)
+        places = np.searchsorted(self.heads, heads)
+        hits = self.heads[np.minimum(places, len(self) - 1)] == heads
+        found: dict[LifeKey, BootRanges] = {}
+        for number in np.flatnonzero(hits).tolist():
+            ranges = self._find_from(keys[number], int(places[number]))
+            if ranges is not None:
+                found[keys[number]] = ranges
+        return found
+
+    def _find_from(self, key: LifeKey, at: int) -> BootRanges | None:
+        """Return the state of a life whose head is at this place or behind it."""
         head, mid, low = key
-        at = int(np.searchsorted(self.heads, np.uint64(head)))
         while at < len(self.heads) and int(self.heads[at]) == head:
             if int(self.mids[at]) == mid and int(self.lows[at]) == low:
                 start = int(self.ends[at - 1]) if at else 0
@@ -106,8 +128,23 @@ class LanePart:
         return None
 
 
-def make_part(boots: Mapping[Life, BootRanges]) -> LanePart:
-    """Return a part with the state of these lives."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeCounts:
+    """The lives in the parts of a lane.
+
+    Attributes:
+        total: All of them; a life that several runs contain is counted for each.
+        idle: Those that were given no batch since the settled time.
+        undated: Those of which that is not known.
+    """
+
+    total: int
+    idle: int
+    undated: int
+
+
+def make_part(boots: Mapping[Life, BootRanges], seen_s: int) -> LanePart:
+    """Return a part with the state of these lives, which were given no batch after `seen_s`."""
     unsorted = ((key_of_life(life), ranges) for life, ranges in boots.items())
     keyed = sorted(unsorted, key=lambda one: one[0])
     values = [_ENCODER.encode(ranges) for _, ranges in keyed]
@@ -116,14 +153,24 @@ def make_part(boots: Mapping[Life, BootRanges]) -> LanePart:
         mids=np.array([key[1] for key, _ in keyed], dtype="<u8"),
         lows=np.array([key[2] for key, _ in keyed], dtype="<u4"),
         ends=np.cumsum([len(one) for one in values], dtype="<u4"),
+        seen=np.full(len(keyed), seen_s, dtype="<u4"),
         values=b"".join(values),
     )
 
 
-def merge_parts(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+def merge_parts(
+    parts: Sequence[LanePart], lives_max: int, *, now_s: int, retired_before_s: int = 0
+) -> Iterator[LanePart]:
     """Merge parts, oldest first, into parts of at most `lives_max` lives with disjoint spans.
 
     Of a life that several parts contain, the state in the last of them is kept.
+
+    Args:
+        parts: The parts; all parts of the lane, if lives are retired. Otherwise an older state of a
+            retired life would count again.
+        lives_max: Lives in one part, at most.
+        now_s: The time that undated lives get, by the store's clock.
+        retired_before_s: Lives that were last given a batch before this time are left out.
     """
     heads = np.concatenate([one.heads for one in parts])
     mids = np.concatenate([one.mids for one in parts])
@@ -134,11 +181,14 @@ def merge_parts(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]
     first = np.ones(len(order), dtype=bool)
     same = (heads[1:] == heads[:-1]) & (mids[1:] == mids[:-1]) & (lows[1:] == lows[:-1])
     first[1:] = ~same
+    seen = np.concatenate([one.seen for one in parts])[order]
+    seen = np.where(seen == UNDATED, np.uint32(now_s), seen)
+    first &= seen >= retired_before_s
     chosen = order[first]
     values = np.frombuffer(b"".join(one.values for one in parts), dtype=np.uint8)
     sizes = np.concatenate([np.diff(one.ends, prepend=np.uint32(0)) for one in parts])
     starts = np.cumsum(sizes, dtype=np.int64) - sizes
-    heads, mids, lows = heads[first], mids[first], lows[first]
+    heads, mids, lows, seen = heads[first], mids[first], lows[first], seen[first]
     for at in range(0, len(chosen), lives_max):
         here = slice(at, at + lives_max)
         lengths = sizes[chosen[here]].astype(np.int64)
@@ -149,6 +199,7 @@ def merge_parts(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]
             mids=mids[here].copy(),
             lows=lows[here].copy(),
             ends=ends.astype("<u4"),
+            seen=seen[here].astype("<u4"),
             values=values[where].tobytes(),
         )
 
@@ -160,6 +211,7 @@ def encode_part(part: LanePart) -> bytes:
         part.mids.astype("<u8").tobytes(),
         part.lows.astype("<u4").tobytes(),
         part.ends.astype("<u4").tobytes(),
+        part.seen.astype("<u4").tobytes(),
     ]
     header = _HEADER.pack(MAGIC, VERSION, 0, len(part), len(part.values))
     raw = b"".join([header, *columns, part.values])
@@ -180,17 +232,26 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
     if len(raw) < _HEADER.size or raw[:4] != MAGIC:
         raise InvalidRecord(key, "not a part of a lane state")
     _, version, _, lives, value_bytes = _HEADER.unpack_from(raw)
-    if version != VERSION:
-        raise UnsupportedVersion("part version", version, (VERSION,), key)
-    if len(raw) != _HEADER.size + lives * _LIFE_BYTES + value_bytes or not lives:
+    if version not in (1, VERSION):
+        raise UnsupportedVersion("part version", version, (1, VERSION), key)
+    life_bytes = _LIFE_BYTES_V1 if version == 1 else _LIFE_BYTES
+    if len(raw) != _HEADER.size + lives * life_bytes + value_bytes or not lives:
         raise InvalidRecord(key, f"has {len(raw)} bytes, which is not the size of {lives} lives")
     at = _HEADER.size
     heads = np.frombuffer(raw, dtype="<u8", count=lives, offset=at)
     mids = np.frombuffer(raw, dtype="<u8", count=lives, offset=at + 8 * lives)
     lows = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 16 * lives)
     ends = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 20 * lives)
+    seen = np.full(lives, UNDATED, dtype="<u4")
+    if version > 1:
+        seen = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 24 * lives)
     if int(ends[-1]) != value_bytes or bool(np.any(heads[1:] < heads[:-1])):
         raise InvalidRecord(key, "its columns do not agree")
     return LanePart(
-        heads=heads, mids=mids, lows=lows, ends=ends, values=raw[at + _LIFE_BYTES * lives :]
+        heads=heads,
+        mids=mids,
+        lows=lows,
+        ends=ends,
+        seen=seen,
+        values=raw[at + life_bytes * lives :],
     )

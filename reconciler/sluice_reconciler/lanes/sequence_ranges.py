@@ -58,6 +58,8 @@ class EnqueueStatus(Enum):
     NEW = "new"
     DONE = "done"
     MAYBE = "maybe"
+    RETIRED = "retired"
+    """The ledger does not contain its life, which may have been retired."""
 
 
 class BootRanges(msgspec.Struct, array_like=True):

@@ -9,6 +9,7 @@ is the ledger of what was enqueued and the append intent for what is enqueued ne
 - `recent`: the batches that were enqueued since the newest part was written.
 - `runs`: the parts with everything else, oldest run first (`lane_parts`). A part is created once,
   before the first record that names it, and never changed.
+- `settled_s`, `unsettled`: what is known of lives that are in no part (`retirement`).
 
 A crash between the intent and the append leaves `pending` set. The next owner reads from the
 queue's register whether the append is there, so no batch is enqueued twice or forgotten.
@@ -27,7 +28,7 @@ from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import Digest, ETag, ObjectKey
+from sluice_protocol.units import Digest, ETag, ObjectKey, UnixNs
 from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
 from sluice_store.port import ObjectStore
@@ -37,7 +38,8 @@ LANES: Final = f"{RECONCILER}lanes/"
 LANE_PARTS: Final = f"{RECONCILER}lane-parts/"
 DAMAGED_LANES: Final = f"{RECONCILER}damaged-lanes/"
 
-SCHEMA: Final = "sluice.reconciler_lane.v2"
+SCHEMA: Final = "sluice.reconciler_lane.v3"
+SCHEMA_V2: Final = "sluice.reconciler_lane.v2"
 SCHEMA_V1: Final = "sluice.reconciler_lane.v1"
 
 _LANE: Final = re.compile(rf"{LANES}(?P<queue>[a-z0-9][a-z0-9_-]*)\.(?P<lane>\d{{3}})")
@@ -89,7 +91,40 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         pending: The batches of append number `writes + 1`, if its intent was stored.
         recent: The batches that were enqueued since the newest run, oldest first.
         runs: The parts with all other enqueued batches, oldest run first.
+        ledger_since_unix_ns: The ledger contains what was enqueued since then, or longer; 0 until
+            its first owner has written. A full pass that began before compared another ledger.
+        settled_s: Every batch whose manifest was created before this time, by the store's clock in
+            seconds, is enqueued, except `unsettled`. 0 if no life was ever retired.
+        unsettled: Batches that were not enqueued when the settled time was set.
     """
+
+    schema: Literal["sluice.reconciler_lane.v3"] = "sluice.reconciler_lane.v3"
+    queue: str
+    lane: int
+    nonce: str
+    producer_id: str
+    owner_term: int = msgspec.field(name="life", default=0)
+    writes: int = 0
+    pending: tuple[IntendedBatch, ...] = ()
+    recent: tuple[IntendedBatch, ...] = ()
+    runs: tuple[Run, ...] = ()
+    ledger_since_unix_ns: int = 0
+    settled_s: int = 0
+    unsettled: tuple[IntendedBatch, ...] = ()
+
+    @property
+    def of_lane(self) -> Lane:
+        """The lane."""
+        return Lane(queue=self.queue, lane=self.lane)
+
+    def parts(self) -> Iterator[PartReference]:
+        """Yield every part that the record names."""
+        for run in self.runs:
+            yield from run
+
+
+class LaneRecordV2(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a lane as it was stored before lives were retired."""
 
     schema: Literal["sluice.reconciler_lane.v2"] = "sluice.reconciler_lane.v2"
     queue: str
@@ -101,16 +136,6 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[IntendedBatch, ...] = ()
     recent: tuple[IntendedBatch, ...] = ()
     runs: tuple[Run, ...] = ()
-
-    @property
-    def of_lane(self) -> Lane:
-        """The lane."""
-        return Lane(queue=self.queue, lane=self.lane)
-
-    def parts(self) -> Iterator[PartReference]:
-        """Yield every part that the record names."""
-        for run in self.runs:
-            yield from run
 
 
 class LaneRecordV1(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,11 +163,13 @@ class StoredLaneState:
     Attributes:
         record: The state.
         etag: Its ETag, for the next swap.
+        date_ns: The store's clock when it was read or written.
         boots: The lives of a record of the first version; its next owner moves them into parts.
     """
 
     record: LaneRecord
     etag: ETag
+    date_ns: UnixNs
     boots: tuple[StoredBoot, ...] = ()
 
 
@@ -212,17 +239,33 @@ def decode_lane(key: ObjectKey, body: bytes) -> tuple[LaneRecord, tuple[StoredBo
     try:
         raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=STATE_BYTES_MAX)
         match decode_record(key, raw, _Schema).schema:
-            case "sluice.reconciler_lane.v2":
+            case "sluice.reconciler_lane.v3":
                 return decode_record(key, raw, LaneRecord), ()
+            case "sluice.reconciler_lane.v2":
+                return _from_v2(decode_record(key, raw, LaneRecordV2)), ()
             case "sluice.reconciler_lane.v1":
                 old = decode_record(key, raw, LaneRecordV1)
                 return _from_v1(old), old.boots
             case other:
-                raise UnsupportedVersion("schema", other, (SCHEMA_V1, SCHEMA), key)
+                raise UnsupportedVersion("schema", other, (SCHEMA_V1, SCHEMA_V2, SCHEMA), key)
     except zstandard.ZstdError as error:
         raise LaneStateDamaged(key, f"not a zstd frame: {error}") from error
     except InvalidRecord as error:
         raise LaneStateDamaged(key, error.reason) from error
+
+
+def _from_v2(old: LaneRecordV2) -> LaneRecord:
+    return LaneRecord(
+        queue=old.queue,
+        lane=old.lane,
+        nonce=old.nonce,
+        producer_id=old.producer_id,
+        owner_term=old.owner_term,
+        writes=old.writes,
+        pending=old.pending,
+        recent=old.recent,
+        runs=old.runs,
+    )
 
 
 def _from_v1(old: LaneRecordV1) -> LaneRecord:
@@ -251,7 +294,7 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
             return None
         case Found(info=info, body=body):
             record, boots = decode_lane(key, body)
-            return StoredLaneState(record=record, etag=info.etag, boots=boots)
+            return StoredLaneState(record=record, etag=info.etag, date_ns=info.date_ns, boots=boots)
 
 
 async def list_lane_states(store: ObjectStore) -> list[Lane]:

@@ -6,7 +6,7 @@ rival, it reads the state again and retries only what the rival did not enqueue.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from enum import Enum
 
 import structlog
@@ -23,12 +23,16 @@ from sluice_reconciler.lanes.ledger import Ledger
 from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of, new_batches
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lanes.part_log import PartCache, read_ledger
+from sluice_reconciler.lanes.retirement import UNSETTLED_MAX, ShownPass
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import LaneStateDamaged
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
+
+HeldReader = Callable[[], Awaitable[Sequence[Identity] | None]]
+"""Returns every batch that is held back, or None if some cannot be read."""
 
 RIVALS_MAX = 5
 """How often one enqueue may lose its lane before its batches are left to the next pass."""
@@ -45,10 +49,16 @@ class LaneWorker:
     """The worker of one lane."""
 
     def __init__(
-        self, store: ObjectStore, lane: Lane, runtime: Runtime, metrics: ReconcilerMetrics
+        self,
+        store: ObjectStore,
+        lane: Lane,
+        runtime: Runtime,
+        metrics: ReconcilerMetrics,
+        lanes: int,
     ) -> None:
         self._store = store
         self.lane = lane
+        self._lanes = lanes
         self._runtime = runtime
         self._metrics = metrics
         self._owner: LaneOwner | None = None
@@ -149,6 +159,45 @@ class LaneWorker:
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
         return done
 
+    async def retire(self, shown: ShownPass, quiet_s: int, held: HeldReader) -> int:
+        """Retire idle lives, if this process owns the lane and that is worth a rewrite.
+
+        Args:
+            shown: The last full pass that left no batch behind.
+            quiet_s: How long a life is kept after its last batch.
+            held: Reads what is held back; called after the pass ended.
+
+        Returns:
+            How many lives were retired.
+
+        Raises:
+            OutcomeUnknown: The retries are spent; the next owner reads what was stored.
+            StoreError: The store is unreachable or refused the request.
+        """
+        async with self._lock:
+            owner = self._owner
+            settled_s = owner.settled_time_s(shown, quiet_s) if owner is not None else None
+            if owner is None or settled_s is None or not self.is_allowed:
+                return 0
+            held_back = await held()
+            if held_back is None:
+                return 0
+            number = self.lane.lane
+            mine = [one for one in held_back if lane_of(one.agent_id, self._lanes) == number]
+            try:
+                unsettled, unsure = await new_batches(self._store, self._ledger, mine)
+                known = len(self._ledger.unsettled)
+                if unsure or len(unsettled) + known > UNSETTLED_MAX:
+                    return 0
+                return await owner.retire(settled_s, unsettled)
+            except LaneTakenOver:
+                self._owner = None
+                await self._read()
+                return 0
+            except OutcomeUnknown:
+                self._owner = None
+                raise
+
     async def find_defect(self) -> LaneDefect | None:
         """Return why the lane is halted until a rebuild, or None.
 
@@ -187,12 +236,17 @@ class LaneWorkers:
         self._store = store
         self._lanes = lanes
         self._workers = tuple(
-            LaneWorker(store, Lane(queue=queue, lane=lane), runtime, metrics)
+            LaneWorker(store, Lane(queue=queue, lane=lane), runtime, metrics, lanes)
             for queue in queues
             for lane in range(lanes)
         )
         self._by_lane = tuple(self._workers[lane::lanes] for lane in range(lanes))
         self._shared: frozenset[int] | None = None
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues that batches are appended to."""
+        return frozenset(one.lane.queue for one in self)
 
     def __iter__(self) -> Iterator[LaneWorker]:
         return iter(self._workers)
@@ -275,7 +329,7 @@ class LaneWorkers:
         """
         who = parse_accepted_key(key)
         return all(
-            worker.ledger.status(who) is not EnqueueStatus.NEW
+            worker.ledger.status(who) in (EnqueueStatus.DONE, EnqueueStatus.MAYBE)
             for worker in self.of_agent(who.agent_id)
         )
 

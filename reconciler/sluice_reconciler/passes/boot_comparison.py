@@ -3,7 +3,14 @@
 from dataclasses import dataclass, field
 
 from sluice_protocol.identity import Identity
-from sluice_reconciler.lanes.sequence_ranges import SEAL_MASK, BootRanges, EnqueueStatus, seal_of
+from sluice_reconciler.lanes.retirement import is_settled
+from sluice_reconciler.lanes.sequence_ranges import (
+    SEAL_MASK,
+    BootRanges,
+    EnqueueStatus,
+    ListedBatch,
+    seal_of,
+)
 from sluice_reconciler.lanes.worker import LaneWorker
 
 
@@ -17,16 +24,44 @@ class _ListedSum:
 
 @dataclass(slots=True, kw_only=True)
 class BootComparison:
-    """One boot's listing compared with one queue's ledger, as it was before the boot was listed."""
+    """One boot's listing compared with one queue's ledger, as it was before the boot was listed.
+
+    Attributes:
+        worker: The lane.
+        before: What the ledger contained of the boot.
+        retired_before_s: If the ledger did not contain the boot, the settled time of the lane.
+        unsettled: Then the sequence numbers of the unsettled batches of the boot.
+        sums: What was listed inside each range.
+    """
 
     worker: LaneWorker
     before: BootRanges
+    retired_before_s: int = 0
+    unsettled: frozenset[tuple[int, int]] = frozenset()
     sums: dict[int, _ListedSum] = field(default_factory=dict)
 
-    def is_new(self, who: Identity) -> bool:
+    @classmethod
+    def of(cls, worker: LaneWorker, agent_id: str, boot_id: str) -> "BootComparison":
+        """Copy what a queue was given of a boot, before anything is added to it."""
+        ledger, life = worker.ledger, (agent_id, boot_id)
+        now = ledger.boot(*life)
+        if now is None:
+            return cls(
+                worker=worker,
+                before=BootRanges(),
+                retired_before_s=ledger.settled_s,
+                unsettled=ledger.unsettled_of(life),
+            )
+        before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))
+        return cls(worker=worker, before=before)
+
+    def is_new(self, who: Identity, appeared_ns: int) -> bool:
         """Return True if a batch is certainly new; otherwise add it to the sum of its range."""
+        if self.retired_before_s:
+            listed = ListedBatch(start=who.seq_start, end=who.seq_end, last_modified_ns=appeared_ns)
+            return not is_settled(listed, self.retired_before_s, self.unsettled)
         match self.before.status(who.seq_start, who.seq_end):
-            case EnqueueStatus.NEW:
+            case EnqueueStatus.NEW | EnqueueStatus.RETIRED:
                 return True
             case EnqueueStatus.DONE if (who.seq_start, who.seq_end) in self.before.extras:
                 return False

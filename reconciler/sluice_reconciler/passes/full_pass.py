@@ -7,7 +7,7 @@ one chunk of new keys, and the sequence ranges of one boot.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -17,16 +17,15 @@ from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
-from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit, run_all
 from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
-from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
+from sluice_reconciler.mark_removal import plan_mark_removal, remove_marks
 from sluice_reconciler.passes.boot_comparison import BootComparison
 from sluice_reconciler.passes.hand_over import LEFT_MAX, HandOver
-from sluice_reconciler.passes.progress import PassRecord, PassSpan
+from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.passes.spans import BootSample, cuts_of, spans_of
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
@@ -53,6 +52,7 @@ class PassReport:
         is_whole: Whether this process listed everything; otherwise it continued the pass of another
             one, and `boots` is only what was listed since.
         cuts: Where the next pass cuts `accepted/`.
+        queues: The queues whose lanes were compared with the whole listing.
     """
 
     listed: int
@@ -66,29 +66,7 @@ class PassReport:
     missed: int = 0
     is_whole: bool = True
     cuts: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class PassOptions:
-    """How one full pass runs.
-
-    Attributes:
-        resume: The progress of a pass that is continued.
-        cuts: Where an earlier pass found that `accepted/` is cut into equal parts.
-        save: Stores the progress, if that is due.
-        announce: Stores the progress immediately.
-        pace_s: Pause after each page of the listing, seconds.
-        unnamed: Returns those of the batches that a journal should have named before the pass.
-        retry_left: Whether batches in lanes of other reconcilers are handed over to them.
-    """
-
-    resume: PassRecord | None = None
-    cuts: tuple[str, ...] = ()
-    save: Callable[[PassRecord], Awaitable[None]] | None = None
-    announce: Callable[[PassRecord], Awaitable[None]] | None = None
-    pace_s: float = 0.0
-    unnamed: Callable[[Sequence[AcceptedManifest]], int] | None = None
-    retry_left: bool = False
+    queues: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +86,7 @@ class FullPass:
         on_page: Called with each listed page of `accepted/`.
         on_boot: Called with the last accepted key of each boot.
         clock: For pauses.
-        is_save_due: Whether the progress is to be stored.
+        marks_quiet_ns: How long a high-water mark that batches cover is kept.
     """
 
     store: ObjectStore
@@ -123,7 +101,7 @@ class FullPass:
     on_page: Callable[[ListPage], None]
     on_boot: Callable[[ObjectKey], None]
     clock: Clock
-    is_save_due: Callable[[], bool]
+    marks_quiet_ns: int
 
     @property
     def hand_over(self) -> HandOver:
@@ -158,6 +136,11 @@ class FullPass:
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
         date_ns = max((walk.date_ns for walk in run.walks), default=began_ns)
+        boots = tuple(
+            tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
+        )
+        covered = plan_mark_removal(boots, reported, date_ns, self.marks_quiet_ns)
+        await remove_marks(self.store, self.requests, covered)
         return PassReport(
             listed=run.listed(),
             began_ns=began_ns,
@@ -165,12 +148,11 @@ class FullPass:
             outcome=outcome,
             quarantined=quarantine.written,
             held_back=len(self.holds),
-            boots=tuple(
-                tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
-            ),
+            boots=boots,
             missed=run.missed(),
             is_whole=how.resume is None,
             cuts=run.cuts(),
+            queues=run.queues,
         )
 
 
@@ -185,7 +167,16 @@ class PassRun:
         self.how = how
         self.takeover = takeover
         self._before = how.resume.missed if how.resume is not None else 0
-        spans = how.resume.spans if how.resume is not None else spans_of(full_pass.shards, how.cuts)
+        known = full_pass.workers.queues
+        if how.resume is not None:
+            # Another process, which may have other queues, compared the first part.
+            known &= set(how.resume.queues)
+        self.queues = tuple(sorted(known))
+        stored = how.progress.record if how.progress is not None else None
+        self._cuts = stored.cuts if stored is not None else ()
+        spans = (
+            how.resume.spans if how.resume is not None else spans_of(full_pass.shards, self._cuts)
+        )
         self._handed_over = 0
         self._handing = asyncio.Lock()
         self.walks = [_SpanWalk(full_pass, self, span) for span in spans]
@@ -208,8 +199,8 @@ class PassRun:
 
     def cuts(self) -> tuple[str, ...]:
         """Return where the next pass cuts `accepted/`."""
-        if self.how.resume is not None and self.how.cuts:
-            return self.how.cuts  # another process listed the first part
+        if self.how.resume is not None and self._cuts:
+            return self._cuts  # another process listed the first part
         return cuts_of(walk.sample for walk in self.walks)
 
     def has_left(self) -> bool:
@@ -228,13 +219,8 @@ class PassRun:
             walk.outcome = walk.outcome.plus(PipelineResult(enqueued=done.enqueued))
 
     async def _announce(self) -> None:
-        if self.how.announce is not None:
-            await self.how.announce(self.record())
-
-    async def save(self) -> None:
-        """Store the progress, if that is due."""
-        if self.how.save is not None:
-            await self.how.save(self.record())
+        if self.how.progress is not None:
+            await self.how.progress.save(self.record())
 
     def record(self, *, ended: bool = False) -> PassRecord:
         """Return the progress as it is stored."""
@@ -245,7 +231,8 @@ class PassRun:
             ended=ended,
             missed=self.missed(),
             handed_over=self._handed_over,
-            cuts=self.how.cuts,
+            cuts=self._cuts,
+            queues=self.queues,
         )
 
 
@@ -282,26 +269,33 @@ class _SpanWalk:
                 await self._finish_boot(boot, comparisons, last)
                 await self._save(last)
                 boot = (who.agent_id, who.boot_id)
-                comparisons = self._comparisons(*boot)
+                workers = self._pass.workers.of_agent(who.agent_id)
+                comparisons = [BootComparison.of(worker, *boot) for worker in workers]
                 self.tallies.append(BootTally(*boot))
                 self.sample.begin_boot(key)
             self.sample.count()
             self.tallies[-1].add(who, appeared_ns)
             last = key
             self._new_listed += 1
-            if any([one.is_new(who) for one in comparisons]):  # noqa: C419 - each adds to its sum
+            # Each comparison adds the batch to its sum.
+            if any([one.is_new(who, appeared_ns) for one in comparisons]):  # noqa: C419
                 await self._add(key)
         await self._finish_boot(boot, comparisons, last)
         await self._flush()
         self._finish_span(last, done=True)
 
     async def _save(self, last: ObjectKey | None) -> None:
-        """Store the progress after a boot, if that is due."""
-        if last is None or not self._pass.is_save_due():
+        """Store the progress after a boot, if that is due.
+
+        What is done before is then complete, so the chunk is processed although it is not full.
+        """
+        progress = self._run.how.progress
+        if last is None or progress is None or not progress.is_due():
             return
         await self._flush()
         self._finish_span(last, done=False)
-        await self._run.save()
+        if progress.is_due():  # Another walk may have stored it meanwhile.
+            await progress.save(self._run.record())
 
     def _finish_span(self, last: ObjectKey | None, *, done: bool) -> None:
         self.span = structs.replace(
@@ -332,15 +326,6 @@ class _SpanWalk:
                     self.outcome = self.outcome.plus(PipelineResult(held_back=1))
             if self._run.how.pace_s and not page.last:
                 await self._pass.clock.sleep(self._run.how.pace_s)
-
-    def _comparisons(self, agent_id: str, boot_id: str) -> list[BootComparison]:
-        """Copy what each queue was given of a boot, before anything is added to it."""
-        found: list[BootComparison] = []
-        for worker in self._pass.workers.of_agent(agent_id):
-            now = worker.ledger.boot(agent_id, boot_id) or BootRanges()
-            before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))
-            found.append(BootComparison(worker=worker, before=before))
-        return found
 
     async def _finish_boot(
         self,

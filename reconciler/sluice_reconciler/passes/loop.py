@@ -20,9 +20,15 @@ from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
-from sluice_reconciler.passes.full_pass import FullPass, PassOptions, PassReport
+from sluice_reconciler.passes.full_pass import FullPass, PassReport
 from sluice_reconciler.passes.hand_over import hand_over_of
-from sluice_reconciler.passes.progress import NextPass, PassProgress, PassRecord, decide_next_pass
+from sluice_reconciler.passes.progress import (
+    NextPass,
+    PassOptions,
+    PassProgress,
+    PassRecord,
+    decide_next_pass,
+)
 from sluice_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()
@@ -222,26 +228,15 @@ class PassLoop:
 
     def _options(self, plan: NextPass) -> PassOptions:
         parts = self._parts
-        stored = parts.progress.record
         options = PassOptions(
-            resume=stored if plan.resume else None,
-            cuts=stored.cuts if stored is not None else (),
-            save=self._save,
+            resume=parts.progress.record if plan.resume else None, progress=parts.progress
         )
         if parts.registry.is_journaled:
             options.unnamed = parts.journals.named_batches().count_unnamed
             options.retry_left = True
-            options.announce = self._announce
             if not plan.urgent and parts.settings.pass_pages_per_s:
                 options.pace_s = 1 / parts.settings.pass_pages_per_s
         return options
-
-    async def _save(self, record: PassRecord) -> None:
-        if self._parts.progress.is_due():
-            await self._parts.progress.save(record)
-
-    async def _announce(self, record: PassRecord) -> None:
-        await self._parts.progress.save(record)
 
     async def _publish(self, report: PassReport) -> None:
         parts, through_ns = self._parts, report.complete_through_ns
@@ -252,6 +247,7 @@ class PassLoop:
             lanes=dict.fromkeys(shown, through_ns),
             pass_began_ns=through_ns,
             listed=report.listed,
+            pass_queues=report.queues,
         )
         await parts.discovery.claim(claim, step_s=PASS_STEP_S)
         parts.registry.end_pass(through_ns)

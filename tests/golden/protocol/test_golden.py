@@ -6,10 +6,12 @@ import cbor2
 import msgspec
 import pytest
 import zstandard
+from msgspec import structs
 from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
 from support.golden import GOLDEN, golden
 
+from sluice_protocol.active_deletes import ActiveDeletes, decode_active_deletes
 from sluice_protocol.authority import Authority, decode_authority
 from sluice_protocol.columns import Columns
 from sluice_protocol.discovery import (
@@ -55,6 +57,7 @@ from sluice_protocol.manifests import (
     encode_record,
     encode_reference,
 )
+from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
 from sluice_protocol.units import UnixNs
 
 RESOURCE = (("host.name", "web-1"), ("service.name", "größe"))
@@ -199,13 +202,16 @@ def test_discovery_record_is_pinned() -> None:
         journals={"00000000000000000005-01J00000000000000000000000": 12},
         lanes={"003": AT_NS + 5},
         pass_began_unix_ns=AT_NS - 9,
+        pass_queues=("http", "spark"),
         journaled_since_unix_ns=AT_NS - 20,
         revision=4,
         writer="01J00000000000000000000001",
     )
-    body = golden("protocol/discovery-journals.json", encode_record(record))
+    body = golden("protocol/discovery-passes.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_record("k", body, DiscoveryRecord) == record
+    older = (GOLDEN / "protocol/discovery-journals.json").read_bytes()
+    assert decode_record("k", older, DiscoveryRecord) == structs.replace(record, pass_queues=())
 
 
 def test_a_discovery_record_without_journals_is_readable() -> None:
@@ -254,6 +260,32 @@ def test_maintenance_record_is_pinned() -> None:
     body = golden("protocol/maintenance.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_task_record(task_record_key("compact"), body) == record
+
+
+def test_deletes_are_pinned() -> None:
+    """A delete with every field, and the register of those that readers apply."""
+    delete_id = "01K5N7W3M0000000000000000C"
+    record = DeleteRecord(
+        delete_id=delete_id,
+        kind="logs",
+        accepted_until_unix_ns=AT_NS,
+        from_unix_ns=AT_NS - 9,
+        to_unix_ns=AT_NS - 1,
+        agent_id="host-1",
+        contains="secret",
+        attributes={"k": "v"},
+        reason="ticket 17",
+        principal="operator:alice",
+    )
+    body = golden("protocol/delete.json", encode_record(record))
+    assert encode_record(record) == body
+    assert decode_delete(delete_key(delete_id), body) == record
+    register = ActiveDeletes(
+        revision=3, nonce="n3", through_id=delete_id, known=7, records=(record,)
+    )
+    body = golden("protocol/active-deletes.json", encode_record(register))
+    assert encode_record(register) == body
+    assert decode_active_deletes(body) == register
 
 
 def test_readers_ignore_unknown_fields() -> None:

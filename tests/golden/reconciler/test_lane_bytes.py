@@ -4,16 +4,24 @@ What is inside the zstd frame is pinned; the frame may differ between versions o
 """
 
 import zstandard
-from support.golden import golden
+from msgspec.structs import replace
+from support.golden import GOLDEN, golden
 
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
-from sluice_reconciler.lanes.parts import decode_part, encode_part, key_of_life, make_part
+from sluice_reconciler.lanes.parts import (
+    UNDATED,
+    decode_part,
+    encode_part,
+    key_of_life,
+    make_part,
+)
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneRecordV1,
+    LaneRecordV2,
     PartReference,
     decode_lane,
     encode_lane,
@@ -56,14 +64,36 @@ RECORD = LaneRecord(
             ),
         ),
     ),
+    ledger_since_unix_ns=1_700_000_000_123_456_789,
+    settled_s=1_800_000_000,
+    unsettled=(IntendedBatch(agent_id="host-2", boot_id="b9", seq_start=0, seq_end=9),),
 )
 
 
 def test_lane_state_is_pinned() -> None:
     raw = encode_record(RECORD)
-    assert raw == golden("reconciler/lane.json", raw)
+    assert raw == golden("reconciler/lane-v3.json", raw)
     assert zstandard.ZstdDecompressor().decompress(encode_lane(RECORD)) == raw
     assert decode_lane(lane_key(RECORD.of_lane), encode_lane(RECORD)) == (RECORD, ())
+
+
+def test_lane_state_of_the_second_version_is_read() -> None:
+    """It contains no settled time, and its ledger counts from its next owner on."""
+    old = LaneRecordV2(
+        queue="spark",
+        lane=3,
+        nonce=NONCE,
+        producer_id=PRODUCER,
+        owner_term=7,
+        writes=41,
+        pending=RECORD.pending,
+        recent=RECORD.recent,
+        runs=RECORD.runs,
+    )
+    pinned = golden("reconciler/lane-v2.json", encode_record(old))
+    record, boots = decode_lane(lane_key(RECORD.of_lane), zstandard.compress(pinned))
+    assert boots == ()
+    assert record == replace(RECORD, ledger_since_unix_ns=0, settled_s=0, unsettled=())
 
 
 def test_lane_state_of_the_first_version_is_read() -> None:
@@ -90,8 +120,18 @@ def test_lane_state_of_the_first_version_is_read() -> None:
 
 
 def test_part_is_pinned() -> None:
-    raw = zstandard.ZstdDecompressor().decompress(encode_part(make_part(LIVES)))
-    pinned = golden("reconciler/part.hex", raw.hex(" ", 16).encode() + b"\n")
+    made = encode_part(make_part(LIVES, 1_800_000_000))
+    raw = zstandard.ZstdDecompressor().decompress(made)
+    pinned = golden("reconciler/part-v2.hex", raw.hex(" ", 16).encode() + b"\n")
     assert bytes.fromhex(pinned.decode()) == raw
     part = decode_part(ObjectKey("part"), zstandard.compress(raw))
     assert {life: part.find(key_of_life(life)) for life in LIVES} == LIVES
+    assert part.seen.tolist() == [1_800_000_000] * len(LIVES)
+
+
+def test_part_of_the_first_version_is_read() -> None:
+    """Its lives have no date."""
+    raw = bytes.fromhex((GOLDEN / "reconciler/part-v1.hex").read_text())
+    part = decode_part(ObjectKey("part"), zstandard.compress(raw))
+    assert {life: part.find(key_of_life(life)) for life in LIVES} == LIVES
+    assert part.seen.tolist() == [UNDATED] * len(LIVES)

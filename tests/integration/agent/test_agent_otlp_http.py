@@ -1,11 +1,13 @@
 """OTLP over HTTP into a running agent: 200 means durable."""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 
 import aiohttp
 from support.agent_gateway import GatewayDouble
+from support.otlp_bodies import LOG_REQUEST
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
@@ -33,14 +35,14 @@ async def post(port: int, path: str, **how: object) -> tuple[int, dict]:
         for _ in range(200):
             try:
                 async with session.post(f"http://127.0.0.1:{port}{path}", **how) as answer:
-                    return answer.status, await answer.json()
+                    return answer.status, await answer.json() if await answer.read() else {}
             except aiohttp.ClientConnectorError:
                 await asyncio.sleep(0.02)
     raise AssertionError("the receiver did not start")
 
 
 def test_logs_and_metrics_are_accepted(tmp_path: Path) -> None:
-    """Logs and metrics are sent in separate frames; Protobuf and invalid bodies are rejected."""
+    """Logs and metrics are sent in separate frames; bombs and invalid bodies are rejected."""
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
@@ -49,15 +51,22 @@ def test_logs_and_metrics_are_accepted(tmp_path: Path) -> None:
         assert await post(port, "/v1/metrics", json=METRICS) == (200, {})
         assert (await post(port, "/v1/logs", json=[]))[0] == 400
         protobuf = {"Content-Type": "application/x-protobuf"}
-        assert (await post(port, "/v1/logs", data=b"x", headers=protobuf))[0] == 415
+        assert (await post(port, "/v1/logs", data=b"x", headers=protobuf))[0] == 400
+        packed = {**protobuf, "Content-Encoding": "gzip"}
+        body = gzip.compress(LOG_REQUEST.SerializeToString())
+        assert await post(port, "/v1/logs", data=body, headers=packed) == (200, {})
+        bomb = gzip.compress(bytes(100 << 20))
+        assert (await post(port, "/v1/logs", data=bomb, headers=packed))[0] == 413
+        text = {"Content-Type": "application/x-ndjson"}
+        assert (await post(port, "/v1/logs", data=b"x", headers=text))[0] == 415
         stop.set()
         outcome = await agent
-        assert (outcome.sealed_records, outcome.waiting) == (2, 0)
+        assert (outcome.sealed_records, outcome.waiting) == (6, 0)
 
     with GatewayDouble() as gateway:
         asyncio.run(main(gateway))
-        assert [f.envelope.kind for f in gateway.frames()] == ["logs", "metrics"]
-        assert gateway.bodies() == [b"hello"]
+        assert [f.envelope.kind for f in gateway.frames()] == ["logs", "metrics", "logs"]
+        assert gateway.bodies()[:2] == [b"hello", "it broke: ü".encode()]
 
 
 def test_200_means_durable(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """What a command imports: only what it needs, and one line if a package of an extra is missing."""
 
+import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from support.reconciler_seed import accept_logs
 
 from sluice_cli.extras import PACKAGE_EXTRAS
+from sluice_store.local import open_local_store
 
 BLOCKED = """
 import sys
@@ -104,6 +108,36 @@ def test_policies_are_rendered_without_the_sdk(folder: Path) -> None:
     arguments = ("policies", "render", "--settings", str(SETTINGS), "--out", "rendered")
     done = without(EXTRAS["s3"], folder, *arguments)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_query_imports_no_library_that_it_does_not_use(folder: Path) -> None:
+    """They would take a third of the time of a query for one line."""
+
+    async def accept() -> None:
+        async with open_local_store(folder / ".sluice") as store:
+            await accept_logs(store, ["a line"], seq=0, at_ns=time.time_ns())
+
+    asyncio.run(accept())
+    assert without("", folder, "reconciler", "--once").returncode == 0
+    unused = "aiohttp", "numpy.ma", "pandas", "prometheus_client", "pyspark"
+    script = f"""
+import sys
+from sluice_cli.main import run
+code = run(["query"])
+print("imported", sorted(set({unused}) & set(sys.modules)))
+sys.exit(code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    assert "a line" in done.stdout
+    assert "imported []" in done.stdout
 
 
 def test_every_package_of_an_extra_is_known() -> None:

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import math
 import random
+import struct
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support.maintain_processes import MaintenanceProcesses, parent_of, wait_for
-from support.spark_lake import Deployment, assert_lake_holds, make_batch
+from support.spark_lake import Deployment, assert_lake_holds, make_batch, sent_rows
 from support.spark_local import ingest_locally
 
 from sluice_gc.past_orphan import plant_past_orphan
@@ -26,14 +30,14 @@ lease_s = 10
 stop_grace_s = 5
 master = "local[1]"
 driver_memory = "512m"
+"""
+WITHOUT_SPARK = """
 [maintain.ingest]
 enabled = false
 [maintain.rollup]
 enabled = false
 [maintain.index]
 enabled = false
-"""
-WITHOUT_SPARK = """
 [maintain.compact]
 enabled = false
 [maintain.queue]
@@ -54,7 +58,17 @@ max_delete_ratio = 1.0
 key_file = "auditor.pem"
 shards = 4
 """
-COMPACTION = """
+SPARK = """
+[maintain.ingest]
+trigger_s = 1
+fenced_wait_s = 1
+backoff_s = 1
+[maintain.rollup]
+every_s = 2
+backoff_s = 1
+[maintain.index]
+every_s = 2
+backoff_s = 1
 [maintain.compact]
 every_s = 2
 backoff_s = 1
@@ -65,6 +79,21 @@ enabled = false
 enabled = false
 [maintain.gc]
 enabled = false
+[maintain.noncurrent]
+enabled = false
+"""
+SPARK_KILLS = (
+    ("compact", "compact_after_write", False),
+    ("compact", "compact_after_commit", True),
+    ("rollup", "rollup_after_write", False),
+    ("rollup", "rollup_after_commit", False),
+    ("index", "index_after_chunks", True),
+    ("ingest", "after_write", False),
+    ("ingest", "before_ack", True),
+)
+"""The task, the step at which its process is killed, and whether the other process is killed too.
+
+The tasks without Spark are killed at every call of the store in `tests/fault/maintain`.
 """
 Start = Callable[[str], MaintenanceProcesses]
 
@@ -140,39 +169,48 @@ def test_audits_and_collection_survive_kills_at_random_times(
 
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_process_killed_during_compaction_loses_and_doubles_nothing(
+@pytest.mark.timeout(3600)
+def test_processes_killed_during_compaction_and_every_spark_task_lose_and_double_nothing(
     deployment: Deployment, start: Start
 ) -> None:
-    """The other process continues, from the lease's end, and the records are those sent."""
+    """The next process continues, from the lease's end, and the records are those sent."""
     deployment.init()
-    for number in range(6):
+
+    def deliver(number: int) -> None:
         kinds = ("logs", "metrics", "entries")
-        deployment.deliver([make_batch(number * 10, agent="a", kind=kind) for kind in kinds])
+        deployment.deliver([make_batch(number * 10, agent=kind, kind=kind) for kind in kinds])
+
+    for number in range(6):
+        deliver(number)
         ingest_locally(deployment.url)
     files = len(deployment.table("logs").file_uris())
-    processes = start(COMPACTION)
-    for step in ("compact_after_write", "compact_after_commit"):
+    processes = start(SPARK)
+    processes.start()
+    processes.start()
+    for number, (task, step, both) in enumerate(SPARK_KILLS, start=6):
         (processes.folder / f"{step}.armed").touch()
-    processes.start()
-    processes.start()
-    for step in ("compact_after_write", "compact_after_commit"):
-        held: list[Path] = []
-
-        def is_held(step: str = step, held: list[Path] = held) -> bool:
-            found = processes.folder.glob(f"{step}.*")
-            held[:] = [path for path in found if path.suffix != ".armed"]
-            return bool(held)
-
-        wait_for(is_held, step)
-        owner = processes.owner_of("compact")
+        deliver(number)
+        worker = processes.wait_until_held(step)
+        owner = processes.owner_of(task)
         assert owner is not None
-        assert parent_of(int(held[0].suffix[1:])) == owner.pid
-        assert processes.kill_owner("compact", 0) is owner
-        held[0].unlink(missing_ok=True)
-        processes.start()
-    wait_for(lambda: processes.outcomes("compact")[-1:] == ["done"], "compaction")
+        assert parent_of(worker) == owner.pid
+        processes.kill(processes.running if both else [owner])
+        for _ in range(2 - len(processes.running)):
+            processes.start()
+        wait_for(partial(processes.has_lost, task, owner), f"the end of the lease of {step}")
+    deliver(len(SPARK_KILLS) + 6)
+    wait_for(lambda: len(deployment.rows("batches")) == len(deployment.sent), "ingestion")
+    now_ns = time.time_ns()
+    for task in ("compact", "rollup", "index"):
+        wait_for(partial(processes.has_succeeded, task, now_ns), task)
     processes.stop()
-    assert processes.outcomes("compact").count("lost") >= 2
     assert len(deployment.table("logs").file_uris()) < files
     assert_lake_holds(deployment, deployment.sent)
+    values = [struct.unpack("<d", row[5])[0] for row in sent_rows(deployment.sent, "metrics")]
+    minutes = [row for row in deployment.rows("rollups") if row["window"] == "1m"]
+    assert sum(row["count"] for row in minutes) == sum(not math.isnan(one) for one in values)
+    for command in ("index", "rollup"):
+        done = processes.command("spark", command, "--json")
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["chunks" if command == "index" else "covers"] == 0

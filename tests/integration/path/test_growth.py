@@ -3,7 +3,10 @@
 import asyncio
 import os
 import random
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,10 +38,24 @@ from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 PERMANENT = ("accepted/v1/", "raw-blobs/v1/")
 INDEXES = ("accepted-by-time/v1/", "raw-blobs-by-time/v1/", "accepted-by-blob/v1/")
-PER_FLUSH = 50
-"""Batches between two passes of the reconciler, each of which swaps every register."""
+PASSES = 20
+"""Passes of the reconciler in one round, each of which swaps every register."""
+PER_PASS_MIN = 50
+"""Batches between two passes, at least."""
+CLIENTS = 24
+"""Uploads in flight."""
 EVIDENCE_BYTES = 400
 """Most bytes of evidence for a batch and kept audit; small files have a larger share of headers."""
+
+
+SETTINGS = ReconcilerSettings(pack_by_time=True, pack_references=True)
+NEXT_SECOND_S = 1.1
+"""A server's clock is in whole seconds: only after this time a version counts as superseded."""
+
+
+def per_pass(batches: int) -> int:
+    """Return the number of batches between two passes."""
+    return max(PER_PASS_MIN, -(-batches // PASSES))
 
 
 @dataclass
@@ -50,6 +67,7 @@ class Deployment:
     lives: int
     batches: int = 0
     ids: SystemIds = field(default_factory=SystemIds)
+    took_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runtime = Runtime(clock=self.clock, ids=self.ids, rng=random.Random(1))
@@ -64,29 +82,53 @@ class Deployment:
         await self.store.create(blob_key(digest_of(frame)), frame)
         await self.store.create(accepted_key(one.identity), encode_record(one))
 
+    async def accept_many(self, batches: int) -> None:
+        """Accept batches by several clients."""
+        left = iter(range(batches))
+
+        async def client() -> None:
+            for _ in left:
+                await self.accept()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(CLIENTS):
+                group.create_task(client())
+
     async def round(self, batches: int) -> None:
-        settings = ReconcilerSettings(pack_by_time=True, pack_references=True)
-        reconciler = Reconciler(self.store, self.authority, settings=settings, runtime=self.runtime)
+        reconciler = Reconciler(self.store, self.authority, settings=SETTINGS, runtime=self.runtime)
         horizon_ns = self.authority.retry_horizon_ns
         collector = Collector(
             self.store, retry_horizon_ns=horizon_ns, grace_s=0, runtime=self.runtime
         )
-        while batches > 0:
-            for _ in range(min(PER_FLUSH, batches)):
-                await self.accept()
-            batches -= PER_FLUSH
-            await reconciler.once()
-            await collector.run()
-            await self.consume()
+        for begin in range(0, batches, per_pass(batches)):
+            with self.timed("accept"):
+                await self.accept_many(min(per_pass(batches), batches - begin))
+            with self.timed("reconcile"):
+                await reconciler.once()
+            with self.timed("consume"):
+                await collector.run()
+                await self.consume()
         await collector.run()
-        for _ in range(3):
-            engine = LocalTaskEngine(self.store)
-            auditor = Auditor(self.store, engine, KEYS, self.clock, self.ids)
-            await auditor.audit(AUDIT_ALONE)
-        await prune_evidence(self.store, KEYS.trusted)
+        with self.timed("audit"):
+            for _ in range(3):
+                engine = LocalTaskEngine(self.store)
+                auditor = Auditor(self.store, engine, KEYS, self.clock, self.ids)
+                await auditor.audit(AUDIT_ALONE)
+            await prune_evidence(self.store, KEYS.trusted)
         if isinstance(self.clock, MovedClock):
             self.clock.pass_s(2)
-        await expire_versions(self.store, ExpirySettings(retention_s=0))
+        else:
+            await asyncio.sleep(NEXT_SECOND_S)
+        with self.timed("expire"):
+            await expire_versions(self.store, ExpirySettings(retention_s=0))
+        print({what: round(seconds, 1) for what, seconds in self.took_s.items()})
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Add the duration of a block to what one part of the round took."""
+        began = time.monotonic()
+        yield
+        self.took_s[what] = self.took_s.get(what, 0.0) + time.monotonic() - began
 
     async def consume(self) -> None:
         for lane in await list_lanes(self.store, "spark"):
@@ -119,7 +161,9 @@ async def check_growth(place: Deployment, batches: int) -> None:
         print(f" {second[prefix]:>8} {second_bytes[prefix]:>12}")
     for prefix in PERMANENT:
         assert (first[prefix], second[prefix]) == (batches, 2 * batches)
-    flushes = -(-batches // PER_FLUSH)
+    passes, rest = divmod(batches, per_pass(batches))
+    flushes = passes * -(-per_pass(batches) // SETTINGS.list_batches_max)
+    flushes += -(-rest // SETTINGS.list_batches_max)
     for prefix in INDEXES:
         assert second[prefix] - first[prefix] <= 2 * flushes
     assert second["manifests/v1/"] == first["manifests/v1/"] == 0

@@ -67,12 +67,15 @@ def test_json_output_is_ndjson_with_the_summary_as_its_last_line(place: Deployme
 
 
 def test_a_series_is_printed_one_line_a_step(place: Deployment) -> None:
-    """NaN is a string in JSON."""
+    """NaN is ignored."""
     done = _query(place, *SPAN, "--metric", "cpu", "--step", "1m", "--agg", "max", "--json")
-    points = [json.loads(line) for line in done.stdout.splitlines()][:-1]
-    assert [point["value"] for point in points] == [1.0, "NaN", 3.0]
+    *points, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [point["value"] for point in points] == [1.0, 3.0]
+    assert last["summary"]["rollups_only_before"] is None
+    raw = _query(place, *SPAN, "--metric", "cpu", "--agg", "max", "--raw", "--json")
+    assert [json.loads(line) for line in raw.stdout.splitlines()][:-1] == points
     plain = _query(place, *SPAN, "--metric", "cpu", "--step", "1h", "--agg", "count")
-    assert plain.stdout.split()[-1] == "3.0"
+    assert plain.stdout.split()[-1] == "2.0"
 
 
 def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
+import zstandard
 from support.builders import manifest
 from support.reconciler_seed import accept, refuse
 
@@ -96,6 +97,30 @@ def test_commands_report_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFix
     for human in (["batches"], ["gaps"], ["queue", "status"], ["explain", "host-1/b1/10-19"]):
         run([*human, *store])
         assert capsys.readouterr().out
+
+
+def test_an_error_in_the_middle_of_a_comparison_is_not_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was found before is printed, and the comparison is called incomplete."""
+    store = ("--store", tmp_path.as_uri())
+    assert run(["init", *store]) == 0
+    seed(tmp_path)
+    assert call(capsys, "reconciler", "--once", *store)[0] == 0
+    newer = b'{"schema":"sluice.reconciler_lane.v9"}'
+    state = next(tmp_path.glob("reconciler/v1/lanes/*"))
+    state.write_bytes(zstandard.ZstdCompressor().compress(newer))
+    for entry in tmp_path.glob("accepted-by-time/v1/**/*.*json"):
+        entry.unlink()
+    code = run(["rebuild", "--verify", *store])
+    printed = capsys.readouterr()
+    assert code != 0
+    assert printed.out.startswith("missing  accepted-by-time/v1/")
+    assert "differences found" not in printed.out
+    assert "comparison is incomplete: repeat the command, differences_found=`3`" in printed.err
+    assert "upgrade" in printed.err
+    code = run(["rebuild", "--verify", "--json", *store])
+    assert (code != 0, capsys.readouterr().out) == (True, "")
 
 
 def test_damaged_and_lost_registers_are_reported_and_rebuilt(

@@ -1,6 +1,7 @@
 """Object events through an SQS client and moto's server."""
 
 import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -14,8 +15,10 @@ from support.store_versitygw import CREDENTIALS, free_port, running
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreError
 from sluice_protocol.keys import accepted_key
-from sluice_reconciler.events import process_events
+from sluice_protocol.system_clock import SystemClock
+from sluice_reconciler.event_queue import EventReceiver
 from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
 from sluice_store.s3.events import open_event_queue
 
@@ -53,15 +56,81 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
             assert await left_in(client, url) == (4, 0)
             reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
             async with open_event_queue(url, endpoint=endpoint, region="us-east-1") as source:
+                receiver = EventReceiver(
+                    source,
+                    reconciler.pipeline.process_new_in_steps,
+                    reconciler.metrics,
+                    SystemClock(),
+                    polls=1,
+                )
                 while sum(await left_in(client, url)):
-                    await process_events(source, reconciler.pipeline, reconciler.metrics)
+                    await receiver.process(await source.receive(wait_s=1))
                     # Whatever was received in this round was removed in it.
                     assert (await left_in(client, url))[1] == 0
             assert len(await enqueued(store)) == 2
+            await client.send_message(QueueUrl=url, MessageBody="released")
+            async with open_event_queue(url, endpoint=endpoint, region="us-east-1") as source:
+                for reception in (1, 2):
+                    (again,) = await source.receive(wait_s=2)
+                    assert (again.body, again.receives) == (b"released", reception)
+                    await source.release([again], 0)
+                (again,) = await source.receive(wait_s=2)
+                await source.done([again])
+            assert await left_in(client, url) == (0, 0)
             missing = f"{endpoint}/123456789012/none"
             async with open_event_queue(missing, endpoint=endpoint) as source:
                 with pytest.raises(StoreError):
                     await source.receive(wait_s=0)
+
+    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as server:
+        asyncio.run(run(server.endpoint))
+
+
+def test_parallel_polls_empty_a_queue_of_many_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service with 4 polls: 120 messages, each batch once."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    port = free_port()
+
+    async def run(endpoint: str) -> None:
+        async with (
+            aioboto3.Session().client(
+                "sqs", endpoint_url=endpoint, region_name="us-east-1"
+            ) as client,
+            open_local_store(tmp_path) as store,
+        ):
+            url = (await client.create_queue(QueueName="many"))["QueueUrl"]
+            settings = ReconcilerSettings(
+                event_queue_url=url,
+                event_queue_endpoint=endpoint,
+                event_queue_polls=4,
+                pass_interval_s=3600.0,
+                tail_interval_s=0.0,
+                scan_interval_s=3600.0,
+            )
+            reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), settings=settings)
+            task = asyncio.create_task(reconciler.run())
+            for _ in range(400):
+                if reconciler.health.ready:
+                    break
+                await asyncio.sleep(0.05)
+            for seq in range(0, 1200, 10):
+                key = accepted_key((await accept(store, seq)).identity)
+                record = {"eventName": "ObjectCreated:Put", "s3": {"object": {"key": key}}}
+                body = json.dumps({"Records": [record]})
+                await client.send_message(QueueUrl=url, MessageBody=body)
+            for _ in range(400):
+                if not sum(await left_in(client, url)):
+                    break
+                await asyncio.sleep(0.1)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            found = [one.identity for one in await enqueued(store)]
+            assert len(found) == len(set(found)) == 120
 
     with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as server:
         asyncio.run(run(server.endpoint))

@@ -8,9 +8,9 @@ from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
+from sluice_lake.source_ranges import SourceRange
 from sluice_spark import rollup
 from sluice_spark.rollup import run_rollup
-from sluice_spark.rollup_objects import SourceRange
 
 pytestmark = pytest.mark.spark
 

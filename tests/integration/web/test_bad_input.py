@@ -68,7 +68,7 @@ def test_deeply_nested_otlp_is_refused(services: Services, path: str) -> None:
 def test_a_body_that_cannot_be_decompressed_is_refused(services: Services) -> None:
     fields = (JSON, ("Content-Encoding", "gzip"))
     response = services.request("agent-otlp", "POST", "/v1/logs", *fields, body=b"not gzip")
-    assert (response.status, response.problem["code"]) == (400, "bad_request")
+    assert response.status == 400
 
 
 @pytest.mark.parametrize("service", ["gateway", "reconciler", "query", "agent-health"])

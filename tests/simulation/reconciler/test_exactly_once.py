@@ -12,19 +12,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from support.reconciler_world import Crash, simulate
+from support.reconciler_world import BulkMortal, Crash, Mortal, simulate
 
 from sluice_queue import takeover
 from sluice_queue.appender import Appender
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
+from sluice_reconciler import pipeline
+from sluice_reconciler.indexes import put_all_derived
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.ledger import Ledger, LedgerDelta
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
-from sluice_reconciler.lanes.parts import LanePart, merge_parts
+from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import LaneRecord, Run
 from sluice_store.port import ObjectStore
@@ -44,10 +46,15 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "connect"),
+    [*((seed, Mortal) for seed in SEEDS), *((seed, BulkMortal) for seed in [*SEEDS][:6])],
+)
+def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(
+    seed: int, connect: type[Mortal]
+) -> None:
     """No accepted batch is lost, enqueued twice, or left without index entries."""
-    accepted, table, missing, lived = simulate(seed)
+    accepted, table, missing, lived = simulate(seed, connect=connect)
     doubled = [who for who, count in Counter(table).items() if count > 1]
     assert doubled == [], seed
     assert sorted(table) == sorted(accepted), seed
@@ -64,9 +71,9 @@ def test_every_batch_is_enqueued_once_while_parts_are_written_and_merged(
     merges: list[int] = []
     real = merge_parts
 
-    def counted(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
+    def counted(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
         merges.append(len(parts))
-        return real(parts, lives_max)
+        return real(parts, lives_max, **when)
 
     monkeypatch.setattr(part_log, "merge_parts", counted)
     accepted, table, missing, lived = simulate(seed, boots=BOOTS)
@@ -113,10 +120,10 @@ def _without_intent() -> Any:
     return write
 
 
-def _finds(seeds: range, boots: int = 1) -> bool:
+def _finds(seeds: range, boots: int = 1, connect: type[Mortal] = Mortal) -> bool:
     for seed in seeds:
         try:
-            accepted, table, missing, _ = simulate(seed, boots=boots)
+            accepted, table, missing, _ = simulate(seed, boots=boots, connect=connect)
         except (Exception, Crash):
             return True
         if sorted(table) != sorted(accepted) or missing:
@@ -141,6 +148,23 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert _finds(range(20))
 
 
+async def _unknown_is_written(store: Any, objects: Any, requests: Any) -> list[bool | None]:
+    """Count an entry as written although the outcome of its write is unknown."""
+    return [bool(one) for one in await put_all_derived(store, objects, requests)]
+
+
+async def _last_of_a_span_is_skipped(store: Any, objects: Any, requests: Any) -> list[bool | None]:
+    return [*await put_all_derived(store, objects[:-1], requests), False]
+
+
+@pytest.mark.parametrize("bug", [_unknown_is_written, _last_of_a_span_is_skipped])
+def test_planted_bugs_in_writes_of_many_objects_are_found(
+    bug: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "put_all_derived", bug)
+    assert _finds(range(20), connect=BulkMortal)
+
+
 def _part_after_state() -> Any:
     """The lane state names a part before the part exists."""
     real_create, real_write = part_log.create_known, LaneOwner._write
@@ -158,8 +182,8 @@ def _part_after_state() -> Any:
     return create, write
 
 
-def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
-    for one in merge_parts(parts, lives_max):
+def _drops_a_life(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
+    for one in merge_parts(parts, lives_max, **when):
         ends = one.ends[:-1]
         if len(ends):
             values = one.values[: int(ends[-1])]
@@ -167,6 +191,7 @@ def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePar
                 heads=one.heads[:-1],
                 mids=one.mids[:-1],
                 lows=one.lows[:-1],
+                seen=one.seen[:-1],
                 ends=ends,
                 values=values,
             )
@@ -174,8 +199,8 @@ def _drops_a_life(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePar
             yield one
 
 
-def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int) -> Iterator[LanePart]:
-    return merge_parts(list(reversed(parts)), lives_max)
+def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int, **when: int) -> Iterator[LanePart]:
+    return merge_parts(list(reversed(parts)), lives_max, **when)
 
 
 def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
@@ -186,8 +211,10 @@ def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
 def _deletes_before_the_swap() -> Any:
     real = LaneLog.spill
 
-    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
-        written = await real(self, ledger, runs)
+    async def spill(
+        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+    ) -> WrittenRuns:
+        written = await real(self, ledger, runs, now_s)
         old = {part.name for run in runs for part in run}
         await self._delete(old - {part.name for run in written.runs for part in run})
         return written
@@ -199,8 +226,10 @@ def _settles_before_the_swap() -> Any:
     """The changes leave memory when the part exists, although the state that names it does not."""
     real = LaneLog.spill
 
-    async def spill(self: LaneLog, ledger: Ledger, runs: tuple[Run, ...]) -> WrittenRuns:
-        written = await real(self, ledger, runs)
+    async def spill(
+        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+    ) -> WrittenRuns:
+        written = await real(self, ledger, runs, now_s)
         return WrittenRuns(runs=runs, delta=written.delta)
 
     return spill
@@ -209,22 +238,32 @@ def _settles_before_the_swap() -> Any:
 def _cuts_one_recent_too_many() -> Any:
     real = Ledger.delta
 
-    def delta(self: Ledger) -> LedgerDelta | None:
+    def delta(self: Ledger, now_s: int) -> LedgerDelta | None:
         part = dict(list(self._changed.items())[:-1])
         if not part:
-            return real(self)
+            return real(self, now_s)
         whole, self._changed = self._changed, part
-        made = real(self)
+        made = real(self, now_s)
         self._changed = whole
         return made
 
     return delta
 
 
+def _loads_the_oldest(self: Ledger, lives: Iterable[Life]) -> None:
+    self._runs.reverse()
+    _LOAD(self, lives)
+    self._runs.reverse()
+
+
+_LOAD = Ledger.load
+
+
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize(
     "bug",
     [
+        "oldest state looked up",
         "part after state",
         "merge drops a life",
         "merge keeps the oldest state",
@@ -238,6 +277,8 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
     bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     match bug:
+        case "oldest state looked up":
+            monkeypatch.setattr(Ledger, "load", _loads_the_oldest)
         case "part after state":
             create, write = _part_after_state()
             monkeypatch.setattr(part_log, "create_known", create)

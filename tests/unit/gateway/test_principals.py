@@ -8,7 +8,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sluice_gateway.principals import PrincipalsFile, parse_principals, spiffe_id
+from sluice_gateway.authentication import sent_token, spiffe_id
+from sluice_gateway.door_tokens import create_token
+from sluice_gateway.principals import PrincipalsFile, parse_principals
 from sluice_protocol.errors import BadUsage, Unauthenticated
 
 RAW = base64.b64encode(
@@ -139,3 +141,70 @@ def test_spiffe_id_is_the_only_uri(names: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(Unauthenticated):
         spiffe_id({"subjectAltName": names})
     assert spiffe_id({"subjectAltName": (("DNS", "x"), ("URI", "spiffe://td/a"))})
+
+
+TOKEN = create_token("shop", ["otlp", "json"])
+
+
+def test_token_is_known_by_its_digest_only() -> None:
+    """The file contains no secret, and only the token itself is accepted."""
+    assert TOKEN.token not in TOKEN.principal
+    principals = parse_principals(TOKEN.principal)
+    sender = principals.token_sender(TOKEN.token, 0)
+    assert (sender.principal, sender.doors) == ("shop", {"otlp", "json"})
+    assert (sender.agents, sender.operator) == (frozenset(), False)
+    for other in (TOKEN.token + "x", TOKEN.sha256, "", "\udcff"):
+        with pytest.raises(Unauthenticated, match="no principal has this token"):
+            principals.token_sender(other, 0)
+
+
+def test_token_expires() -> None:
+    text = TOKEN.principal.replace(" }]", ", not_after = 2027-01-01T00:00:00Z }]")
+    principals = parse_principals(text)
+    assert principals.token_sender(TOKEN.token, NEW_YEAR_S)
+    with pytest.raises(Unauthenticated, match="not_after"):
+        principals.token_sender(TOKEN.token, NEW_YEAR_S + 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "replaced", "reason"),
+    [
+        (TOKEN.sha256, TOKEN.token, "64 hex digits"),
+        ('"shop"', f'"{"s" * 113}"', "at most 112 bytes"),
+        ('"json"', '"smtp"', "Invalid enum value"),
+        ('"shop"\n', '"shop"\nagents = ["door:a:00"]\n', "reserved"),
+    ],
+    ids=["digest", "principal", "door", "agent"],
+)
+def test_wrong_entries_of_doors_are_refused(found: str, replaced: str, reason: str) -> None:
+    with pytest.raises(BadUsage, match=reason):
+        parse_principals(TOKEN.principal.replace(found, replaced))
+    with pytest.raises(BadUsage, match="duplicate token"):
+        parse_principals(TOKEN.principal + TOKEN.principal.replace('"shop"', '"other"'))
+
+
+def base64_of(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "token"),
+    [
+        ({}, None),
+        ({"Authorization": "Bearer t"}, "t"),
+        ({"Authorization": "bearer  t "}, "t"),
+        ({"Authorization": "Splunk t"}, "t"),
+        ({"Authorization": "ApiKey t"}, "t"),
+        ({"Authorization": f"ApiKey {base64_of('id:t')}"}, "t"),
+        ({"Authorization": f"Basic {base64_of('any:t:t')}"}, "t:t"),
+        ({"X-Amz-Firehose-Access-Key": "t"}, "t"),
+    ],
+)
+def test_tokens_in_the_fields_that_clients_send(headers: dict[str, str], token: str) -> None:
+    assert sent_token(headers) == token
+
+
+@pytest.mark.parametrize("authorization", ["Digest x", "Basic t", f"Basic {base64_of('t')}", ""])
+def test_other_authorizations_are_refused(authorization: str) -> None:
+    with pytest.raises(Unauthenticated):
+        sent_token({"Authorization": authorization})

@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from sluice_maintain.settings import (
+    AuditPolicy,
     CompactPolicy,
     GcPolicy,
     IndexPolicy,
+    IngestPolicy,
     MaintainSettings,
     RetentionPolicy,
     RollupPolicy,
@@ -37,3 +39,29 @@ def test_every_task_has_a_policy_and_traits() -> None:
     policies = MaintainSettings().policies()
     assert [policy.task for policy in policies.values()] == list(TaskName)
     assert set(TRAITS) == set(TaskName)
+
+
+def test_a_policy_that_would_expire_blobs_is_refused_with_the_reason() -> None:
+    with pytest.raises(BadUsage, match=r"cannot expire raw-blobs/: .* bytes permanently"):
+        RetentionPolicy(raw_blobs_days=30)
+
+
+def test_a_profile_for_a_directory_is_refused_with_its_table() -> None:
+    settings = MaintainSettings(gc=GcPolicy(profile="x"))
+    settings.check_profiles("s3://bucket/prefix")
+    with pytest.raises(BadUsage, match=r"\[maintain\.gc\], a directory has no credentials"):
+        settings.check_profiles("file:///x")
+
+
+def test_the_settings_of_jobs_are_those_of_the_policies() -> None:
+    policy = GcPolicy(repair_references=False, deep=0.5, every_s=5, undo=True)
+    job = policy.job()
+    assert (job.repair_references, job.deep, job.every_s, job.undo) == (False, 0.5, 0.0, True)
+    audit = AuditPolicy(repair_references=False, shards=8, max_delete_ratio=0.3)
+    assert audit.job(7).repair_references is False
+    assert (audit.job(7).shards, audit.job(7).deep_seed) == (8, 7)
+    assert audit.plan_job().max_delete_ratio == 0.3
+    settings = MaintainSettings(ingest=IngestPolicy(trigger_s=3, checkpoint=""), master="local[1]")
+    ingest = settings.ingest_job(once=True)
+    assert (ingest.trigger_s, ingest.checkpoint, ingest.once) == (3, None, True)
+    assert (ingest.master, CompactPolicy(vacuum_hours=7).job().vacuum_hours) == ("local[1]", 7)

@@ -5,7 +5,7 @@ from support.maintain_records import at, leased, ran, situation
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_maintain.scheduler import decide
 from sluice_maintain.status import MaintenanceStatus, overdue, show_records, show_situation
-from sluice_maintain.status_page import describe_duration, render_page
+from sluice_maintain.status_page import describe_duration, render_page, render_text
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun
 
@@ -81,3 +81,13 @@ def test_gauges_follow_the_status() -> None:
     metrics.show(shown(ran(TaskName.GC, RunOutcome.FAILED, started_s=0, ended_s=1, failures=4)))
     value = metrics.registry.get_sample_value("sluice_maintain_failures", {"task": "gc"})
     assert value == 4
+
+
+def test_the_text_has_a_line_for_each_task_and_its_problem() -> None:
+    record = ran(TaskName.GC, RunOutcome.FAILED, started_s=-10, ended_s=-5, failures=1)
+    now = situation(record)
+    lines = render_text(show_situation(now, decide(now)), "store away").splitlines()
+    assert lines[0] == "not current: store away"
+    assert lines[-2].startswith("gc         waiting after a failure, last run failed in 5.0 s")
+    assert lines[-1].strip().startswith("failed")
+    assert "index      waiting for a task that changes the same data" in lines

@@ -20,6 +20,7 @@ from sluice_policies.settings import Target
 POLICIES = policy_set(settings(), Target.AWS)
 CREATE = {"If-None-Match": "*"}
 KEY = "accepted/v1/agent=61/boot=62/0-9.json"
+DELETE = "deletes/v1/01K5N7W3M0000000000000000C.json"
 BLOB = "raw-blobs/v1/sha256/ab/cd/abcd.lmbatch"
 ADMIN = "arn:aws:iam::111122223333:role/admin"
 FOREIGNER = "arn:aws:iam::444455556666:role/partner"
@@ -77,6 +78,14 @@ DECISIONS = [
     ("auditor", "GetObject", KEY, {}, True, "Read"),
     ("auditor", "PutObject", "doctor/v1/x", {}, False, NOTHING_ALLOWS),
     ("operator", "PutObject", "decisions/v1/x.json", CREATE, True, "Write"),
+    ("operator", "PutObject", DELETE, CREATE, True, "Write"),
+    ("operator", "PutObject", DELETE, {}, False, "CreateOnly"),
+    ("maintainer", "PutObject", DELETE, CREATE, True, "Write"),
+    ("operator", "DeleteObject", DELETE, {}, False, "NeverHidden"),
+    ("maintainer", "DeleteObject", DELETE, {}, False, "NeverHidden"),
+    ("operator", "PutObject", "reconciler/v1/active-deletes.json", {}, True, "Write"),
+    ("auditor", "PutObject", DELETE, CREATE, False, "WritersOfMaintainerAndOperator"),
+    ("reconciler", "PutObject", DELETE, CREATE, False, "WritersOfMaintainerAndOperator"),
     ("gateway", "ListBucket", None, {"s3:prefix": "prod/accepted/v1/agent="}, True, "List"),
     ("gateway", "ListBucket", None, {"s3:prefix": "prod/lake/v1/"}, False, NOTHING_ALLOWS),
     ("anonymous", "GetObject", KEY, {}, False, "OwnAccountOnly"),

@@ -55,6 +55,22 @@ def test_every_property_is_proved_within_five_seconds(variant: str, target: Targ
     assert time.process_time() - started < 5
 
 
+def test_a_query_above_its_steps_is_undecided_each_time() -> None:
+    """The limit counts steps of the solver, so neither the machine nor its load has an effect."""
+    policies = policy_set(settings(), Target.AWS)
+    items = required_properties(policies)
+
+    def undecided(steps_max: int) -> list[str]:
+        prover = replace(prover_for(policies), steps_max=steps_max)
+        verdicts = [prover.check(policies, item) for item in items]
+        return [v.property.name for v in verdicts if not v.holds and "steps_max=" in v.unknown]
+
+    assert undecided(30_000) == []
+    found = undecided(3_000)
+    assert 0 < len(found) < len(items)
+    assert undecided(3_000) == found
+
+
 def without(policies: PolicySet, sid: str) -> PolicySet:
     kept = tuple(s for s in policies.bucket.statements if s.sid != sid)
     assert len(kept) < len(policies.bucket.statements)

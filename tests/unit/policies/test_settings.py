@@ -79,3 +79,9 @@ def test_defaults_need_only_bucket_and_roles() -> None:
     found = bare_settings()
     assert found.targets == (Target.AWS,)
     assert found.user(RoleName.GC) == "sluice-gc"
+
+
+def test_a_missing_table_of_a_role_is_reported_with_its_name() -> None:
+    table = '[roles.certifier]\narn = "arn:aws:iam::111122223333:role/sluice/certifier"\n'
+    with pytest.raises(BadSettings, match=r"add \[roles\.certifier\] with its arn"):
+        settings((table, ""))

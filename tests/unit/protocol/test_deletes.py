@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from sluice_protocol.active_deletes import retention_cut_ns, rollup_deletes
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import (
@@ -112,3 +113,14 @@ def test_unknown_parts_of_a_delete_are_rejected() -> None:
     ):
         with pytest.raises(InvalidRecord):
             decode_delete(key, body)
+
+
+def test_only_retention_of_metrics_removes_the_points_of_rollups() -> None:
+    """After retention of logs, an hour of metrics can still be aggregated again."""
+    everything: dict[str, object] = {"agent_id": None}
+    logs = _record(to_unix_ns=8, **everything)
+    metrics = _record(kind="metrics", to_unix_ns=5, **everything)
+    agent = _record(kind="metrics", to_unix_ns=7)
+    assert retention_cut_ns([logs, agent]) is None
+    assert retention_cut_ns([logs, metrics, agent]) == 5
+    assert rollup_deletes([logs, metrics, agent]) == [agent]

@@ -43,11 +43,17 @@ def test_every_parameter_reaches_the_query() -> None:
 
 
 def test_a_metric_makes_a_series_of_metrics() -> None:
-    given = {"metric": ["cpu"], "step": ["5m"], "agg": ["max"], "by_agent": ["true"]}
+    given = {
+        "metric": ["cpu"],
+        "step": ["5m"],
+        "agg": ["max"],
+        "by_agent": ["true"],
+        "raw": ["true"],
+    }
     query = parse_query(given, NOW)
     assert query.kind == "metrics"
     assert query.series == Series(
-        metric="cpu", step_ns=300 * 10**9, aggregate=Aggregate.MAX, by_agent=True
+        metric="cpu", step_ns=300 * 10**9, aggregate=Aggregate.MAX, by_agent=True, raw=True
     )
     plain = parse_query({"metric": ["cpu"]}, NOW).series
     assert plain == Series(metric="cpu", step_ns=60 * 10**9)
@@ -90,8 +96,8 @@ def test_the_command_line_and_http_describe_the_same_queries() -> None:
     given |= {"attribute": ["k=v"], "limit": ["7"]}
     assert parse_options(options, NOW) == parse_query(given, NOW)
     assert parse_options(QueryOptions(), NOW) == parse_query({}, NOW)
-    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by_agent=True)
-    given = {"metric": ["cpu"], "agg": ["last"], "by_agent": ["true"]}
+    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by_agent=True, raw=True)
+    given = {"metric": ["cpu"], "agg": ["last"], "by_agent": ["true"], "raw": ["true"]}
     assert parse_options(series, NOW) == parse_query(given, NOW)
 
 

@@ -14,6 +14,7 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Aggregate, Query, Series
+from sluice_query.series_sql import SampleSource, SeriesSources, series_sql
 from sluice_query.sql import (
     RecordSources,
     SqlStatement,
@@ -23,7 +24,6 @@ from sluice_query.sql import (
     dead_letters_sql,
     records_sql,
     returned_columns,
-    series_sql,
 )
 
 CUT_OFF_NS = DAY0_NS
@@ -73,6 +73,10 @@ def engine() -> Iterator[Any]:
 
 
 SOURCES = RecordSources(names=("lake", "pending"))
+
+
+def series_sources(*names: str) -> SeriesSources:
+    return SeriesSources(samples=tuple(SampleSource(name=name) for name in names))
 
 
 def rows(engine: Any, statement: SqlStatement) -> list[tuple[Any, ...]]:
@@ -186,7 +190,7 @@ def test_points_of_a_metric_are_aggregated_by_step(
     start_ns = DAY0_NS // MINUTE_NS * MINUTE_NS
     series = Series(metric="cpu", step_ns=MINUTE_NS, aggregate=aggregate)
     query = make_query(kind="metrics", from_ns=start_ns, series=series)
-    sources = RecordSources(names=("points", "later_points"))
+    sources = series_sources("points", "later_points")
     assert rows(engine, series_sql(query, series, sources)) == [
         (start_ns, "", pytest.approx(values[0])),
         (start_ns + MINUTE_NS, "", pytest.approx(values[1])),
@@ -197,7 +201,7 @@ def test_a_series_by_agent_has_a_row_for_each_step_and_agent(engine: Any) -> Non
     start_ns = DAY0_NS // MINUTE_NS * MINUTE_NS
     series = Series(metric="cpu", step_ns=MINUTE_NS, aggregate=Aggregate.MAX, by_agent=True)
     query = make_query(kind="metrics", from_ns=start_ns, series=series)
-    sources = RecordSources(names=("points", "later_points"))
+    sources = series_sources("points", "later_points")
     assert rows(engine, series_sql(query, series, sources)) == [
         (start_ns, "host-1", 6.0),
         (start_ns, "host-2", 100.0),
@@ -212,7 +216,7 @@ def test_steps_begin_at_multiples_of_their_width_before_1970_too(engine: Any) ->
         connection.register("points", table_of("metrics", (early,)))
         series = Series(metric="cpu", step_ns=MINUTE_NS)
         query = make_query(kind="metrics", from_ns=-MINUTE_NS, series=series)
-        sources = RecordSources(names=("points",))
+        sources = series_sources("points")
         assert rows(connection, series_sql(query, series, sources)) == [(-MINUTE_NS, "", 1.0)]
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_protocol.identity import Identity
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import ETag, UnixNs
 from sluice_reconciler.completeness import LISTED_MAX, BootTally, ReportedHighWater
 
 SECOND_NS = 1_000_000_000
@@ -54,7 +54,7 @@ def test_boot_with_many_gaps_needs_bounded_memory() -> None:
     tally.add(who(holes * 10, holes * 10 + 9), 2 * holes * SECOND_NS)
     reported = {
         ("a", "b"): ReportedHighWater(
-            seq_end=holes * 10 + 19, reported_at_ns=UnixNs(3 * holes * SECOND_NS)
+            etag=ETag('"1"'), seq_end=holes * 10 + 19, reported_at_ns=UnixNs(3 * holes * SECOND_NS)
         )
     }
     report = tally.report(3 * holes * SECOND_NS, reported)

@@ -10,9 +10,9 @@ from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.keys import ACCEPTED
+from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME, WORK_LISTS
 from sluice_protocol.manifests import decode_record
-from sluice_protocol.outcomes import HeadOutcome
+from sluice_protocol.outcomes import HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.passes.progress import (
@@ -156,3 +156,30 @@ def test_a_process_that_sees_another_one_make_progress_waits() -> None:
         assert not await rival.save(stored(1, ended=False))  # another process wrote it
 
     asyncio.run(run())
+
+
+def test_a_single_pass_packs_its_entries_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stores no progress, so it does not process a chunk that is not full."""
+    monkeypatch.setattr(PassProgress, "is_due", lambda self: True)
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        for number in range(8):
+            await accept(store, 0, agent=f"host-{number}")
+        runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
+        settings = ReconcilerSettings(pack_by_time=True, pack_references=True)
+        authority = Authority(authority_id="A", lanes=2)
+        await Reconciler(store, authority, settings=settings, runtime=runtime).once()
+        for prefix, objects in ((ACCEPTED_BY_TIME, 1), (RAW_BLOBS_BY_TIME, 1), (WORK_LISTS, 2)):
+            assert len([key async for key in listed(store, prefix)]) == objects, prefix
+        assert await store.get(PASS) == NotFound(date_ns=store.clock.now_ns())
+
+    asyncio.run(run())
+
+
+async def listed(store: SimStore, prefix: str) -> AsyncIterator[ObjectKey]:
+    async for page in store.list(prefix):
+        for one in page.objects:
+            yield one.key

@@ -227,6 +227,32 @@ resource "aws_iam_role_policy" "spark" {
 
 # Read: the objects that this role reads
 # Write: the objects that this role writes
+# Multipart: large files of the lake are uploaded in parts
+# Delete: the objects that this role deletes itself
+# DeleteVersions: one exact version that was proved unused, never the whole key
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
+# UseKey: objects are encrypted under this key
+resource "aws_iam_role_policy" "maintainer" {
+  name   = "sluice-maintainer"
+  role   = "maintainer"
+  policy = file("${path.module}/role-maintainer.json")
+}
+
+# Read: the objects that this role reads
+# Write: the objects that this role writes
+# Delete: the objects that this role deletes itself
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
+# UseKey: objects are encrypted under this key
+resource "aws_iam_role_policy" "certifier" {
+  name   = "sluice-certifier"
+  role   = "certifier"
+  policy = file("${path.module}/role-certifier.json")
+}
+
+# Read: the objects that this role reads
+# Write: the objects that this role writes
 # Delete: the objects that this role deletes itself
 # DeleteVersions: one exact version that was proved unused, never the whole key
 # List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
@@ -293,18 +319,20 @@ resource "aws_iam_role_policy" "deployer" {
 # NeverReencrypted: a replica keeps the encryption of its source, and an update of the encryption chooses another key; both also replace the object
 # WritersOfGateway: only gateway may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndReconcilerAndOperator: only gateway, reconciler, operator may write here, whatever else an administrator of the account is allowed to do
-# WritersOfOperator: only operator may write here, whatever else an administrator of the account is allowed to do
+# WritersOfMaintainerAndOperator: only maintainer, operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndDeployer: only gateway, deployer may write here, whatever else an administrator of the account is allowed to do
-# WritersOfReconcilerAndGc: only reconciler, gc may write here, whatever else an administrator of the account is allowed to do
-# WritersOfGatewayAndReconcilerAndGc: only gateway, reconciler, gc may write here, whatever else an administrator of the account is allowed to do
-# WritersOfGc: only gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfReconcilerAndCertifier: only reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGatewayAndReconcilerAndCertifier: only gateway, reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
+# WritersOfCertifier: only certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndGc: only gateway, gc may write here, whatever else an administrator of the account is allowed to do
-# WritersOfReconcilerAndSpark: only reconciler, spark may write here, whatever else an administrator of the account is allowed to do
+# WritersOfCertifierAndGc: only certifier, gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGc: only gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfReconcilerAndSparkAndMaintainer: only reconciler, spark, maintainer may write here, whatever else an administrator of the account is allowed to do
 # WritersOfReconciler: only reconciler may write here, whatever else an administrator of the account is allowed to do
 # ReconfiguredByDeployerAlone: a principal that can change policy, lifecycle, versioning, replication or lock can disable every rule here; a lifecycle deletes objects without any policy check
 # Last, because it denies: the roles must have their rights first.
 resource "aws_s3_bucket_policy" "sluice" {
   bucket     = aws_s3_bucket.sluice.id
   policy     = file("${path.module}/bucket-policy.json")
-  depends_on = [aws_iam_role_policy.gateway, aws_iam_role_policy.reconciler, aws_iam_role_policy.spark, aws_iam_role_policy.gc, aws_iam_role_policy.auditor, aws_iam_role_policy.operator, aws_iam_role_policy.deployer]
+  depends_on = [aws_iam_role_policy.gateway, aws_iam_role_policy.reconciler, aws_iam_role_policy.spark, aws_iam_role_policy.maintainer, aws_iam_role_policy.certifier, aws_iam_role_policy.gc, aws_iam_role_policy.auditor, aws_iam_role_policy.operator, aws_iam_role_policy.deployer]
 }

@@ -1,16 +1,18 @@
-"""The messages of OTLP in JSON, limited to the fields that the agent reads.
+"""The messages of OTLP, as JSON encodes them, with every field.
 
-Source: opentelemetry-proto 1.x, `logs.proto`, `metrics.proto`, `common.proto` and its JSON
-encoding; ADR 0035.
+The JSON decoder builds these from a body. The protobuf decoder that needs no Arrow builds them from
+the wire, so that one mapping serves both.
+
+Source: opentelemetry-proto 1.10, `logs.proto`, `metrics.proto`, `common.proto`, `resource.proto`.
 """
 
 import msgspec
 
-Number = int | float | str
+OtlpNumber = int | float | str
 """64-bit integers are strings and other numbers are numbers; NaN and infinities are strings."""
 
 
-class _Struct(msgspec.Struct, frozen=True, rename="camel"):
+class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The base of all messages. Unknown fields are ignored, as OTLP requires of receivers."""
 
 
@@ -20,10 +22,11 @@ class AnyValue(_Struct, frozen=True):
     string_value: str | None = None
     bool_value: bool | None = None
     int_value: int | str | None = None
-    double_value: Number | None = None
+    double_value: OtlpNumber | None = None
     array_value: "ArrayValue | None" = None
     kvlist_value: "KeyValues | None" = None
     bytes_value: str | None = None
+    string_value_strindex: int | None = None
 
 
 class ArrayValue(_Struct, frozen=True):
@@ -37,6 +40,7 @@ class KeyValue(_Struct, frozen=True):
 
     key: str = ""
     value: AnyValue = AnyValue()
+    key_strindex: int = 0
 
 
 class KeyValues(_Struct, frozen=True):
@@ -45,16 +49,30 @@ class KeyValues(_Struct, frozen=True):
     values: tuple[KeyValue, ...] = ()
 
 
-class Resource(_Struct, frozen=True):
+class EntityRef(_Struct, frozen=True):
+    """A reference to the attributes that identify an entity of the resource."""
+
+    schema_url: str = ""
+    type: str = ""
+    id_keys: tuple[str, ...] = ()
+    description_keys: tuple[str, ...] = ()
+
+
+class OtlpResource(_Struct, frozen=True):
     """The resource that produced the records."""
 
     attributes: tuple[KeyValue, ...] = ()
+    dropped_attributes_count: int = 0
+    entity_refs: tuple[EntityRef, ...] = ()
 
 
 class Scope(_Struct, frozen=True):
     """The library that produced the records."""
 
     name: str = ""
+    version: str = ""
+    attributes: tuple[KeyValue, ...] = ()
+    dropped_attributes_count: int = 0
 
 
 class OtlpLog(_Struct, frozen=True):
@@ -66,8 +84,11 @@ class OtlpLog(_Struct, frozen=True):
     severity_text: str = ""
     body: AnyValue = AnyValue()
     attributes: tuple[KeyValue, ...] = ()
+    dropped_attributes_count: int = 0
+    flags: int = 0
     trace_id: str = ""
     span_id: str = ""
+    event_name: str = ""
 
 
 class ScopeLogs(_Struct, frozen=True):
@@ -75,13 +96,15 @@ class ScopeLogs(_Struct, frozen=True):
 
     scope: Scope = Scope()
     log_records: tuple[OtlpLog, ...] = ()
+    schema_url: str = ""
 
 
 class ResourceLogs(_Struct, frozen=True):
     """The log records of one resource."""
 
-    resource: Resource = Resource()
+    resource: OtlpResource = OtlpResource()
     scope_logs: tuple[ScopeLogs, ...] = ()
+    schema_url: str = ""
 
 
 class LogsRequest(_Struct, frozen=True):
@@ -93,21 +116,49 @@ class LogsRequest(_Struct, frozen=True):
 class Quantile(_Struct, frozen=True):
     """A quantile of a summary."""
 
-    quantile: Number = 0.0
-    value: Number = 0.0
+    quantile: OtlpNumber = 0.0
+    value: OtlpNumber = 0.0
+
+
+class Exemplar(_Struct, frozen=True):
+    """A measurement that a point was made from."""
+
+    filtered_attributes: tuple[KeyValue, ...] = ()
+    time_unix_nano: int | str = 0
+    as_double: OtlpNumber | None = None
+    as_int: int | str | None = None
+    span_id: str = ""
+    trace_id: str = ""
+
+
+class Buckets(_Struct, frozen=True):
+    """The buckets of an exponential histogram on one side of zero."""
+
+    offset: int = 0
+    bucket_counts: tuple[int | str, ...] = ()
 
 
 class DataPoint(_Struct, frozen=True):
     """A data point of any kind of metric."""
 
-    time_unix_nano: int | str = 0
     attributes: tuple[KeyValue, ...] = ()
-    as_double: Number | None = None
+    start_time_unix_nano: int | str = 0
+    time_unix_nano: int | str = 0
+    as_double: OtlpNumber | None = None
     as_int: int | str | None = None
+    exemplars: tuple[Exemplar, ...] = ()
+    flags: int = 0
     count: int | str = 0
-    sum: Number | None = None
+    sum: OtlpNumber | None = None
     bucket_counts: tuple[int | str, ...] = ()
-    explicit_bounds: tuple[Number, ...] = ()
+    explicit_bounds: tuple[OtlpNumber, ...] = ()
+    min: OtlpNumber | None = None
+    max: OtlpNumber | None = None
+    scale: int = 0
+    zero_count: int | str = 0
+    positive: Buckets = Buckets()
+    negative: Buckets = Buckets()
+    zero_threshold: OtlpNumber = 0.0
     quantile_values: tuple[Quantile, ...] = ()
 
 
@@ -116,17 +167,21 @@ class Points(_Struct, frozen=True):
 
     data_points: tuple[DataPoint, ...] = ()
     aggregation_temporality: int | str = 0
+    is_monotonic: bool = False
 
 
 class Metric(_Struct, frozen=True):
     """A metric with its data points."""
 
     name: str = ""
+    description: str = ""
+    unit: str = ""
     gauge: Points | None = None
     sum: Points | None = None
     histogram: Points | None = None
-    summary: Points | None = None
     exponential_histogram: Points | None = None
+    summary: Points | None = None
+    metadata: tuple[KeyValue, ...] = ()
 
 
 class ScopeMetrics(_Struct, frozen=True):
@@ -134,13 +189,15 @@ class ScopeMetrics(_Struct, frozen=True):
 
     scope: Scope = Scope()
     metrics: tuple[Metric, ...] = ()
+    schema_url: str = ""
 
 
 class ResourceMetrics(_Struct, frozen=True):
     """The metrics of one resource."""
 
-    resource: Resource = Resource()
+    resource: OtlpResource = OtlpResource()
     scope_metrics: tuple[ScopeMetrics, ...] = ()
+    schema_url: str = ""
 
 
 class MetricsRequest(_Struct, frozen=True):

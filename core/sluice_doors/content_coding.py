@@ -1,0 +1,205 @@
+"""Decompression of request bodies, bounded before it starts and while it runs.
+
+Nothing allocates much more than the limit, whatever a header claims. Several members
+of gzip and several frames of zstd are concatenated, as RFC 1952 and RFC 8878 define. Bytes after
+the end of the compressed data are an error.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import zstandard
+
+from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
+
+MEMBERS_MAX: Final = 1_000
+"""Limit of gzip members and zstd frames in a body: each one copies the bytes after it."""
+WINDOW_BYTES_MAX: Final = 8 << 20
+"""RFC 8878, section 3.1.1.1.2: decoders should support windows of 8 MiB and may refuse larger."""
+_GZIP_WBITS: Final = 31
+_ZLIB_WBITS: Final = 15
+_RAW_DEFLATE_WBITS: Final = -15
+_ZSTD_INPUT_STEP_BYTES: Final = 256
+"""At most 86 repeated blocks of 3 bytes, which expand to 11 MiB."""
+_SNAPPY_STREAM: Final = b"\xff\x06\x00\x00sNaPpY"
+_ZLIB_METHOD_DEFLATE: Final = 8
+_ZLIB_CHECK: Final = 31
+_CHUNK_HEAD_BYTES: Final = 4
+_CHUNK_CRC_BYTES: Final = 4
+
+
+def decompress(body: bytes, coding: str, *, bytes_max: int) -> bytes:
+    """Return the body without its content coding.
+
+    Args:
+        body: The body as received.
+        coding: `identity` or empty, `gzip`, `x-gzip`, `deflate`, `zstd`, or `snappy` (a block, or a
+            stream if it starts with the stream identifier). Upper and lower case are equal.
+        bytes_max: The limit of the result.
+
+    Raises:
+        BodyUnreadable: The coding is not supported, or the body is truncated, damaged or followed
+            by other bytes.
+        BodyTooLarge: The result would exceed `bytes_max`.
+    """
+    name = coding.strip().lower()
+    if name not in _CODINGS:
+        known = ", ".join(sorted(_CODINGS.keys() - {""}))
+        raise BodyUnreadable(
+            f"cannot decompress body: content coding is not supported, coding=`{coding[:40]}`;"
+            f" use one of {known}"
+        )
+    return _CODINGS[name](body, bytes_max)
+
+
+def _identity(body: bytes, bytes_max: int) -> bytes:
+    if len(body) > bytes_max:
+        raise _too_large(bytes_max)
+    return body
+
+
+def _gzip(body: bytes, bytes_max: int) -> bytes:
+    found = bytearray()
+    rest = body
+    for _ in range(MEMBERS_MAX):
+        rest = _inflate(rest, _GZIP_WBITS, found, bytes_max)
+        if not rest:
+            return bytes(found)
+    raise _damaged("gzip", f"data has more than {MEMBERS_MAX} members")
+
+
+def _deflate(body: bytes, bytes_max: int) -> bytes:
+    # RFC 9110 section 8.4.1.2: `deflate` is the zlib format, but some clients send raw deflate.
+    found = bytearray()
+    wbits = _ZLIB_WBITS if _has_zlib_head(body) else _RAW_DEFLATE_WBITS
+    if _inflate(body, wbits, found, bytes_max):
+        raise _damaged("deflate", "other bytes follow the compressed data")
+    return bytes(found)
+
+
+def _has_zlib_head(body: bytes) -> bool:
+    head = int.from_bytes(body[:2], "big")
+    return (head >> 8) & 15 == _ZLIB_METHOD_DEFLATE and head % _ZLIB_CHECK == 0
+
+
+def _inflate(body: bytes, wbits: int, found: bytearray, bytes_max: int) -> bytes:
+    """Append one member to `found` and return the bytes after it."""
+    name = "gzip" if wbits == _GZIP_WBITS else "deflate"
+    decompressor = zlib.decompressobj(wbits)
+    rest = body
+    while not decompressor.eof:
+        try:
+            # zlib allocates the result as it grows, and at most this many bytes.
+            step = decompressor.decompress(rest, bytes_max - len(found) + 1)
+        except zlib.error as error:
+            raise _damaged(name, str(error)) from error
+        found += step
+        if len(found) > bytes_max:
+            raise _too_large(bytes_max)
+        rest = decompressor.unconsumed_tail
+        if not step and not rest and not decompressor.eof:
+            raise _damaged(name, "data is truncated")
+    return decompressor.unused_data
+
+
+def _zstd(body: bytes, bytes_max: int) -> bytes:
+    found = bytearray()
+    rest = body
+    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
+    for _ in range(MEMBERS_MAX):
+        rest = _zstd_frame(decompressor.decompressobj(), rest, found, bytes_max)
+        if not rest:
+            return bytes(found)
+    raise _damaged("zstd", f"data has more than {MEMBERS_MAX} frames")
+
+
+def _zstd_frame(
+    decompressor: "zstandard.ZstdDecompressionObj", body: bytes, found: bytearray, bytes_max: int
+) -> bytes:
+    _check_stated_size(body, bytes_max - len(found))
+    # One call returns all that its input expands to, without a limit. The steps are its limit.
+    for start in range(0, len(body), _ZSTD_INPUT_STEP_BYTES):
+        try:
+            found += decompressor.decompress(body[start : start + _ZSTD_INPUT_STEP_BYTES])
+        except zstandard.ZstdError as error:
+            raise _damaged("zstd", str(error)) from error
+        if len(found) > bytes_max:
+            raise _too_large(bytes_max)
+        if decompressor.eof:
+            return decompressor.unused_data + body[start + _ZSTD_INPUT_STEP_BYTES :]
+    raise _damaged("zstd", "data is truncated")
+
+
+def _check_stated_size(body: bytes, room: int) -> None:
+    try:
+        size = zstandard.get_frame_parameters(body).content_size
+    except zstandard.ZstdError as error:
+        raise _damaged("zstd", str(error)) from error
+    if size != zstandard.CONTENTSIZE_UNKNOWN and size > room:
+        raise _too_large(room)
+
+
+def _snappy(body: bytes, bytes_max: int) -> bytes:
+    # Imported here: without the extra `doors` every other coding still works.
+    try:
+        from cramjam import DecompressionError, snappy  # noqa: PLC0415
+    except ImportError as error:
+        raise BodyUnreadable(
+            "cannot decompress body: snappy is not installed; install sluice[doors]"
+        ) from error
+    framed = body.startswith(_SNAPPY_STREAM)
+    try:
+        if framed:
+            size = _framed_bytes(body, bytes_max, snappy.decompress_raw_len)
+            result = bytearray(size)
+            snappy.decompress_into(body, result)
+            return bytes(result)
+        if not body:
+            raise _damaged("snappy", "data is empty")
+        if snappy.decompress_raw_len(body) > bytes_max:
+            raise _too_large(bytes_max)
+        return bytes(snappy.decompress_raw(body))
+    except DecompressionError as error:
+        raise _damaged("snappy", str(error)) from error
+
+
+def _framed_bytes(body: bytes, bytes_max: int, raw_len: Callable[[bytes], int]) -> int:
+    """Return the size of a snappy stream after decompression, from the heads of its chunks."""
+    total = start = 0
+    while start < len(body):
+        head = body[start : start + _CHUNK_HEAD_BYTES]
+        size = int.from_bytes(head[1:], "little")
+        data = start + _CHUNK_HEAD_BYTES
+        if len(head) < _CHUNK_HEAD_BYTES or data + size > len(body):
+            raise _damaged("snappy", "data is truncated")
+        if head[0] == 0:
+            total += raw_len(body[data + _CHUNK_CRC_BYTES : data + _CHUNK_CRC_BYTES + 10])
+        elif head[0] == 1:
+            total += max(0, size - _CHUNK_CRC_BYTES)
+        if total > bytes_max:
+            raise _too_large(bytes_max)
+        start = data + size
+    return total
+
+
+def _too_large(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"body is too large: it has more than {bytes_max} bytes after decompression;"
+        " send smaller requests"
+    )
+
+
+def _damaged(coding: str, reason: str) -> BodyUnreadable:
+    return BodyUnreadable(f"cannot decompress body: {reason}, coding={coding}")
+
+
+_CODINGS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+    "": _identity,
+    "identity": _identity,
+    "gzip": _gzip,
+    "x-gzip": _gzip,
+    "deflate": _deflate,
+    "zstd": _zstd,
+    "snappy": _snappy,
+}

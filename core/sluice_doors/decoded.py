@@ -1,0 +1,55 @@
+"""The result of every decoder, and the two errors that a decoder raises."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.envelope import Resource
+from sluice_protocol.errors import ErrorCode, SluiceError
+
+ERROR_ATTRIBUTE: Final = "sluice.error"
+"""The attribute of a record that was kept raw; its value is the reason."""
+EXPANDED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Limit of the text of one decoded request. Shared attributes and histogram buckets are repeated
+for each record, so a small request can describe a large one.
+"""
+PAIRS_MAX: Final = 16 * 1024 * 1024
+"""Limit of the attributes of one decoded request, over all records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DecodedRecords:
+    """The records of one kind of one request.
+
+    Attributes:
+        columns: The records, at least one.
+        resource: The pairs that all records have in common, sorted by key.
+        timed: True if every record contains its own time. Otherwise some have the time of receipt,
+            so a repetition of the request has other columns.
+        unreadable: The number of records that were kept raw, with the attribute `sluice.error`.
+    """
+
+    columns: LogColumns | MetricColumns
+    resource: Resource
+    timed: bool
+    unreadable: int
+
+
+class BodyUnreadable(SluiceError):
+    """No record of the body can be read; the same bytes can never be accepted."""
+
+    code = ErrorCode.BAD_REQUEST
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BodyTooLarge(SluiceError):
+    """The body, or what it expands to, exceeds a limit."""
+
+    code = ErrorCode.TOO_LARGE
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

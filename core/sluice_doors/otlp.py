@@ -1,0 +1,85 @@
+"""Decode OTLP requests: the public functions, and the choice of the road for each body."""
+
+import importlib
+from functools import cache
+from types import ModuleType
+from typing import Final
+
+from sluice_doors import otlp_json, otlp_protobuf
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.otlp_logs import logs_from_groups
+from sluice_doors.otlp_metrics import metrics_from_groups
+
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+
+
+def decode_otlp_logs(
+    body: bytes, content_type: str, *, received_ns: int
+) -> tuple[DecodedRecords, ...]:
+    """Return the records of a logs request; empty if it has none.
+
+    Args:
+        body: The body after decompression.
+        content_type: `application/x-protobuf` or `application/json`; parameters are ignored.
+        received_ns: The time of records that contain none.
+
+    Raises:
+        BodyUnreadable: The body is not an OTLP logs request of this type.
+        BodyTooLarge: Its records expand to more than the limits.
+    """
+    if not _is_protobuf(content_type):
+        found = logs_from_groups(otlp_json.log_groups(body), received_ns=received_ns)
+    else:
+        found = _logs_from_protobuf(body, received_ns)
+    return () if found is None else (found,)
+
+
+def decode_otlp_metrics(
+    body: bytes, content_type: str, *, received_ns: int
+) -> tuple[DecodedRecords, ...]:
+    """Return the points of a metrics request; empty if it has none.
+
+    Args:
+        body: The body after decompression.
+        content_type: `application/x-protobuf` or `application/json`; parameters are ignored.
+        received_ns: The time of points that contain none.
+
+    Raises:
+        BodyUnreadable: The body is not an OTLP metrics request of this type.
+        BodyTooLarge: Its points expand to more than the limits.
+    """
+    road = otlp_protobuf if _is_protobuf(content_type) else otlp_json
+    found = metrics_from_groups(road.metric_groups(body), received_ns=received_ns)
+    return () if found is None else (found,)
+
+
+def _logs_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
+    fast = _arrow()
+    if fast is not None:
+        try:
+            found: DecodedRecords | None = fast.decode_logs(body, received_ns=received_ns)
+        except fast.NotPlain:
+            pass
+        else:
+            return found
+    return logs_from_groups(otlp_protobuf.log_groups(body), received_ns=received_ns)
+
+
+@cache
+def _arrow() -> ModuleType | None:
+    """Return the road through Arrow; None without the extra `doors`."""
+    try:
+        return importlib.import_module("sluice_doors.otlp_arrow")
+    except ImportError:
+        return None
+
+
+def _is_protobuf(content_type: str) -> bool:
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type not in (PROTOBUF, JSON):
+        raise BodyUnreadable(
+            f"cannot read body as OTLP: media type is not supported, type=`{content_type[:80]}`;"
+            f" use {PROTOBUF} or {JSON}"
+        )
+    return media_type == PROTOBUF

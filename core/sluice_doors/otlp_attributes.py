@@ -1,0 +1,136 @@
+"""The attributes of a record from several sources, and the resource that all records share.
+
+The sources of a record are its attributes, its fields, its scope and its resource, in this order.
+An earlier source keeps its name. A later value of the same name is renamed with the prefix of its
+source, or with a number if that is taken too.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from sluice_doors.any_values import entities_text, free_name, key_of, value_text
+from sluice_doors.otlp_messages import KeyValue, OtlpResource, Scope
+from sluice_protocol.envelope import RESOURCE_ENTRIES_MAX, Resource
+
+EMPTY_KEY: Final = "sluice.empty_key"
+OWN, FIELD, SCOPE, RESOURCE = "duplicate.", "otlp.", "scope.", "resource."
+"""The prefixes of renamed values, by source."""
+RESOURCE_BYTES_MAX: Final = 48 * 1024
+"""Limit of a shared resource; the rest of the envelope needs room below its own limit."""
+
+Pairs = Sequence[tuple[str, str]]
+Sources = tuple[tuple[str, Pairs], ...]
+_Message_co = TypeVar("_Message_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRecord:
+    """A record that has another form than its protocol defines.
+
+    Attributes:
+        text: The record as it was sent, as canonical JSON.
+        reason: What is wrong with it.
+    """
+
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeGroup(Generic[_Message_co]):
+    """The messages of one scope of one resource."""
+
+    resource: OtlpResource
+    resource_schema_url: str
+    scope: Scope
+    scope_schema_url: str
+    records: Sequence[_Message_co]
+
+
+def merged(sources: Iterable[tuple[str, Pairs]]) -> dict[str, str]:
+    """Return the values of all sources by name; each source has the prefix of renamed values."""
+    found: dict[str, str] = {}
+    after: dict[str, int] = {}
+    for prefix, pairs in sources:
+        for key, value in pairs:
+            name = key or EMPTY_KEY
+            found[free_name(prefix + name, found, after) if name in found else name] = value
+    return found
+
+
+def pairs_of(attributes: Iterable[KeyValue], prefix: str = "") -> list[tuple[str, str]]:
+    """Return attributes as texts, with a prefix before each key."""
+    return [(prefix + (key_of(one) or EMPTY_KEY), value_text(one.value)) for one in attributes]
+
+
+def scope_pairs(scope: Scope, schema_url: str) -> list[tuple[str, str]]:
+    """Return what identifies a scope, under the names of OpenTelemetry's conventions."""
+    stated = (
+        ("otel.scope.name", scope.name),
+        ("otel.scope.version", scope.version),
+        ("otel.scope.schema_url", schema_url),
+        ("otel.scope.dropped_attributes_count", count_text(scope.dropped_attributes_count)),
+    )
+    fields = [(key, value) for key, value in stated if value]
+    return list(
+        merged([(SCOPE, fields), (SCOPE, pairs_of(scope.attributes, "otel.scope."))]).items()
+    )
+
+
+def resource_pairs(resource: OtlpResource, schema_url: str) -> dict[str, str]:
+    """Return the attributes and fields of a resource by name."""
+    stated = (
+        ("otel.resource.schema_url", schema_url),
+        ("otel.resource.dropped_attributes_count", count_text(resource.dropped_attributes_count)),
+        (
+            "otel.resource.entity_refs",
+            entities_text(resource.entity_refs) if resource.entity_refs else "",
+        ),
+    )
+    fields = [(key, value) for key, value in stated if value]
+    return merged([(OWN, pairs_of(resource.attributes)), (FIELD, fields)])
+
+
+def outer_sources(
+    groups: Sequence[ScopeGroup[object]],
+) -> tuple[Resource, list[Sources]]:
+    """Return the shared resource of all groups, and the sources that each group's records need."""
+    resources = [resource_pairs(each.resource, each.resource_schema_url) for each in groups]
+    shared = shared_resource(resources)
+    found: list[Sources] = []
+    for each, resource in zip(groups, resources, strict=True):
+        own = [pair for pair in resource.items() if pair not in shared]
+        found.append(((SCOPE, scope_pairs(each.scope, each.scope_schema_url)), (RESOURCE, own)))
+    return shared, found
+
+
+def count_text(count: int) -> str:
+    """Return a count as text; empty for 0, which is the same as a missing field."""
+    return str(count) if count else ""
+
+
+def shared_resource(resources: Sequence[dict[str, str]]) -> Resource:
+    """Return the pairs that all resources have in common, sorted and within the limits.
+
+    Pairs beyond the limits, and text that is not UTF-8, remain with the records.
+    """
+    if not resources:
+        return ()
+    common = set(resources[0].items()).intersection(*(one.items() for one in resources[1:]))
+    kept: list[tuple[str, str]] = []
+    room = RESOURCE_BYTES_MAX
+    for key, value in sorted(common):
+        size = encoded_bytes(key) + encoded_bytes(value)
+        if len(kept) < RESOURCE_ENTRIES_MAX and size <= room:
+            kept.append((key, value))
+            room -= size
+    return tuple(kept)
+
+
+def encoded_bytes(text: str) -> int:
+    """Return the size of a text in UTF-8; beyond every limit if it has none."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return RESOURCE_BYTES_MAX + 1

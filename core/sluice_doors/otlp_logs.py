@@ -1,0 +1,130 @@
+"""Map OTLP log messages to columns, record by record.
+
+This is the mapping that `docs/doors.md` describes. It serves JSON, and protobuf where the faster
+road through Arrow is not installed; a property test compares the two.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sluice_doors.any_values import value_text
+from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
+from sluice_doors.otlp_attributes import (
+    FIELD,
+    OWN,
+    RawRecord,
+    ScopeGroup,
+    Sources,
+    count_text,
+    merged,
+    outer_sources,
+    pairs_of,
+)
+from sluice_doors.otlp_messages import AnyValue, OtlpLog
+from sluice_doors.otlp_times import choose_time
+from sluice_doors.repair import repaired_log
+from sluice_doors.tally import Tally
+from sluice_protocol.columns import SEVERITY_MAX, LogColumns
+from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.records import LogRecord, logs_from_records
+
+_NO_VALUE: Final = AnyValue()
+_SEVERITY_PREFIX: Final = "SEVERITY_NUMBER_"
+_SEVERITY_NAMES: Final = {
+    f"{_SEVERITY_PREFIX}{name}{step if step > 1 else ''}": 4 * place + step
+    for place, name in enumerate(("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"))
+    for step in (1, 2, 3, 4)
+} | {f"{_SEVERITY_PREFIX}UNSPECIFIED": 0}
+
+
+LogGroup = ScopeGroup[OtlpLog | RawRecord]
+
+
+def logs_from_groups(groups: Iterable[LogGroup], *, received_ns: int) -> DecodedRecords | None:
+    """Return the records of all groups; None if there are none.
+
+    Raises:
+        BodyTooLarge: They expand to more than the limits.
+    """
+    tally = Tally()
+    filled = [each for each in groups if each.records]
+    shared, outer = outer_sources(filled)
+    rows = [
+        row
+        for group, sources in zip(filled, outer, strict=True)
+        for row in _group_rows(group, sources, received_ns, tally)
+    ]
+    if not rows:
+        return None
+    columns = logs_from_rows(rows, tally)
+    return DecodedRecords(
+        columns=columns, resource=shared, timed=tally.timed, unreadable=tally.unreadable
+    )
+
+
+def logs_from_rows(rows: list[LogRecord], tally: Tally) -> LogColumns:
+    """Return columns of records, and repair those with text that is not UTF-8."""
+    try:
+        return logs_from_records(rows)
+    except InvalidFrame:
+        repaired = [repaired_log(row) for row in rows]
+        tally.unreadable += sum(
+            new is not old and ERROR_ATTRIBUTE not in old.attributes
+            for new, old in zip(repaired, rows, strict=True)
+        )
+        return logs_from_records(repaired)
+
+
+def _group_rows(
+    group: LogGroup, outer: Sources, received_ns: int, tally: Tally
+) -> Iterator[LogRecord]:
+    for record in group.records:
+        if isinstance(record, RawRecord):
+            row = raw_log(record, outer, received_ns=received_ns)
+            tally.timed = False
+            tally.unreadable += 1
+        else:
+            row = _log(record, outer, received_ns, tally)
+        tally.add(row.attributes, str(row.body))
+        yield row
+
+
+def raw_log(record: RawRecord, outer: Sources = (), *, received_ns: int) -> LogRecord:
+    """Return a record that cannot be read, as its text."""
+    return LogRecord(
+        ts_ns=received_ns,
+        body=record.text,
+        attributes=merged([(OWN, [(ERROR_ATTRIBUTE, record.reason)]), *outer]),
+    )
+
+
+def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRecord:
+    time = choose_time(log.time_unix_nano, log.observed_time_unix_nano, received_ns=received_ns)
+    tally.timed = tally.timed and time.timed
+    tally.unreadable += bool(time.error)
+    severity = severity_of(log.severity_number)
+    stated = (
+        ("severity_number", "" if severity is not None else str(log.severity_number)),
+        ("severity_text", log.severity_text),
+        ("trace_id", log.trace_id.lower()),
+        ("span_id", log.span_id.lower()),
+        ("trace_flags", count_text(log.flags)),
+        ("event_name", log.event_name),
+        ("dropped_attributes_count", count_text(log.dropped_attributes_count)),
+        *time.fields,
+        (ERROR_ATTRIBUTE, time.error),
+    )
+    fields = [pair for pair in stated if pair[1]]
+    return LogRecord(
+        ts_ns=time.ts_ns,
+        body="" if log.body == _NO_VALUE else value_text(log.body),
+        severity=severity or 0,
+        attributes=merged([(OWN, pairs_of(log.attributes)), (FIELD, fields), *outer]),
+    )
+
+
+def severity_of(number: int | str) -> int | None:
+    """Return a severity number, 0 if it is not set; None if it is not one of OpenTelemetry's."""
+    if isinstance(number, str):
+        return _SEVERITY_NAMES.get(number) if number else 0
+    return number if 0 <= number <= SEVERITY_MAX else None

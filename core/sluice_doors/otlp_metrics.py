@@ -1,0 +1,311 @@
+"""Map OTLP metrics to columns, point by point.
+
+This is the mapping that `docs/doors.md` describes. Each data point becomes one or more series, as
+Prometheus names them. What belongs to a metric and not to its points is a point of the separate
+series `<name>_metadata`, so that it does not change the series of the metric.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_doors.any_values import json_text
+from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
+from sluice_doors.otlp_attributes import (
+    FIELD,
+    OWN,
+    RawRecord,
+    ScopeGroup,
+    Sources,
+    merged,
+    outer_sources,
+    pairs_of,
+)
+from sluice_doors.otlp_messages import DataPoint, Exemplar, Metric, Points
+from sluice_doors.otlp_times import BAD_TIME, TIME_KEY, choose_time, parse_time
+from sluice_doors.otlp_values import (
+    CUMULATIVE,
+    DELTA,
+    GAUGE,
+    STALE,
+    Value,
+    histogram_values,
+    raw_text,
+    summary_values,
+    value_of,
+)
+from sluice_doors.repair import repaired_point
+from sluice_doors.tally import Tally
+from sluice_protocol.columns import MetricColumns
+from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint, metrics_from_records
+from sluice_protocol.units import NS_PER_S
+
+UNNAMED: Final = "sluice.unnamed"
+NO_RECORDED_VALUE: Final = 1
+"""The flag of a point without a value: its series ended."""
+_TEMPORALITIES: Final = {
+    0: "unspecified",
+    1: "delta",
+    2: "cumulative",
+    "": "unspecified",
+    "AGGREGATION_TEMPORALITY_UNSPECIFIED": "unspecified",
+    "AGGREGATION_TEMPORALITY_DELTA": "delta",
+    "AGGREGATION_TEMPORALITY_CUMULATIVE": "cumulative",
+}
+
+
+def metrics_from_groups(
+    groups: Iterable[ScopeGroup[Metric | RawRecord]], *, received_ns: int
+) -> DecodedRecords | None:
+    """Return the points of all groups; None if there are none.
+
+    Raises:
+        BodyTooLarge: They expand to more than the limits.
+    """
+    tally = Tally()
+    filled = [each for each in groups if any(map(_has_points, each.records))]
+    shared, outer = outer_sources(filled)
+    points = [
+        point
+        for group, sources in zip(filled, outer, strict=True)
+        for metric in group.records
+        for point in _metric_points(metric, sources, received_ns, tally)
+    ]
+    if not points:
+        return None
+    columns = metrics_from_points(points, tally)
+    return DecodedRecords(
+        columns=columns, resource=shared, timed=tally.timed, unreadable=tally.unreadable
+    )
+
+
+def metrics_from_points(points: list[MetricPoint], tally: Tally) -> MetricColumns:
+    """Return columns of points, and repair those with text that is not UTF-8."""
+    try:
+        return metrics_from_records(points)
+    except InvalidFrame:
+        repaired = [repaired_point(point) for point in points]
+        tally.unreadable += sum(
+            new is not old and ERROR_ATTRIBUTE not in old.attributes
+            for new, old in zip(repaired, points, strict=True)
+        )
+        return metrics_from_records(repaired)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The data of a metric: the name of its kind, and the type of its points."""
+
+    name: str
+    points: Points
+    type: int
+
+
+def _kinds(metric: Metric) -> Iterator[_Kind]:
+    """Yield the data of a metric; a valid one has one kind of data."""
+    if metric.gauge is not None:
+        yield _Kind("gauge", metric.gauge, GAUGE)
+    if metric.sum is not None:
+        type_ = _type(metric.sum)
+        # A sum that can fall is no counter: consumers would take each fall for a restart.
+        yield _Kind(
+            "sum",
+            metric.sum,
+            GAUGE if type_ == CUMULATIVE and not metric.sum.is_monotonic else type_,
+        )
+    if metric.histogram is not None:
+        yield _Kind("histogram", metric.histogram, _type(metric.histogram))
+    if metric.exponential_histogram is not None:
+        points = metric.exponential_histogram
+        yield _Kind("exponential_histogram", points, _type(points))
+    if metric.summary is not None:
+        yield _Kind("summary", metric.summary, CUMULATIVE)
+
+
+def temporality_text(value: int | str) -> str:
+    """Return the name of a temporality; a value that the protocol does not define as it is."""
+    return _TEMPORALITIES.get(value, str(value))
+
+
+def _type(points: Points) -> int:
+    return DELTA if temporality_text(points.aggregation_temporality) == "delta" else CUMULATIVE
+
+
+def _has_points(metric: Metric | RawRecord) -> bool:
+    return isinstance(metric, RawRecord) or any(kind.points.data_points for kind in _kinds(metric))
+
+
+def _metric_points(
+    metric: Metric | RawRecord, outer: Sources, received_ns: int, tally: Tally
+) -> Iterator[MetricPoint]:
+    if isinstance(metric, RawRecord):
+        tally.timed = False
+        yield _raw(metric, UNNAMED, received_ns, {}, outer, tally)
+        return
+    for kind in _kinds(metric):
+        if kind.points.data_points:
+            yield from _Series(metric, kind, outer, received_ns, tally).points()
+
+
+def _raw(
+    record: RawRecord,
+    name: str,
+    ts_ns: int,
+    attributes: dict[str, str],
+    outer: Sources,
+    tally: Tally,
+) -> MetricPoint:
+    fields = [(ERROR_ATTRIBUTE, record.reason), (RAW_ATTRIBUTE, record.text)]
+    found = merged([(OWN, list(attributes.items())), (FIELD, fields), *outer])
+    tally.unreadable += 1
+    tally.add(found)
+    return MetricPoint(ts_ns=ts_ns, name=name, value=STALE, attributes=found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The series of the points of one metric."""
+
+    metric: Metric
+    kind: _Kind
+    outer: Sources
+    received_ns: int
+    tally: Tally
+
+    @property
+    def name(self) -> str:
+        return self.metric.name or UNNAMED
+
+    def points(self) -> Iterator[MetricPoint]:
+        last_ns = 0
+        starts = [one.start_time_unix_nano for one in self.kind.points.data_points]
+        together = len({str(start) for start in starts}) == 1
+        for point in self.kind.points.data_points:
+            ts_ns, attributes = self._place(point)
+            last_ns = max(last_ns, ts_ns)
+            try:
+                values = list(self._values(point))
+            except ValueError as error:
+                raw = RawRecord(text=raw_text(point), reason=str(error))
+                yield _raw(raw, self.name, ts_ns, attributes, (), self.tally)
+                values = []
+            self.tally.add(attributes, records=len(values))
+            for suffix, value, type_, label in values:
+                yield MetricPoint(
+                    ts_ns=ts_ns,
+                    name=self.name + suffix,
+                    value=value,
+                    type=type_,
+                    attributes=_labelled(attributes, label) if label else attributes,
+                )
+            if not together:
+                yield from self._created(point.start_time_unix_nano, ts_ns, attributes)
+            for exemplar in point.exemplars:
+                yield self._exemplar(exemplar, ts_ns, point)
+        shared = merged(self.outer)
+        if together:
+            yield from self._created(starts[0], last_ns, shared)
+        yield self._metadata(last_ns)
+
+    def _place(self, point: DataPoint) -> tuple[int, dict[str, str]]:
+        """Return the time and the attributes of a point."""
+        time = choose_time(point.time_unix_nano, 0, received_ns=self.received_ns)
+        self.tally.timed = self.tally.timed and time.timed
+        fields = list(time.fields)
+        if point.flags & ~NO_RECORDED_VALUE:
+            fields.append(("flags", str(point.flags)))
+        if time.error:
+            fields.append((ERROR_ATTRIBUTE, time.error))
+            self.tally.unreadable += 1
+        return time.ts_ns, merged([(OWN, pairs_of(point.attributes)), (FIELD, fields), *self.outer])
+
+    def _values(self, point: DataPoint) -> Iterator[Value]:
+        """Yield the values of a point.
+
+        Raises:
+            ValueError: A value has the wrong form.
+        """
+        stale = bool(point.flags & NO_RECORDED_VALUE)
+        found: Iterable[Value]
+        match self.kind.name:
+            case "gauge" | "sum":
+                found = [("", value_of(point, stale=stale), self.kind.type, None)]
+            case "summary":
+                found = summary_values(point)
+            case _:
+                found = histogram_values(self.kind.name, self.kind.type, point)
+        for suffix, value, type_, label in found:
+            yield suffix, STALE if stale else value, type_, label
+
+    def _created(
+        self, start: int | str, ts_ns: int, attributes: dict[str, str]
+    ) -> Iterator[MetricPoint]:
+        start_ns = parse_time(start)
+        if start_ns == 0:
+            return
+        found = attributes
+        if start_ns is None:
+            self.tally.unreadable += 1
+            fields = [("start_time_unix_nano", str(start)), (ERROR_ATTRIBUTE, BAD_TIME)]
+            found = merged([(OWN, list(attributes.items())), (FIELD, fields)])
+        self.tally.add(found)
+        value = STALE if start_ns is None else start_ns / NS_PER_S
+        yield MetricPoint(ts_ns=ts_ns, name=f"{self.name}_created", value=value, attributes=found)
+
+    def _exemplar(self, exemplar: Exemplar, ts_ns: int, point: DataPoint) -> MetricPoint:
+        own_ns = parse_time(exemplar.time_unix_nano)
+        stated = (
+            ("trace_id", exemplar.trace_id.lower()),
+            ("span_id", exemplar.span_id.lower()),
+            (TIME_KEY, "" if own_ns is not None else str(exemplar.time_unix_nano)),
+            (ERROR_ATTRIBUTE, "" if own_ns is not None else BAD_TIME),
+        )
+        attributes = merged(
+            [
+                (OWN, pairs_of(exemplar.filtered_attributes)),
+                (FIELD, [pair for pair in stated if pair[1]]),
+                ("point.", pairs_of(point.attributes)),
+                *self.outer,
+            ]
+        )
+        self.tally.unreadable += own_ns is None
+        self.tally.add(attributes)
+        try:
+            value = value_of(exemplar, stale=True)
+        except ValueError:
+            value = STALE
+        return MetricPoint(
+            ts_ns=own_ns or ts_ns,
+            name=f"{self.name}_exemplar",
+            value=value,
+            attributes=attributes,
+        )
+
+    def _metadata(self, ts_ns: int) -> MetricPoint:
+        points = self.kind.points
+        stated = [("type", self.kind.name)]
+        if self.kind.name not in ("gauge", "summary"):
+            stated.append(("temporality", temporality_text(points.aggregation_temporality)))
+        if self.kind.name == "sum":
+            stated.append(("monotonic", json_text(points.is_monotonic)))
+        stated += [("unit", self.metric.unit), ("description", self.metric.description)]
+        attributes = merged(
+            [
+                (OWN, [pair for pair in stated if pair[1]]),
+                (OWN, pairs_of(self.metric.metadata, "metadata.")),
+                *self.outer,
+            ]
+        )
+        self.tally.add(attributes)
+        return MetricPoint(
+            ts_ns=ts_ns, name=f"{self.name}_metadata", value=1.0, attributes=attributes
+        )
+
+
+def _labelled(attributes: dict[str, str], label: tuple[str, str]) -> dict[str, str]:
+    """Return attributes with the label of a series; an attribute of its name is renamed."""
+    key, value = label
+    if key not in attributes:
+        return {**attributes, key: value}
+    return merged([(OWN, [label]), ("point.", list(attributes.items()))])

@@ -1,0 +1,267 @@
+"""Read OTLP in protobuf into messages, with `protobuf` and a Python loop.
+
+This road needs no Arrow. It serves installations without the extra `doors`, and requests that the
+faster road leaves to it. Bytes that are not UTF-8 become surrogates (`surrogateescape`).
+"""
+
+import base64
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from sluice_doors import otlp_wire
+from sluice_doors.decoded import BodyUnreadable
+from sluice_doors.otlp_attributes import RawRecord, ScopeGroup
+from sluice_doors.otlp_messages import (
+    AnyValue,
+    ArrayValue,
+    Buckets,
+    DataPoint,
+    EntityRef,
+    Exemplar,
+    KeyValue,
+    KeyValues,
+    Metric,
+    OtlpLog,
+    OtlpResource,
+    Points,
+    Quantile,
+    Scope,
+)
+
+NESTING_MAX: Final = 100
+"""Limit of arrays and maps inside each other, as parsers of protobuf have it."""
+_Proto = Any
+"""A message of `otlp_wire`: its class is made at run time."""
+
+
+def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
+    """Return the log records of a body by scope.
+
+    Raises:
+        BodyUnreadable: The body is not a request in protobuf.
+    """
+    request = _parse(otlp_wire.LOGS_REQUEST, body)
+    return [
+        ScopeGroup(
+            resource=read_resource(each.resource),
+            resource_schema_url=_text(each.schema_url),
+            scope=read_scope(scoped.scope),
+            scope_schema_url=_text(scoped.schema_url),
+            records=[_log(one) for one in scoped.log_records],
+        )
+        for each in request.resource_logs
+        for scoped in each.scope_logs
+    ]
+
+
+def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
+    """Return the metrics of a body by scope.
+
+    Raises:
+        BodyUnreadable: The body is not a request in protobuf.
+    """
+    request = _parse(otlp_wire.METRICS_REQUEST, body)
+    return [
+        ScopeGroup(
+            resource=read_resource(each.resource),
+            resource_schema_url=_text(each.schema_url),
+            scope=read_scope(scoped.scope),
+            scope_schema_url=_text(scoped.schema_url),
+            records=[_metric(one) for one in scoped.metrics],
+        )
+        for each in request.resource_metrics
+        for scoped in each.scope_metrics
+    ]
+
+
+def read_resource(data: bytes) -> OtlpResource:
+    """Return a resource.
+
+    Raises:
+        BodyUnreadable: It is not one in protobuf.
+    """
+    found = _parse(otlp_wire.RESOURCE, data)
+    return OtlpResource(
+        attributes=_pairs(found.attributes),
+        dropped_attributes_count=found.dropped_attributes_count,
+        entity_refs=tuple(
+            EntityRef(
+                schema_url=_text(one.schema_url),
+                type=_text(one.type),
+                id_keys=tuple(map(_text, one.id_keys)),
+                description_keys=tuple(map(_text, one.description_keys)),
+            )
+            for one in found.entity_refs
+        ),
+    )
+
+
+def read_scope(data: bytes) -> Scope:
+    """Return a scope.
+
+    Raises:
+        BodyUnreadable: It is not one in protobuf.
+    """
+    found = _parse(otlp_wire.SCOPE, data)
+    return Scope(
+        name=_text(found.name),
+        version=_text(found.version),
+        attributes=_pairs(found.attributes),
+        dropped_attributes_count=found.dropped_attributes_count,
+    )
+
+
+def read_array(data: bytes, depth: int = 0) -> AnyValue:
+    """Return an array inside a value.
+
+    Raises:
+        BodyUnreadable: It is not one in protobuf, or is nested too deeply.
+    """
+    values = _parse(otlp_wire.NESTED_ARRAY, _bounded(data, depth)).values
+    return AnyValue(array_value=ArrayValue(tuple(_any(one, depth + 1) for one in values)))
+
+
+def read_map(data: bytes, depth: int = 0) -> AnyValue:
+    """Return a map inside a value.
+
+    Raises:
+        BodyUnreadable: It is not one in protobuf, or is nested too deeply.
+    """
+    values = _parse(otlp_wire.NESTED_MAP, _bounded(data, depth)).values
+    return AnyValue(kvlist_value=KeyValues(_pairs(values, depth + 1)))
+
+
+def _bounded(data: bytes, depth: int) -> bytes:
+    if depth >= NESTING_MAX:
+        raise BodyUnreadable(
+            f"cannot read body as OTLP in protobuf: values are nested more than {NESTING_MAX} times"
+        )
+    return data
+
+
+@cache
+def _class(name: str) -> _Proto:
+    return GetMessageClass(otlp_wire.message_type(name))
+
+
+def _parse(name: str, data: bytes) -> _Proto:
+    try:
+        return _class(name).FromString(data)
+    except DecodeError as error:
+        raise BodyUnreadable(f"cannot read body as OTLP in protobuf: {error}") from error
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")
+
+
+def _pairs(pairs: Iterable[_Proto], depth: int = 0) -> tuple[KeyValue, ...]:
+    return tuple(
+        KeyValue(key=_text(one.key), value=_any(one.value, depth), key_strindex=one.key_strindex)
+        for one in pairs
+    )
+
+
+def _any(value: _Proto, depth: int = 0) -> AnyValue:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return AnyValue()
+    found = getattr(value, kind)
+    match kind:
+        case "string_value":
+            return AnyValue(string_value=_text(found))
+        case "array_value":
+            return read_array(found, depth)
+        case "kvlist_value":
+            return read_map(found, depth)
+        case "bytes_value":
+            return AnyValue(bytes_value=base64.b64encode(found).decode())
+        case _:
+            return AnyValue(**{kind: found})
+
+
+def _log(log: _Proto) -> OtlpLog:
+    return OtlpLog(
+        time_unix_nano=log.time_unix_nano,
+        observed_time_unix_nano=log.observed_time_unix_nano,
+        severity_number=log.severity_number,
+        severity_text=_text(log.severity_text),
+        body=_any(log.body),
+        attributes=_pairs(log.attributes),
+        dropped_attributes_count=log.dropped_attributes_count,
+        flags=log.flags,
+        trace_id=log.trace_id.hex(),
+        span_id=log.span_id.hex(),
+        event_name=_text(log.event_name),
+    )
+
+
+def _metric(metric: _Proto) -> Metric:
+    kind = metric.WhichOneof("data")
+    data = {kind: _points(getattr(metric, kind))} if kind else {}
+    return Metric(
+        name=_text(metric.name),
+        description=_text(metric.description),
+        unit=_text(metric.unit),
+        metadata=_pairs(metric.metadata),
+        **data,
+    )
+
+
+def _points(data: _Proto) -> Points:
+    fields = data.DESCRIPTOR.fields_by_name
+    return Points(
+        data_points=tuple(_point(one) for one in data.data_points),
+        aggregation_temporality=(
+            data.aggregation_temporality if "aggregation_temporality" in fields else 0
+        ),
+        is_monotonic="is_monotonic" in fields and data.is_monotonic,
+    )
+
+
+_PLAIN_FIELDS: Final = (
+    *("start_time_unix_nano", "time_unix_nano", "flags", "count", "scale", "zero_count"),
+    "zero_threshold",
+)
+_OPTIONAL_FIELDS: Final = ("as_double", "as_int", "sum", "min", "max")
+_PART_FIELDS: Final = ("quantile_values", "exemplars")
+_LIST_FIELDS: Final = ("bucket_counts", "explicit_bounds")
+
+
+def _point(point: _Proto) -> DataPoint:
+    fields = point.DESCRIPTOR.fields_by_name
+    found: dict[str, Any] = {name: getattr(point, name) for name in _PLAIN_FIELDS if name in fields}
+    for name in _OPTIONAL_FIELDS:
+        # The sum of a summary has no presence: 0 is its default.
+        if name in fields and (not fields[name].has_presence or point.HasField(name)):
+            found[name] = getattr(point, name)
+    for name in _LIST_FIELDS:
+        if name in fields:
+            found[name] = tuple(getattr(point, name))
+    for name in ("positive", "negative"):
+        if name in fields:
+            buckets = getattr(point, name)
+            found[name] = Buckets(offset=buckets.offset, bucket_counts=tuple(buckets.bucket_counts))
+    found |= {name: _parts(name, getattr(point, name)) for name in _PART_FIELDS if name in fields}
+    return DataPoint(attributes=_pairs(point.attributes), **found)
+
+
+def _parts(name: str, parts: Iterable[_Proto]) -> tuple[Quantile, ...] | tuple[Exemplar, ...]:
+    if name == "exemplars":
+        return tuple(_exemplar(one) for one in parts)
+    return tuple(Quantile(quantile=one.quantile, value=one.value) for one in parts)
+
+
+def _exemplar(exemplar: _Proto) -> Exemplar:
+    kind = exemplar.WhichOneof("value")
+    return Exemplar(
+        filtered_attributes=_pairs(exemplar.filtered_attributes),
+        time_unix_nano=exemplar.time_unix_nano,
+        span_id=exemplar.span_id.hex(),
+        trace_id=exemplar.trace_id.hex(),
+        **({kind: getattr(exemplar, kind)} if kind else {}),
+    )

@@ -1,0 +1,48 @@
+"""The time of a record: its own, the time of its observation, or the time of receipt."""
+
+from dataclasses import dataclass
+from typing import Final
+
+TS_END: Final = 2**63
+"""Times from here on, in the year 2262, are out of the range of a column."""
+TIME_KEY: Final = "time_unix_nano"
+OBSERVED_KEY: Final = "observed_time_unix_nano"
+BAD_TIME: Final = "time is outside 1970 to 2262"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTime:
+    """The time of a record.
+
+    Attributes:
+        ts_ns: The time.
+        timed: True if the record contains it.
+        fields: Times that the column does not contain, as attributes.
+        error: The reason if a time is unreadable, or empty.
+    """
+
+    ts_ns: int
+    timed: bool
+    fields: tuple[tuple[str, str], ...] = ()
+    error: str = ""
+
+
+def parse_time(value: int | str) -> int | None:
+    """Return a time as Unix ns, 0 if it is not set; None if it is out of range or no number."""
+    try:
+        found = int(value)
+    except ValueError:
+        return None if value else 0
+    return found if 0 <= found < TS_END else None
+
+
+def choose_time(time: int | str, observed: int | str, *, received_ns: int) -> RecordTime:
+    """Return the first of `time` and `observed` that is set and in range, else the receipt."""
+    own, seen = parse_time(time), parse_time(observed)
+    fields = [(TIME_KEY, str(time))] if own is None else []
+    ts_ns = own or seen or received_ns
+    if seen is None or (seen and seen != ts_ns):
+        fields.append((OBSERVED_KEY, str(observed)))
+    return RecordTime(
+        ts_ns, bool(own or seen), tuple(fields), BAD_TIME if own is None or seen is None else ""
+    )

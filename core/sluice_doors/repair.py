@@ -1,0 +1,88 @@
+"""Records whose text is not UTF-8, and records that cannot be read, in readable form.
+
+Decoders represent bytes that are not UTF-8 by surrogates (`surrogateescape`). A record with such
+text has U+FFFD instead, the original bytes in base64 in `sluice.raw` (body) or `sluice.raw.<key>`
+(attribute), and the reason in `sluice.error`.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from sluice_doors.any_values import free_name
+from sluice_doors.decoded import ERROR_ATTRIBUTE
+from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, MetricPoint
+
+NOT_UTF8: Final = "text is not UTF-8"
+
+
+def is_utf8(text: str) -> bool:
+    """Return True if the text can be encoded."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def repaired_log(record: LogRecord) -> LogRecord:
+    """Return the record with valid text only; the same object if nothing was wrong."""
+    body = record.body if isinstance(record.body, str) else record.body.decode(errors="replace")
+    wrong = not is_utf8(body)
+    if not wrong and _all_utf8(record.attributes):
+        return record
+    raw = {RAW_ATTRIBUTE: base64_of(body)} if wrong else {}
+    return replace(
+        record, body=readable(body), attributes=_repaired_attributes(record.attributes, raw)
+    )
+
+
+def repaired_point(point: MetricPoint) -> MetricPoint:
+    """Return the point with valid text only; the same object if nothing was wrong."""
+    wrong = not is_utf8(point.name)
+    if not wrong and _all_utf8(point.attributes):
+        return point
+    raw = {RAW_ATTRIBUTE: base64_of(point.name)} if wrong else {}
+    return replace(
+        point, name=readable_key(point.name), attributes=_repaired_attributes(point.attributes, raw)
+    )
+
+
+def _all_utf8(attributes: Mapping[str, str]) -> bool:
+    return all(is_utf8(key) and is_utf8(value) for key, value in attributes.items())
+
+
+def _repaired_attributes(attributes: Mapping[str, str], raw: dict[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    after: dict[str, int] = {}
+    extra = dict(raw)
+    for key, value in attributes.items():
+        name = free_name(readable_key(key), found, after)
+        found[name] = readable(value)
+        if not is_utf8(value):
+            extra[f"{RAW_ATTRIBUTE}.{name}"] = base64_of(value)
+    for key, value in {**extra, ERROR_ATTRIBUTE: NOT_UTF8}.items():
+        found[free_name(key, found, after)] = value
+    return found
+
+
+def readable_key(key: str) -> str:
+    r"""Return a name with bytes that are not UTF-8 as `\xff`."""
+    return key if is_utf8(key) else _bytes(key).decode(errors="backslashreplace")
+
+
+def readable(text: str) -> str:
+    """Return text with U+FFFD instead of bytes that are not UTF-8."""
+    return text if is_utf8(text) else _bytes(text).decode(errors="replace")
+
+
+def base64_of(text: str) -> str:
+    """Return the original bytes of a text in base64."""
+    return base64.b64encode(_bytes(text)).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")

@@ -1,0 +1,46 @@
+"""What is counted while records are decoded, and the limit of what they expand to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice_doors.decoded import EXPANDED_BYTES_MAX, PAIRS_MAX, BodyTooLarge
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of one request.
+
+    Attributes:
+        timed: True while every record contains its own time.
+        unreadable: The records kept raw.
+        pairs: The attributes of all records so far.
+        text_bytes: The approximate text of all records so far.
+    """
+
+    timed: bool = True
+    unreadable: int = 0
+    pairs: int = 0
+    text_bytes: int = 0
+
+    def add(self, attributes: Mapping[str, str], text: str = "", *, records: int = 1) -> None:
+        """Count records with these attributes.
+
+        Raises:
+            BodyTooLarge: Together they exceed a limit.
+        """
+        size = len(text) + sum(map(len, attributes.values()))
+        self.add_sizes(len(attributes) * records, size * records)
+
+    def add_sizes(self, pairs: int, text_bytes: int) -> None:
+        """Count attributes and text.
+
+        Raises:
+            BodyTooLarge: Together they exceed a limit.
+        """
+        self.pairs += pairs
+        self.text_bytes += text_bytes
+        if self.pairs > PAIRS_MAX or self.text_bytes > EXPANDED_BYTES_MAX:
+            raise BodyTooLarge(
+                "body is too large: its records expand to more than"
+                f" {PAIRS_MAX} attributes or {EXPANDED_BYTES_MAX} bytes; send smaller requests"
+            )

@@ -1,0 +1,116 @@
+"""The identity of a request from a client that knows no sequence numbers.
+
+Such a client sends the same records again after a lost response, perhaps to another gateway. Every
+gateway therefore derives the same identity from the request alone:
+
+    agent_id = door:<principal>:<first 2 hex digits of d>    boot_id = <first 32 hex digits of d>
+    d = sha256(of each part: its length as u32 little-endian, then its bytes)
+    parts = "sluice-request-1", source, principal, door, kind, value
+
+`source` is one of three:
+
+- `key`: the protocol or the sender names the request; `value` is the digest of the canonical
+  records, then that name;
+- `content`: every record has a time; `value` is that digest;
+- `none`: `value` is unique, so the request is accepted as new.
+
+The records have the sequence numbers 0 to n - 1. The agent names `door:…` are reserved for
+gateways.
+Source: ADR 0160; pinned by golden files.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.identity import Identity
+from sluice_protocol.manifests import Kind
+from sluice_protocol.units import AGENT_ID_BYTES_MAX
+
+DoorName = Literal[
+    "otlp", "prometheus", "loki", "elasticsearch", "forward", "hec", "firehose", "json"
+]
+"""A protocol that clients other than sluice's agent speak."""
+IdentitySource = Literal["key", "content", "none"]
+"""What identifies a request: a name that came with it, its records, or nothing."""
+
+DOOR_AGENT_PREFIX: Final = "door:"
+BOOT_DIGITS: Final = 32
+_LANE_DIGITS: Final = 2
+_FORM: Final = b"sluice-request-1"
+_PRINCIPAL_BYTES_MAX: Final = AGENT_ID_BYTES_MAX - len(DOOR_AGENT_PREFIX) - 1 - _LANE_DIGITS
+_REQUEST_BOOT: Final = re.compile(rf"[0-9a-f]{{{BOOT_DIGITS}}}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestIdentity:
+    """The identity that a request's records of one kind own.
+
+    Attributes:
+        principal: The sender.
+        digest: The 32 bytes `d` of the module's description.
+        source: What the digest was derived from.
+    """
+
+    principal: str
+    digest: bytes
+    source: IdentitySource
+
+    def batch(self, seq_start: int, count: int) -> Identity:
+        """Return the identity of `count` records from `seq_start` on."""
+        digits = self.digest.hex()
+        return Identity(
+            agent_id=f"{DOOR_AGENT_PREFIX}{self.principal}:{digits[:_LANE_DIGITS]}",
+            boot_id=digits[:BOOT_DIGITS],
+            seq_start=seq_start,
+            seq_end=seq_start + count - 1,
+        )
+
+
+def request_identity(
+    *, principal: str, door: DoorName, kind: Kind, source: IdentitySource, value: bytes
+) -> RequestIdentity:
+    """Return the identity of a request.
+
+    Args:
+        principal: The sender, as the manifest records it.
+        door: The protocol of the request; equal records through two protocols are two requests.
+        kind: The kind of the records; a request may contain two kinds.
+        source: What `value` is.
+        value: As described above for each source.
+
+    Raises:
+        BadUsage: The name of the principal is too long for an agent id.
+    """
+    check_door_principal(principal)
+    parts = (_FORM, source.encode(), principal.encode(), door.encode(), kind.encode(), value)
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "little"))
+        digest.update(part)
+    return RequestIdentity(principal=principal, digest=digest.digest(), source=source)
+
+
+def check_door_principal(name: str) -> None:
+    """Check that a principal's name fits into the agent ids of its requests.
+
+    Raises:
+        BadUsage: It is too long.
+    """
+    if len(name.encode()) > _PRINCIPAL_BYTES_MAX:
+        raise BadUsage(
+            f"the name of a principal with doors must be at most {_PRINCIPAL_BYTES_MAX} bytes:"
+            f" shorten it, name=`{name}`"
+        )
+
+
+def is_door_agent(agent_id: str) -> bool:
+    """Return whether an agent id is reserved for gateways."""
+    return agent_id.startswith(DOOR_AGENT_PREFIX)
+
+
+def is_single_request(agent_id: str, boot_id: str) -> bool:
+    """Return whether a boot belongs to one request, so that nothing can follow or be missing."""
+    return is_door_agent(agent_id) and _REQUEST_BOOT.fullmatch(boot_id) is not None

@@ -1,0 +1,50 @@
+"""Creates tokens for the clients of doors, and their entries in the principals file."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.request_identity import DoorName, check_door_principal
+
+TOKEN_BYTES: Final = 32
+"""256 bits: a token cannot be guessed, so its plain sha256 may be stored."""
+TOKEN_PREFIX: Final = "slt_"  # noqa: S105 - no secret
+"""Lets scanners of source code find tokens that were committed."""
+_ID_DIGITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorToken:
+    """A new token.
+
+    Attributes:
+        token: The secret; it is not stored anywhere.
+        id: The first digits of its sha256.
+        sha256: What the principals file contains.
+        principal: The entry for the principals file, TOML.
+    """
+
+    token: str
+    id: str
+    sha256: str
+    principal: str
+
+
+def create_token(principal: str, doors: Sequence[DoorName]) -> DoorToken:
+    """Return a new random token and the principal entry that accepts it.
+
+    Raises:
+        BadUsage: The name of the principal is too long.
+    """
+    check_door_principal(principal)
+    token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
+    sha256 = hashlib.sha256(token.encode()).hexdigest()
+    identifier = sha256[:_ID_DIGITS]
+    entry = (
+        f"[[principals]]\nname = {json.dumps(principal)}\ndoors = {json.dumps(list(doors))}\n"
+        f'tokens = [{{ id = "{identifier}", sha256 = "{sha256}" }}]\n'
+    )
+    return DoorToken(token=token, id=identifier, sha256=sha256, principal=entry)

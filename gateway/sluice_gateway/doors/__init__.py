@@ -1,0 +1,1 @@
+"""Doors: endpoints for clients that know nothing of sluice, with the same promise."""

@@ -1,0 +1,76 @@
+"""The endpoints of the doors that a gateway opens."""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from sluice_gateway.doors import otlp
+from sluice_gateway.doors.routes import DoorRoute
+from sluice_gateway.doors.service import DoorService
+from sluice_protocol.request_identity import DoorName
+from sluice_protocol.upload_http import SHED_HEADER
+from sluice_web.endpoints import Endpoint
+from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
+
+IDENTITY_HEADER: Final = "Sluice-Identity"
+"""What identified the request: `key`, `content` or `none`."""
+_ROUTES: Final = otlp.ROUTES
+_PROBLEMS: Final = {
+    "400": "No record of the body can be read",
+    "401": "The sender is not known",
+    "403": "The sender may not use this door",
+    "413": "The body is too large",
+    "415": "The media type is not one of this protocol",
+    "503": "Send the same request again, to any gateway",
+}
+
+log = structlog.get_logger()
+
+
+class DoorsApi:
+    """The endpoints of the open doors."""
+
+    def __init__(self, service: DoorService, doors: Collection[DoorName]) -> None:
+        self._service = service
+        self._doors = doors
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield an endpoint for each path of each open door."""
+        for route in _ROUTES:
+            if route.door in self._doors:
+                yield Endpoint(
+                    method="POST",
+                    path=route.path,
+                    handler=partial(self._accept, route),
+                    summary=route.summary,
+                    body=bytes,
+                    body_type=route.media_type,
+                    result_summary="Every record is accepted, by this request or an earlier one",
+                    problems=_PROBLEMS,
+                    sends_continue=True,
+                    open_host=True,  # a token, signature or client certificate: ADR 0028
+                )
+
+    async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
+        request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
+        result = await self._service.accept(request, route.read(request))
+        self._service.count_accepted(route.door, result)
+        response = route.respond(request, result)
+        response.headers[IDENTITY_HEADER] = result.source
+        self._shed(response)
+        return response
+
+    def _refuse(self, route: DoorRoute, request: web.Request, problem: Problem) -> web.Response:
+        self._service.count_refused(route.door, problem)
+        response = route.refuse(request, problem)
+        self._shed(response)
+        return response
+
+    def _shed(self, response: web.Response) -> None:
+        uploads = self._service.uploads
+        if uploads.running.draining or uploads.budget.sheds():
+            response.force_close()
+            response.headers[SHED_HEADER] = "1"

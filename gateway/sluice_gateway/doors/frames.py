@@ -1,0 +1,142 @@
+"""Makes frames of a decoded request: equal requests become equal frames in every gateway.
+
+The identity follows from the request (`request_identity`), the bytes from the canonical records. A
+gateway with another version of the encoder may compress differently. The frame therefore names its
+encoder in the resource, and the identity proves that other bytes have the same records.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import zstandard
+
+from sluice_doors.canonical import canonical
+from sluice_doors.decoded import DecodedRecords
+from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.envelope import Envelope
+from sluice_protocol.errors import TooLarge
+from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.keys import digest_of
+from sluice_protocol.request_identity import (
+    DoorName,
+    IdentitySource,
+    RequestIdentity,
+    request_identity,
+)
+from sluice_protocol.units import Digest
+
+ENCODER: Final = "c1 zstd-" + ".".join(map(str, zstandard.ZSTD_VERSION))
+ENCODER_RESOURCE: Final = "sluice.encoder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOrigin:
+    """Whose request it is, and how it names itself.
+
+    Attributes:
+        principal: The sender.
+        door: The protocol.
+        key: The name that came with the request; empty where there is none.
+        unique: A value that no other request has, for a request that cannot be recognised.
+    """
+
+    principal: str
+    door: DoorName
+    key: bytes
+    unique: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeFrame:
+    """A frame that a gateway made from records of one kind.
+
+    Attributes:
+        frame: The bytes.
+        digest: Their sha256.
+        envelope: The envelope in the frame.
+        source: What the identity was derived from.
+        reproducible: Whether another gateway makes the same bytes; not where records have the time
+            of receipt.
+    """
+
+    frame: bytes
+    digest: Digest
+    envelope: Envelope
+    source: IdentitySource
+    reproducible: bool
+
+
+def make_frames(
+    decoded: DecodedRecords, content: bytes, origin: RequestOrigin
+) -> tuple[MadeFrame, ...]:
+    """Return the frames of the records of one kind: one, unless it would be too large.
+
+    Args:
+        decoded: The records.
+        content: The digest of the records, with a constant in place of the time of receipt.
+        origin: The sender, and what identifies the request.
+
+    Raises:
+        TooLarge: A single record is larger than a frame.
+        InvalidFrame: The records or their resource break a rule of frames.
+        BadUsage: The name of the principal is too long for an agent id.
+    """
+    records = canonical(decoded)
+    source, value = _source(decoded, origin, content)
+    identity = request_identity(
+        principal=origin.principal,
+        door=origin.door,
+        kind=kind_of(records.columns),
+        source=source,
+        value=value,
+    )
+    resource = (*records.resource, (ENCODER_RESOURCE, ENCODER))
+    return tuple(
+        MadeFrame(
+            frame=frame,
+            digest=digest_of(frame),
+            envelope=decode_head(frame).envelope,
+            source=source,
+            reproducible=decoded.timed,
+        )
+        for frame in _encode(identity, records.columns, resource, 0)
+    )
+
+
+def _source(
+    decoded: DecodedRecords, origin: RequestOrigin, content: bytes
+) -> tuple[IdentitySource, bytes]:
+    """Return what identifies the request.
+
+    A key is combined with the content: a sender that uses a key twice for other records sends two
+    requests, and loses nothing. Records without their own time may be equal and meant twice, so
+    without a key they identify nothing.
+    """
+    if origin.key:
+        return "key", content + origin.key
+    if decoded.timed:
+        return "content", content
+    return "none", origin.unique
+
+
+def _encode(
+    identity: RequestIdentity,
+    columns: Columns,
+    resource: tuple[tuple[str, str], ...],
+    seq_start: int,
+) -> Iterator[bytes]:
+    """Yield one frame, or the frames of both halves where one would be too large."""
+    count = len(columns)
+    batch = identity.batch(seq_start, count)
+    try:
+        yield encode_frame(identity=batch, columns=columns, resource=resource)
+    except TooLarge:
+        if count == 1:
+            raise
+        half = count // 2
+        yield from _encode(identity, slice_columns(columns, 0, half), resource, seq_start)
+        yield from _encode(
+            identity, slice_columns(columns, half, count), resource, seq_start + half
+        )

@@ -1,0 +1,142 @@
+"""OTLP over gRPC: the services `LogsService` and `MetricsService`, on a separate port.
+
+Bodies are decoded by the functions of the HTTP door, so a request that is repeated over the other
+transport is a duplicate. gRPC decompresses gzip and bounds the message. Senders are known by the
+token in the metadata field `authorization`.
+Source: OpenTelemetry protocol specification 1.x, "OTLP/gRPC".
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, NoReturn
+
+import grpc
+import structlog
+from grpc import aio
+
+from sluice_doors.decoded import DecodedRecords
+from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
+from sluice_gateway.authentication import token_of
+from sluice_gateway.doors.otlp import PROTOBUF_TYPE, export_response
+from sluice_gateway.doors.routes import SERVER_ERRORS
+from sluice_gateway.doors.service import Decode, DoorRequest, DoorService
+from sluice_protocol.errors import BadUsage, Unauthenticated
+from sluice_protocol.units import UnixNs
+from sluice_web.listening import TlsFiles
+from sluice_web.problems import Problem, describe_error
+
+END_S: Final = 5.0
+"""Time that running calls have to end when the server stops."""
+_PACKAGE: Final = "/opentelemetry.proto.collector"
+_STATUS_CODES: Final = {
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+}
+
+log = structlog.get_logger()
+
+
+def _logs(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
+    return decode_otlp_logs(body, PROTOBUF_TYPE, received_ns=received_ns)
+
+
+def _metrics(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
+    return decode_otlp_metrics(body, PROTOBUF_TYPE, received_ns=received_ns)
+
+
+_METHODS: Final[dict[str, Decode]] = {
+    f"{_PACKAGE}.logs.v1.LogsService/Export": _logs,
+    f"{_PACKAGE}.metrics.v1.MetricsService/Export": _metrics,
+}
+
+
+class OtlpMethods(grpc.GenericRpcHandler):
+    """The methods that exporters call, with requests and responses as bytes."""
+
+    def __init__(self, doors: DoorService) -> None:
+        """Bind the acceptance of this worker."""
+        self._doors = doors
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Return the handler of a method; None where it is unknown."""
+        method = handler_call_details.method
+        decode = _METHODS.get(method)
+        if decode is None:
+            return None
+        return grpc.unary_unary_rpc_method_handler(partial(self._export, method, decode))
+
+    async def _export(
+        self,
+        method: str,
+        decode: Decode,
+        request: bytes,
+        context: "aio.ServicerContext[bytes, bytes]",
+    ) -> bytes:
+        wanted = DoorRequest(door="otlp", decode=decode, coding="identity")
+        try:
+            result = await self._doors.accept_message(request, _token(context), wanted)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status, as over HTTP
+            problem = describe_error(error, path=method, peer=context.peer())
+            self._doors.count_refused("otlp", problem)
+            await _refuse(context, problem)
+        self._doors.count_accepted("otlp", result)
+        return export_response(result)
+
+
+def _token(context: "aio.ServicerContext[bytes, bytes]") -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return token_of(value if isinstance(value, str) else value.decode("latin-1"))
+    raise Unauthenticated("the metadata has no authorization")
+
+
+async def _refuse(context: "aio.ServicerContext[bytes, bytes]", problem: Problem) -> NoReturn:
+    """End a call: trouble of the service is UNAVAILABLE, which exporters retry."""
+    if problem.status >= SERVER_ERRORS:
+        code = grpc.StatusCode.UNAVAILABLE
+    else:
+        code = _STATUS_CODES.get(problem.status, grpc.StatusCode.INVALID_ARGUMENT)
+    await context.abort(code, problem.detail)
+
+
+@asynccontextmanager
+async def serving_otlp_grpc(
+    doors: DoorService, address: str, *, tls: TlsFiles | None, message_bytes_max: int
+) -> AsyncIterator[int]:
+    """Serve until the block ends; yield the port.
+
+    Args:
+        doors: Accepts the messages.
+        address: Address and port; port 0 selects a free one.
+        tls: The certificate of the server; client certificates are not read.
+        message_bytes_max: Largest message after decompression.
+
+    Raises:
+        BadUsage: The address cannot be bound, or the certificate cannot be read.
+    """
+    options = (("grpc.max_receive_message_length", message_bytes_max), ("grpc.so_reuseport", 1))
+    server = aio.server(options=options)
+    server.add_generic_rpc_handlers((OtlpMethods(doors),))
+    try:
+        if tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, _credentials(tls))
+    except (RuntimeError, OSError) as error:
+        raise BadUsage(
+            f"cannot listen: {error}; choose another address, otlp_grpc_listen=`{address}`"
+        ) from error
+    await server.start()
+    log.info("otlp_grpc_listening", address=address, port=port)
+    try:
+        yield port
+    finally:
+        await server.stop(END_S)
+
+
+def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+    return grpc.ssl_server_credentials([pair])

@@ -1,0 +1,52 @@
+"""What a protocol of a door defines: how a request is read, and its three kinds of responses."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from sluice_gateway.doors.service import DoorRequest, DoorResult
+from sluice_protocol.request_identity import DoorName
+from sluice_web.problems import RETRY_AFTER_S, Problem
+
+SERVER_ERRORS: Final = 500
+LATER: Final = 503
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorRoute:
+    """One path of a protocol.
+
+    Attributes:
+        door: The protocol.
+        path: The path.
+        summary: One line for the OpenAPI description.
+        media_type: The media type of most request bodies.
+        read: Reads the head of a request.
+        respond: Returns the response after every record was accepted.
+        refuse: Returns the response to a request that is not accepted, or not yet.
+    """
+
+    door: DoorName
+    path: str
+    summary: str
+    media_type: str
+    read: Callable[[web.Request], DoorRequest]
+    respond: Callable[[web.Request, DoorResult], web.Response]
+    refuse: Callable[[web.Request, Problem], web.Response]
+
+
+def status_for(problem: Problem) -> int:
+    """Return the status of a refusal; trouble of the gateway or the store is always 503.
+
+    Most clients drop a batch on any other error of the server than 503.
+    """
+    return LATER if problem.status >= SERVER_ERRORS else problem.status
+
+
+def retry_later(response: web.Response) -> web.Response:
+    """Add `Retry-After` to a 503."""
+    if response.status == LATER:
+        response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
+    return response

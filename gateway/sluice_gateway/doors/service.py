@@ -1,0 +1,254 @@
+"""The steps of one request to a door: authenticate, receive, decode, make frames, accept.
+
+The response is a success only after every record is accepted. A request that was accepted in part
+is answered "later"; its retry finds the accepted part as duplicates. Decompressed records exist in
+one of two threads only, so the memory for them is bounded by the limit of one body and not by the
+number of clients.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from sluice_doors.canonical import content_digest
+from sluice_doors.content_coding import decompress
+from sluice_doors.decoded import DecodedRecords
+from sluice_gateway.authentication import authenticate_door
+from sluice_gateway.doors.frames import MadeFrame, RequestOrigin, make_frames
+from sluice_gateway.metrics import UploadPhases
+from sluice_gateway.principals import VerifiedSender
+from sluice_gateway.upload_service import UploadService
+from sluice_gateway.uploads import AcceptedResponse, Upload
+from sluice_protocol.errors import ErrorCode, TooLarge
+from sluice_protocol.frame import decode_head
+from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.manifests import decode_accepted
+from sluice_protocol.outcomes import Found
+from sluice_protocol.request_identity import DoorName, IdentitySource
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_store.port import ObjectStore
+from sluice_web.problems import HttpRefusal, Problem
+
+INLINE_BYTES_MAX: Final = 16 * 1024
+"""Bodies up to this size are decoded on the event loop."""
+THREADS: Final = 2
+
+Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
+"""Decodes a decompressed body that was received at a time."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorRequest:
+    """What the head of a request states.
+
+    Attributes:
+        door: The protocol.
+        decode: Decodes the body.
+        coding: The Content-Encoding, or the one that the protocol prescribes.
+        key: The name that came with the request; empty where there is none.
+    """
+
+    door: DoorName
+    decode: Decode
+    coding: str
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorResult:
+    """What was accepted.
+
+    Attributes:
+        records: The number of records, duplicates included.
+        unreadable: Those of them that were kept raw.
+        duplicate: Whether all of them were accepted before this request.
+        source: What identifies the request.
+    """
+
+    records: int
+    unreadable: int
+    duplicate: bool
+    source: IdentitySource
+
+
+def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
+    """Check that a sender may use a door.
+
+    Raises:
+        HttpRefusal: It may not.
+    """
+    if door not in sender.doors:
+        raise HttpRefusal(ErrorCode.FORBIDDEN, f"the principal may not use the door {door}")
+
+
+class DoorService:
+    """Accepts requests of clients that know no sequence numbers."""
+
+    def __init__(self, uploads: UploadService, store: ObjectStore, *, body_bytes_max: int) -> None:
+        """Bind the acceptance of this worker.
+
+        Args:
+            uploads: Accepts the frames.
+            store: The store that accepts, read after a conflict.
+            body_bytes_max: Largest body, compressed and decompressed.
+        """
+        self.uploads = uploads
+        self._store = store
+        self._body_bytes_max = body_bytes_max
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="door")
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
+        """Accept every record of an HTTP request.
+
+        Raises:
+            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
+        """
+        uploads = self.uploads
+        with uploads.running.upload():
+            now_s = uploads.clock.now_ns() // NS_PER_S
+            sender = authenticate_door(request, uploads.principals.current, now_s)
+            check_door_right(sender, wanted.door)
+            length_bytes = self._announced_bytes(request)
+            with uploads.budget.take(2 * length_bytes):  # the body, and the frames made of it
+                body = await self._read(request, length_bytes)
+                return await self._accept_body(body, sender, wanted)
+
+    async def accept_message(self, body: bytes, token: str, wanted: DoorRequest) -> DoorResult:
+        """Accept every record of a message that another protocol than HTTP has received.
+
+        Raises:
+            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
+        """
+        uploads = self.uploads
+        with uploads.running.upload():
+            now_s = uploads.clock.now_ns() // NS_PER_S
+            sender = uploads.principals.current.token_sender(token, now_s)
+            check_door_right(sender, wanted.door)
+            with uploads.budget.take(2 * len(body)):
+                return await self._accept_body(body, sender, wanted)
+
+    def count_accepted(self, door: DoorName, result: DoorResult) -> None:
+        """Count a request that was accepted."""
+        metrics = self.uploads.metrics
+        metrics.count(metrics.door_requests, door, "duplicate" if result.duplicate else "new")
+        metrics.door_records.labels(door).inc(result.records)
+        metrics.door_unreadable.labels(door).inc(result.unreadable)
+
+    def count_refused(self, door: DoorName, problem: Problem) -> None:
+        """Count a request that was refused, or not accepted yet."""
+        metrics = self.uploads.metrics
+        metrics.count(metrics.door_requests, door, problem.code.value)
+
+    async def _accept_body(
+        self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
+    ) -> DoorResult:
+        frames, unreadable = await self._make(body, sender, wanted)
+        duplicates = [await self._accept_frame(made, sender) for made in frames]
+        return DoorResult(
+            records=sum(made.envelope.count for made in frames),
+            unreadable=unreadable,
+            duplicate=bool(frames) and all(duplicates),
+            source=frames[0].source if frames else "none",
+        )
+
+    def _announced_bytes(self, request: web.Request) -> int:
+        """Return the length of the body; the largest allowed one where it is not announced."""
+        length_bytes = request.content_length
+        if length_bytes is None:
+            return self._body_bytes_max
+        if length_bytes > self._body_bytes_max:
+            raise TooLarge("Content-Length", length_bytes, self._body_bytes_max)
+        return length_bytes
+
+    async def _read(self, request: web.Request, length_bytes: int) -> bytes:
+        announced = request.content_length is not None
+        wanted_bytes = length_bytes if announced else length_bytes + 1
+        received = await self.uploads.frames.read_body(request, wanted_bytes)
+        if len(received.body) > self._body_bytes_max:
+            raise TooLarge("body", len(received.body), self._body_bytes_max)
+        return received.body
+
+    async def _make(
+        self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
+    ) -> tuple[list[MadeFrame], int]:
+        origin = RequestOrigin(
+            principal=sender.principal,
+            door=wanted.door,
+            key=wanted.key,
+            unique=self.uploads.ids.ulid().encode(),
+        )
+        make = partial(self._decode, body, wanted, origin, self.uploads.clock.now_ns())
+        if len(body) <= INLINE_BYTES_MAX:
+            return make()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+
+    def _decode(
+        self, body: bytes, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs
+    ) -> tuple[list[MadeFrame], int]:
+        plain = decompress(body, wanted.coding, bytes_max=self._body_bytes_max)
+        decoded = wanted.decode(plain, received_ns)
+        if origin.key and not all(records.timed for records in decoded):
+            named = wanted.decode(plain, UnixNs(0))  # the time of receipt differs in every retry
+        else:
+            named = decoded
+        frames = [
+            frame
+            for records, content in zip(decoded, named, strict=True)
+            for frame in make_frames(records, content_digest(content), origin)
+        ]
+        return frames, sum(records.unreadable for records in decoded)
+
+    async def _accept_frame(self, made: MadeFrame, sender: VerifiedSender) -> bool:
+        """Accept one frame; return whether its records were accepted before."""
+        accepted = None if made.reproducible else await self._accepted_frame(made)
+        if accepted is None:
+            result = await self._upload(made.frame, sender)
+            if isinstance(result, AcceptedResponse):
+                return result.duplicate
+            if result.code is not ErrorCode.IDENTITY_CONFLICT:
+                raise HttpRefusal(result.code, result.detail)
+            log.error("door_frames_differ", identity=made.envelope.identity, digest=made.digest)
+            accepted = await self._accepted_frame(made)
+        if accepted is None:
+            raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, "the accepted frame cannot be read")
+        again = await self._upload(accepted, sender)
+        if not isinstance(again, AcceptedResponse):
+            raise HttpRefusal(again.code, again.detail)
+        return True
+
+    async def _upload(self, frame: bytes, sender: VerifiedSender) -> AcceptedResponse | Problem:
+        envelope = decode_head(frame).envelope
+        upload = Upload(
+            frame=frame,
+            digest=digest_of(frame),
+            identity=envelope.identity,
+            envelope=envelope,
+            principal=sender.principal,
+            attempt_id=self.uploads.ids.ulid(),
+        )
+        return await self.uploads.accept_made(upload, UploadPhases(self.uploads.clock))
+
+    async def _accepted_frame(self, made: MadeFrame) -> bytes | None:
+        """Return the frame that owns the identity; None where nothing owns it.
+
+        It has the same records, because the identity follows from them. It is uploaded again in
+        place of the new frame, so that the acceptance journal of this gateway names it too.
+        """
+        key = accepted_key(made.envelope.identity)
+        found = await self._store.get(key)
+        if not isinstance(found, Found):
+            return None
+        blob = await self._store.get(blob_key(decode_accepted(key, found.body).digest))
+        return blob.body if isinstance(blob, Found) else None

@@ -1,0 +1,68 @@
+"""Retiring the idle lives of the lanes that this process owns."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.identity import Identity
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.discovery import DiscoveryStore
+from sluice_reconciler.lanes.new_batches import identity_of
+from sluice_reconciler.lanes.retirement import ShownPass
+from sluice_reconciler.lanes.worker import LaneWorkers
+from sluice_reconciler.verify import HoldRecords, list_hold_records
+from sluice_store.port import ObjectStore
+
+log = structlog.get_logger()
+
+RETIRE_INTERVAL_S = 600.0
+"""Time between two decisions whether lives are retired, seconds."""
+
+
+class LifeRetirement:
+    """Retires lives after each full pass that left no batch behind."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        workers: LaneWorkers,
+        holds: HoldRecords,
+        discovery: DiscoveryStore,
+        authority: Authority,
+    ) -> None:
+        self._store = store
+        self._holds = holds
+        self._workers = workers
+        self._discovery = discovery
+        self._quiet_s = authority.retry_horizon_s + authority.margin_s
+
+    async def run(self) -> int:
+        """Retire the idle lives of each owned lane in which they are many; return their number.
+
+        Raises:
+            OutcomeUnknown: The retries of a write are spent; the next owner resolves it.
+            StoreError: The store is unreachable or refused a request.
+        """
+        await self._discovery.read()
+        record, total = self._discovery.record, 0
+        if record.pass_began_unix_ns is None:
+            return 0
+        shown = ShownPass(began_ns=record.pass_began_unix_ns, queues=record.pass_queues)
+        for worker in self._workers:
+            retired = await worker.retire(shown, self._quiet_s, self._held)
+            if retired:
+                lane = worker.lane
+                log.info("lives_retired", queue=lane.queue, lane=lane.lane, lives=retired)
+            total += retired
+        return total
+
+    async def _held(self) -> Sequence[Identity] | None:
+        """Return every batch that is held back; None if a record of them cannot be read."""
+        damaged: set[ObjectKey] = set()
+        keys = [one.key async for one in list_hold_records(self._store, damaged)]
+        if damaged:
+            self._holds.damaged |= damaged
+            log.warning("hold_record_unreadable", key=min(damaged), records=len(damaged))
+            return None
+        return [who for key in keys if (who := identity_of(ObjectKey(key))) is not None]

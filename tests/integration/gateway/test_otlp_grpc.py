@@ -1,0 +1,101 @@
+"""OTLP over gRPC: the same acceptance, with the answers that exporters of gRPC know."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc import aio
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from support.door_client import TestSender, accepted_frames, otlp_logs, post
+from support.gateway import Running, TestKey, run, running
+
+from sluice_gateway.app import serving_grpc
+
+HOST = TestKey("host-1", ("host-1",))
+SHOP = TestSender("shop", ())
+OTHER = TestSender("other", (), doors=("json",))
+LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+BODY = otlp_logs("one", "two")
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path) -> AsyncIterator[tuple[Running, aio.Channel]]:
+    async with (
+        running(
+            tmp_path, HOST, SHOP, OTHER, doors=("otlp",), otlp_grpc_listen="127.0.0.1:0",
+            door_body_bytes_max=1_000_000,
+        ) as served,
+        serving_grpc(served.gateway) as port,
+        aio.insecure_channel(f"127.0.0.1:{port}", compression=grpc.Compression.Gzip) as channel,
+    ):  # fmt: skip
+        yield served, channel
+
+
+async def export(
+    channel: aio.Channel, body: bytes, token: str, method: str = LOGS
+) -> tuple[grpc.StatusCode, bytes]:
+    call = channel.unary_unary(method)
+    try:
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        return grpc.StatusCode.OK, await call(body, metadata=metadata)
+    except aio.AioRpcError as error:
+        return error.code(), (error.details() or "").encode()
+
+
+def test_a_retry_over_either_transport_is_a_duplicate(tmp_path: Path) -> None:
+    """gRPC and HTTP are two ways to one door: the records have one identity."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as (served, channel):
+            token = SHOP.token.token
+            for _ in range(2):
+                code, answer = await export(channel, BODY, token)
+                assert code is grpc.StatusCode.OK
+                assert ExportLogsServiceResponse.FromString(answer) == ExportLogsServiceResponse()
+            assert (await post(served, "/v1/logs", BODY, token)).status == 200
+            [frame] = await accepted_frames(served.store.inner)
+            assert frame.envelope.count == 2
+            counted = served.gateway.metrics.door_requests.labels("otlp", "duplicate")
+            assert counted._value.get() == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("body", "token", "method", "code"),
+    [
+        (BODY, "", LOGS, grpc.StatusCode.UNAUTHENTICATED),
+        (BODY, "slt_wrong", LOGS, grpc.StatusCode.UNAUTHENTICATED),
+        (BODY, OTHER.token.token, LOGS, grpc.StatusCode.PERMISSION_DENIED),
+        (b"\xff\xff", SHOP.token.token, LOGS, grpc.StatusCode.INVALID_ARGUMENT),
+        (bytes(2_000_000), SHOP.token.token, LOGS, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (BODY, SHOP.token.token, "/x.Y/Export", grpc.StatusCode.UNIMPLEMENTED),
+    ],
+    ids=["no-token", "wrong-token", "other-door", "unreadable", "too-large", "unknown-method"],
+)
+def test_refusals(
+    tmp_path: Path, body: bytes, token: str, method: str, code: grpc.StatusCode
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as (served, channel):
+            assert (await export(channel, body, token, method))[0] is code
+            assert await accepted_frames(served.store.inner) == []
+
+    run(main())
+
+
+def test_a_draining_gateway_is_unavailable(tmp_path: Path) -> None:
+    """Exporters retry UNAVAILABLE, perhaps through another gateway."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as (served, channel):
+            served.gateway.uploads.running.drain()
+            code, detail = await export(channel, BODY, SHOP.token.token)
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert b"stopping" in detail
+            await asyncio.sleep(0)
+
+    run(main())

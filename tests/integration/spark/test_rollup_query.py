@@ -1,0 +1,107 @@
+"""Series from the rollups of the real job: equal to those from samples, as long as both exist."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.query_lake import make_query, put_delete, run_query
+from support.spark_lake import T0_NS, Deployment, make_batch
+from support.spark_local import ingest_locally
+
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.request import Aggregate, Query, Series
+from sluice_query.result import QueryResult
+from sluice_spark import rollup
+from sluice_spark.compact import run_compact
+from sluice_spark.rollup import run_rollup
+from sluice_spark.settings import CompactSettings
+
+pytestmark = pytest.mark.spark
+
+MINUTE_NS = 60 * NS_PER_S
+HOUR_NS = 60 * MINUTE_NS
+
+
+def deliver(deployment: Deployment, minutes: range, at_ns: int = T0_NS) -> None:
+    """Deliver ten samples in each of some minutes, from two agents."""
+    deployment.deliver(
+        [
+            make_batch(minute * 60_000, 10, agent=f"h-{n}", kind="metrics", at_ns=at_ns)
+            for minute in minutes
+            for n in range(2)
+        ]
+    )
+    ingest_locally(deployment.url)
+
+
+def compared(deployment: Deployment, query: Query) -> QueryResult:
+    """Return a series, after every aggregate of it was compared with that of the samples."""
+    for aggregate in Aggregate:
+        series = Series(
+            metric="m.2", step_ns=MINUTE_NS, aggregate=aggregate, by_agent=aggregate == "sum"
+        )
+        result = run_query(deployment, replace(query, series=series))
+        control = run_query(deployment, replace(query, series=replace(series, raw=True)))
+        assert [(one.step_ns, one.agent_id) for one in result.points] == [
+            (one.step_ns, one.agent_id) for one in control.points
+        ]
+        assert [one.value for one in result.points] == pytest.approx(
+            [one.value for one in control.points]
+        )
+        assert result.summary.rollup_segments_read > 0
+    return result
+
+
+def test_a_series_from_the_rollups_of_the_job_equals_that_from_samples(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a run, with late samples, after a crash before the commit, with deletes, compacted."""
+    deployment = Deployment(tmp_path).init()
+    query = make_query(kind="metrics", from_ns=UnixNs(T0_NS + 1), to_ns=UnixNs(T0_NS + 2 * HOUR_NS))
+    deliver(deployment, range(0, 90, 6))
+    run_rollup(spark, deployment.url)
+    assert len(compared(deployment, query).points) == 15
+    deliver(deployment, range(3, 20, 6))
+    assert len(compared(deployment, query).points) == 18
+    commit = rollup._commit
+    monkeypatch.setattr(rollup, "_commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_rollup(spark, deployment.url)
+    monkeypatch.setattr(rollup, "_commit", commit)
+    compared(deployment, query)
+    put_delete(deployment, record("A", from_unix_ns=T0_NS + 5 * MINUTE_NS, agent_id="h-0"))
+    compared(deployment, query)
+    run_compact(spark, deployment.url, CompactSettings(open_partitions=True))
+    compared(deployment, query)
+    assert run_rollup(spark, deployment.url).covers == 2
+    compared(deployment, query)
+
+
+def record(letter: str, **conditions: Any) -> DeleteRecord:
+    return DeleteRecord(
+        delete_id="01" + letter * 24,
+        kind="metrics",
+        accepted_until_unix_ns=T0_NS + 86_400 * NS_PER_S,
+        **conditions,
+    )
+
+
+def test_a_series_outlives_the_retention_of_its_samples(spark: Any, tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deliver(deployment, range(0, 90, 6))
+    run_rollup(spark, deployment.url)
+    series = Series(metric="m.2", step_ns=MINUTE_NS, aggregate=Aggregate.COUNT)
+    query = make_query(
+        kind="metrics", from_ns=UnixNs(T0_NS), to_ns=UnixNs(T0_NS + 2 * HOUR_NS), series=series
+    )
+    everything = run_query(deployment, query).points
+    put_delete(deployment, record("A", to_unix_ns=T0_NS + 3 * HOUR_NS))
+    run_compact(spark, deployment.url, CompactSettings(open_partitions=True))
+    assert deployment.rows("metrics") == []
+    kept = run_query(deployment, query)
+    assert kept.points == everything
+    assert len(everything) == 15
+    assert kept.summary.rollups_only_before is not None
+    assert not kept.summary.partial

@@ -1,0 +1,164 @@
+"""Lives leave the lane state after the retry horizon, and no late batch is lost or doubled.
+
+The clock jumps by days. Old batches are announced again, new batches of retired lives arrive, and
+blobs appear late, while reconcilers crash before and after each write.
+
+`SLUICE_SIM_SEEDS=7,8` replays seeds 7 and 8.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from support.reconciler_world import Crash, simulate
+
+from sluice_protocol.identity import Identity
+from sluice_reconciler.lanes import new_batches as deciding
+from sluice_reconciler.lanes import owner as lane_owner
+from sluice_reconciler.lanes import part_log, retirement
+from sluice_reconciler.lanes import runs as lane_runs
+from sluice_reconciler.lanes.ledger import Ledger
+from sluice_reconciler.lanes.owner import LaneOwner
+from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
+from sluice_reconciler.lanes.retirement import ShownPass
+from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus, ListedBatch
+from sluice_reconciler.lanes.state import LaneRecord
+from sluice_reconciler.passes.boot_comparison import BootComparison
+
+SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
+BOOTS = 4
+
+
+@pytest.fixture(autouse=True)
+def retired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make parts small and every rewrite worth while; return the numbers of retired lives."""
+    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
+    monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
+    monkeypatch.setattr(lane_runs, "FAN_IN", 3)
+    monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
+    monkeypatch.setattr(retirement, "RETIRED_MIN", 1)
+    counted: list[int] = []
+    real = LaneOwner.retire
+
+    async def retire(self: LaneOwner, settled_s: int, unsettled: Iterable[Identity]) -> int:
+        counted.append(await real(self, settled_s, unsettled))
+        return counted[-1]
+
+    monkeypatch.setattr(LaneOwner, "retire", retire)
+    return counted
+
+
+def test_no_batch_is_lost_or_doubled_while_lives_are_retired(retired: list[int]) -> None:
+    for seed in SEEDS:
+        accepted, table, missing, lived = simulate(seed, boots=BOOTS, years=True)
+        assert sorted(table) == sorted(accepted), seed
+        assert missing == [], seed
+        assert lived > 2
+    assert sum(retired) > len(SEEDS)
+
+
+def _finds(seeds: range) -> bool:
+    for seed in seeds:
+        try:
+            accepted, table, missing, _ = simulate(seed, boots=BOOTS, years=True)
+        except (Exception, Crash):
+            return True
+        if sorted(table) != sorted(accepted) or missing:
+            return True
+    return False
+
+
+def _ahead(record: LaneRecord, shown: ShownPass, quiet_s: int) -> int | None:
+    """The settled time is later than the pass."""
+    settled_s = retirement.settled_time_s(record, shown, quiet_s)
+    return None if settled_s is None else settled_s + 20 * 86_400
+
+
+def _without_held_batches() -> Any:
+    real = LaneOwner.retire
+
+    async def retire(self: LaneOwner, settled_s: int, unsettled: Iterable[Identity]) -> int:
+        del unsettled
+        return await real(self, settled_s, [])
+
+    return retire
+
+
+def _in_every_merge(
+    parts: Sequence[LanePart], lives_max: int, *, now_s: int, retired_before_s: int = 0
+) -> Iterator[LanePart]:
+    """Idle lives are left out when only the newest runs are merged, too."""
+    idle_s = retired_before_s or now_s - 8 * 86_400
+    return merge_parts(parts, lives_max, now_s=now_s, retired_before_s=idle_s)
+
+
+def _without_settled_time() -> Any:
+    real = LaneOwner._swap_in
+
+    async def swap_in(self: LaneOwner, record: LaneRecord) -> None:
+        old = self._stored.record
+        await real(self, lane_owner.replace(record, settled_s=old.settled_s))
+
+    return swap_in
+
+
+def _restores_nothing(
+    listed: Iterable[ListedBatch], settled_s: int, unsettled: Collection[tuple[int, int]]
+) -> BootRanges:
+    del listed, settled_s, unsettled
+    return BootRanges()
+
+
+def _restores_all(
+    listed: Iterable[ListedBatch], settled_s: int, unsettled: Collection[tuple[int, int]]
+) -> BootRanges:
+    """Every listed batch counts as enqueued."""
+    del settled_s
+    return retirement.restore_ranges(listed, 2**40, unsettled)
+
+
+def _is_new(self: Ledger, who: Identity) -> EnqueueStatus:
+    boot = self.boot(who.agent_id, who.boot_id)
+    return EnqueueStatus.NEW if boot is None else boot.status(who.seq_start, who.seq_end)
+
+
+def _unlogged() -> Any:
+    """A restored life is kept in memory only."""
+    real = Ledger.restore
+
+    def restore(self: Ledger, life: Life, ranges: BootRanges) -> None:
+        before = self._unlogged
+        real(self, life, ranges)
+        self._unlogged = before
+
+    return restore
+
+
+def _all_settled(self: BootComparison, who: Identity, appeared_ns: int) -> bool:
+    """The full pass takes every batch of a retired life for an enqueued one."""
+    return not self.retired_before_s and _real_is_new(self, who, appeared_ns)
+
+
+_real_is_new = BootComparison.is_new
+
+PLANTED = [
+    ("settled time ahead of the pass", lane_owner, "settled_time_s", lambda: _ahead),
+    ("held batches forgotten", LaneOwner, "retire", _without_held_batches),
+    ("lives retired in a partial merge", part_log, "merge_parts", lambda: _in_every_merge),
+    ("settled time not stored", LaneOwner, "_swap_in", _without_settled_time),
+    ("retired life restored empty", deciding, "restore_ranges", lambda: _restores_nothing),
+    ("late batch restored as enqueued", deciding, "restore_ranges", lambda: _restores_all),
+    ("retired life taken for a new one", Ledger, "status", lambda: _is_new),
+    ("restored life not stored", Ledger, "restore", _unlogged),
+    ("full pass skips retired lives", BootComparison, "is_new", lambda: _all_settled),
+]
+
+
+@pytest.mark.parametrize(("bug", "place", "name", "make"), PLANTED, ids=[one[0] for one in PLANTED])
+def test_planted_bugs_are_found(
+    bug: str, place: object, name: str, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del bug
+    monkeypatch.setattr(place, name, make())
+    assert _finds(range(30))

@@ -1,0 +1,175 @@
+"""Real gateways behind a TCP balancer, for clients that know one address, with faults on the way.
+
+The balancer connects to any gateway that accepts, as the load balancers that users run. It can also
+lose responses: the request reaches a gateway, and the client sees a closed connection.
+"""
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.door_client import TestSender, accepted_frames
+from support.gateway import GatewayProcess, gateways, start_gateway
+
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.frame import Frame
+from sluice_protocol.request_identity import DoorName
+from sluice_store.url import open_store
+
+CHUNK_BYTES = 64 * 1024
+
+
+@dataclass
+class Balancer:
+    """Forwards connections to live ports, in a thread with an event loop.
+
+    Attributes:
+        ports: The ports of the gateways; changed while clients are connected.
+        lost_responses: How many of the next responses are lost.
+        port: The port that clients connect to.
+    """
+
+    ports: list[int]
+    lost_responses: int = 0
+    port: int = 0
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+
+    async def serve(self, started: threading.Event, stop: asyncio.Event) -> None:
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        started.set()
+        await stop.wait()
+        server.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for port in self.rng.sample(self.ports, len(self.ports)):
+            with suppress(OSError):
+                behind, ahead = await asyncio.open_connection("127.0.0.1", port)
+                break
+        else:
+            writer.close()
+            return
+        pipes = [
+            asyncio.create_task(self._copy(reader, ahead)),
+            asyncio.create_task(self._copy(behind, writer, responses=True)),
+        ]
+        await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+        for pipe in pipes:
+            pipe.cancel()
+        for end in (ahead, writer):
+            end.close()
+
+    async def _copy(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, *, responses: bool = False
+    ) -> None:
+        with suppress(OSError):
+            while chunk := await source.read(CHUNK_BYTES):
+                if responses and self.lost_responses:
+                    self.lost_responses -= 1
+                    return
+                to.write(chunk)
+                await to.drain()
+
+
+@contextmanager
+def balancing(ports: list[int]) -> Iterator[Balancer]:
+    """Run a balancer in a thread until the block ends."""
+    balancer, started = Balancer(ports), threading.Event()
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    def run() -> None:
+        loop.run_until_complete(balancer.serve(started, stop))
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield balancer
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+
+
+@dataclass
+class Fleet:
+    """Gateways over one store, and the address that clients use.
+
+    Attributes:
+        folder: The folder of the store and the principals file.
+        sender: The principal of the clients.
+        gateways: The running processes.
+        balancer: In front of them.
+    """
+
+    folder: Path
+    sender: TestSender
+    flags: tuple[str, ...]
+    gateways: list[GatewayProcess]
+    balancer: Balancer
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.balancer.port}"
+
+    @property
+    def token(self) -> str:
+        return self.sender.token.token
+
+    @property
+    def store_url(self) -> str:
+        return f"file://{self.folder}/store"
+
+    def kill(self) -> None:
+        """Kill a gateway; the balancer keeps its port, as a real one does for a while."""
+        self.gateways.pop(0).kill()
+
+    def start(self) -> None:
+        """Start a gateway more."""
+        principals = self.folder / "principals.toml"
+        self.gateways.append(start_gateway(self.folder, self.store_url, principals, *self.flags))
+        self.balancer.ports.append(self.gateways[-1].port)
+
+    def frames(self) -> list[Frame]:
+        """Return every accepted frame."""
+
+        async def read() -> list[Frame]:
+            async with open_store(self.store_url) as store:
+                return await accepted_frames(store)
+
+        return asyncio.run(read())
+
+    def bodies(self) -> list[str]:
+        """Return the body of every accepted log record, sorted; a duplicate appears twice."""
+        found: list[str] = []
+        for frame in self.frames():
+            if isinstance(frame.columns, LogColumns):
+                found += [body.decode() for body in frame.columns.body.slices()]
+        return sorted(found)
+
+
+@contextmanager
+def fleet(
+    folder: Path, *doors: DoorName, count: int = 2, flags: tuple[str, ...] = ()
+) -> Iterator[Fleet]:
+    """Start gateways with open doors, and a balancer in front of them."""
+    sender = TestSender("shop", (), doors=doors)
+    options = (*(part for door in doors for part in ("--doors", door)), *flags)
+    with (
+        gateways(folder, sender, count=count, flags=options) as started,
+        balancing([one.port for one in started]) as balancer,
+    ):
+        found = Fleet(folder, sender, options, started, balancer)
+        try:
+            yield found
+        finally:
+            for one in found.gateways:
+                if one.process.poll() is None:
+                    one.kill()

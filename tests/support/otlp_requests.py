@@ -1,0 +1,275 @@
+"""Random OTLP requests, their JSON encoding, and damage to encoded bytes."""
+
+import base64
+import json
+import random
+from collections.abc import Iterator
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.common.v1 import common_pb2 as common
+from opentelemetry.proto.logs.v1 import logs_pb2 as logs
+from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
+from opentelemetry.proto.resource.v1 import resource_pb2 as resource
+
+KEYS = st.sampled_from(
+    ["", "a", "b", "c", "trace_id", "otel.scope.name", "le", "duplicate.a", "resource.a", "ü"]
+)
+TEXTS = st.sampled_from(["", "x", "true", "0", "héllo", "日本", "a,b", '"quoted"', "\0"])
+TIMES = st.sampled_from([0, 1, 1_763_769_600_123_456_789, 2**63 - 1, 2**63, 2**64 - 1])
+COUNTS = st.sampled_from([0, 1, 3, 2**32 - 1])
+DOUBLES = st.sampled_from([0.0, -0.0, 1.0, 1.5, 1e300, 1e22, float("inf"), float("nan"), 5e-324])
+IDS = st.sampled_from([b"", b"\0" * 16, bytes(range(16)), b"\xff"])
+INTEGERS = st.sampled_from([0, -1, 2**63 - 1, -(2**63)])
+
+
+def any_values() -> st.SearchStrategy[common.AnyValue]:
+    return st.recursive(
+        st.builds(common.AnyValue)
+        | st.builds(common.AnyValue, string_value=TEXTS)
+        | st.builds(common.AnyValue, bool_value=st.booleans())
+        | st.builds(common.AnyValue, int_value=INTEGERS)
+        | st.builds(common.AnyValue, double_value=DOUBLES)
+        | st.builds(common.AnyValue, bytes_value=st.binary(max_size=4)),
+        lambda inner: (
+            st.builds(
+                lambda values: common.AnyValue(array_value=common.ArrayValue(values=values)),
+                st.lists(inner, max_size=3),
+            )
+            | st.builds(
+                lambda keys, values: common.AnyValue(
+                    kvlist_value=common.KeyValueList(
+                        values=[
+                            common.KeyValue(key=key, value=value)
+                            for key, value in zip(keys, values, strict=False)
+                        ]
+                    )
+                ),
+                st.lists(KEYS, max_size=3),
+                st.lists(inner, max_size=3),
+            )
+        ),
+        max_leaves=5,
+    )
+
+
+PAIRS = st.lists(
+    st.builds(common.KeyValue, key=KEYS, value=any_values()) | st.builds(common.KeyValue, key=KEYS),
+    max_size=4,
+)
+SCOPES = st.builds(
+    common.InstrumentationScope,
+    name=TEXTS,
+    version=TEXTS,
+    attributes=PAIRS,
+    dropped_attributes_count=COUNTS,
+)
+RESOURCES = st.builds(
+    resource.Resource,
+    attributes=PAIRS,
+    dropped_attributes_count=COUNTS,
+    entity_refs=st.lists(
+        st.builds(common.EntityRef, type=TEXTS, id_keys=st.lists(TEXTS, max_size=2)), max_size=1
+    ),
+)
+LOGS = st.builds(
+    logs.LogRecord,
+    time_unix_nano=TIMES,
+    observed_time_unix_nano=TIMES,
+    severity_number=st.integers(-1, 26),
+    severity_text=TEXTS,
+    body=any_values(),
+    attributes=PAIRS,
+    dropped_attributes_count=COUNTS,
+    flags=COUNTS,
+    trace_id=IDS,
+    span_id=IDS,
+    event_name=TEXTS,
+)
+LOG_REQUESTS = st.builds(
+    ExportLogsServiceRequest,
+    resource_logs=st.lists(
+        st.builds(
+            logs.ResourceLogs,
+            resource=RESOURCES,
+            schema_url=TEXTS,
+            scope_logs=st.lists(
+                st.builds(
+                    logs.ScopeLogs,
+                    scope=SCOPES,
+                    schema_url=TEXTS,
+                    log_records=st.lists(LOGS, max_size=4),
+                ),
+                max_size=2,
+            ),
+        ),
+        max_size=3,
+    ),
+)
+EXEMPLARS = st.lists(
+    st.builds(
+        metrics.Exemplar,
+        filtered_attributes=PAIRS,
+        time_unix_nano=TIMES,
+        as_double=DOUBLES,
+        trace_id=IDS,
+        span_id=IDS,
+    ),
+    max_size=1,
+)
+_POINT = {
+    "attributes": PAIRS,
+    "start_time_unix_nano": TIMES,
+    "time_unix_nano": TIMES,
+    "flags": st.sampled_from([0, 1, 2, 3]),
+}
+NUMBER_POINTS = st.lists(
+    st.builds(metrics.NumberDataPoint, as_double=DOUBLES, exemplars=EXEMPLARS, **_POINT)
+    | st.builds(metrics.NumberDataPoint, as_int=INTEGERS, **_POINT)
+    | st.builds(metrics.NumberDataPoint, **_POINT),
+    max_size=3,
+)
+_HISTOGRAM = {"count": COUNTS, "sum": DOUBLES, "min": DOUBLES, "max": DOUBLES, **_POINT}
+HISTOGRAM_POINTS = st.lists(
+    st.builds(
+        metrics.HistogramDataPoint,
+        bucket_counts=st.lists(COUNTS, max_size=3),
+        explicit_bounds=st.lists(DOUBLES, max_size=2),
+        exemplars=EXEMPLARS,
+        **_HISTOGRAM,
+    )
+    | st.builds(metrics.HistogramDataPoint, **_POINT),
+    max_size=3,
+)
+_BUCKETS = st.builds(
+    metrics.ExponentialHistogramDataPoint.Buckets,
+    offset=st.sampled_from([0, -3, 5, 2**31 - 1, -(2**31)]),
+    bucket_counts=st.lists(COUNTS, max_size=4),
+)
+EXPONENTIAL_POINTS = st.lists(
+    st.builds(
+        metrics.ExponentialHistogramDataPoint,
+        scale=st.sampled_from([0, 3, -3, 20, 1000]),
+        zero_count=COUNTS,
+        zero_threshold=DOUBLES,
+        positive=_BUCKETS,
+        negative=_BUCKETS,
+        **_HISTOGRAM,
+    ),
+    max_size=2,
+)
+SUMMARY_POINTS = st.lists(
+    st.builds(
+        metrics.SummaryDataPoint,
+        count=COUNTS,
+        sum=DOUBLES,
+        quantile_values=st.lists(
+            st.builds(metrics.SummaryDataPoint.ValueAtQuantile, quantile=DOUBLES, value=DOUBLES),
+            max_size=2,
+        ),
+        **_POINT,
+    ),
+    max_size=2,
+)
+_TEMPORALITY = st.sampled_from([0, 1, 2, 7])
+_METRIC = {"name": TEXTS, "description": TEXTS, "unit": TEXTS, "metadata": PAIRS}
+METRICS = (
+    st.builds(metrics.Metric, **_METRIC)
+    | st.builds(
+        metrics.Metric, gauge=st.builds(metrics.Gauge, data_points=NUMBER_POINTS), **_METRIC
+    )
+    | st.builds(
+        metrics.Metric,
+        sum=st.builds(
+            metrics.Sum,
+            data_points=NUMBER_POINTS,
+            aggregation_temporality=_TEMPORALITY,
+            is_monotonic=st.booleans(),
+        ),
+        **_METRIC,
+    )
+    | st.builds(
+        metrics.Metric,
+        histogram=st.builds(
+            metrics.Histogram, data_points=HISTOGRAM_POINTS, aggregation_temporality=_TEMPORALITY
+        ),
+        **_METRIC,
+    )
+    | st.builds(
+        metrics.Metric,
+        exponential_histogram=st.builds(
+            metrics.ExponentialHistogram,
+            data_points=EXPONENTIAL_POINTS,
+            aggregation_temporality=_TEMPORALITY,
+        ),
+        **_METRIC,
+    )
+    | st.builds(
+        metrics.Metric, summary=st.builds(metrics.Summary, data_points=SUMMARY_POINTS), **_METRIC
+    )
+)
+METRIC_REQUESTS = st.builds(
+    ExportMetricsServiceRequest,
+    resource_metrics=st.lists(
+        st.builds(
+            metrics.ResourceMetrics,
+            resource=RESOURCES,
+            schema_url=TEXTS,
+            scope_metrics=st.lists(
+                st.builds(
+                    metrics.ScopeMetrics,
+                    scope=SCOPES,
+                    schema_url=TEXTS,
+                    metrics=st.lists(METRICS, max_size=3),
+                ),
+                max_size=2,
+            ),
+        ),
+        max_size=2,
+    ),
+)
+
+
+def otlp_json(request: Message) -> bytes:
+    """Encode a request in OTLP's JSON, in which ids are hexadecimal."""
+    plain = json.loads(json_format.MessageToJson(request))
+    return json.dumps(_hexadecimal(plain), ensure_ascii=False).encode()
+
+
+def _hexadecimal(plain: object) -> object:
+    if isinstance(plain, list):
+        return [_hexadecimal(one) for one in plain]
+    if not isinstance(plain, dict):
+        return plain
+    return {
+        key: base64.b64decode(value).hex() if key in ("traceId", "spanId") else _hexadecimal(value)
+        for key, value in plain.items()
+    }
+
+
+def damaged(rng: random.Random, good: list[bytes], count: int) -> Iterator[bytes]:
+    """Yield `count` bodies, each a valid one with one to four changes."""
+    for _ in range(count):
+        out = bytearray(rng.choice(good))
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(out) + 1)
+            match rng.randrange(6):
+                case 0 if at < len(out):
+                    out[at] ^= 1 << rng.randrange(8)
+                case 1:
+                    out[at : at + 1] = bytes((rng.randrange(256),))
+                case 2:
+                    out[at:at] = rng.randbytes(rng.randint(1, 3))
+                case 3:
+                    del out[at : at + rng.randint(1, 4)]
+                case 4:
+                    other = rng.randrange(len(out) + 1)
+                    out[at:at] = out[other : other + rng.randint(1, 30)]
+                case _:
+                    del out[at:]
+        yield bytes(out)

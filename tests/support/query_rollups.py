@@ -1,0 +1,298 @@
+"""A world of samples, deletes and rollups, with the rules of the rollup job in plain Python."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import METRICS, ROLLUPS
+from sluice_protocol.active_deletes import is_retention, retention_cut_ns, rollup_deletes
+from sluice_protocol.keys import lane_of
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_query.request import Query, Series
+from sluice_query.rollup_plan import (
+    HOUR_NS,
+    MINUTE_NS,
+    RollupCoverage,
+    RollupPlan,
+    plan_rollups,
+)
+from sluice_query.search import applying_deletes
+from sluice_query.series_sql import SampleSource, SeriesSources, series_sql
+
+LANES = 2
+SIZES = {"1m": MINUTE_NS, "1h": HOUR_NS}
+Row = dict[str, Any]
+Figures = list[tuple[int, str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One sample, with the queue sequence of its batch."""
+
+    agent: str
+    seq: int
+    ts_ns: int
+    value: float
+    sequence: int
+    accepted_ns: int
+    name: str = "cpu"
+    attributes: tuple[tuple[str, str], ...] = ()
+    resource: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def lane(self) -> int:
+        return lane_of(self.agent, LANES)
+
+
+def is_deleted(record: DeleteRecord, one: Sample) -> bool:
+    pairs = {*one.attributes, *one.resource}
+    return (
+        one.accepted_ns <= record.accepted_until_unix_ns
+        and (record.from_unix_ns is None or one.ts_ns >= record.from_unix_ns)
+        and (record.to_unix_ns is None or one.ts_ns < record.to_unix_ns)
+        and record.agent_id in (None, one.agent)
+        and record.contains in (None, one.name)
+        and pairs.issuperset(record.attributes.items())
+    )
+
+
+def aggregate(samples: Iterable[Sample], cover: int) -> list[Row]:
+    """Return the rows of `rollups` for samples, without sketches."""
+    groups: dict[tuple[Any, ...], list[Sample]] = defaultdict(list)
+    for one in samples:
+        for window, size in SIZES.items():
+            if not math.isnan(one.value):
+                start = one.ts_ns // size * size
+                groups[window, start, one.name, one.agent, one.attributes].append(one)
+    return [_row(key, found, cover) for key, found in groups.items()]
+
+
+def _row(key: tuple[Any, ...], found: Sequence[Sample], cover: int) -> Row:
+    window, start, name, agent, attributes = key
+    values = [one.value for one in found]
+    last = max(found, key=lambda one: (one.ts_ns, one.value))
+    return {
+        "window": window,
+        "window_start": _stamp(start),
+        "name": name,
+        "agent_id": agent,
+        "attributes": list(attributes),
+        "count": len(found),
+        "sum": sum(values),
+        "min": min(values),
+        "max": max(values),
+        "last": last.value,
+        "last_ts_ns": last.ts_ns,
+        "sketch": b"",
+        "cover": cover,
+        "start_ns": start,
+    }
+
+
+def _stamp(at_ns: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_ns // 1000)
+
+
+@dataclass(kw_only=True)
+class RollupJob:
+    """The rollup job: source ranges, revisions by deletes, and what retention prevents."""
+
+    rows: list[Row] = field(default_factory=list)
+    number: int = 0
+    through: dict[int, int] = field(default_factory=dict)
+    deletes: frozenset[str] = frozenset()
+
+    def run(
+        self, samples: Sequence[Sample], ends: Mapping[int, int], deletes: Sequence[DeleteRecord]
+    ) -> None:
+        """Add one source range that ends at `ends`, from the samples of the table."""
+        applied = rollup_deletes(deletes)
+        new = [one for one in applied if one.delete_id not in self.deletes] if self.number else []
+        before, self.through = self.through, {**self.through, **ends}
+        self.number += 1
+        self.deletes = self.deletes.union(one.delete_id for one in applied)
+        left = [one for one in samples if not any(is_deleted(record, one) for record in applied)]
+        left = [one for one in left if one.sequence <= self.through.get(one.lane, 0)]
+        fresh = {one for one in left if one.sequence > before.get(one.lane, 0)}
+        cut_ns = retention_cut_ns(deletes)
+        touched = {_unit(row) for row in self.rows if any(_touches(one, row) for one in new)}
+        intact = {unit for unit in touched if cut_ns is None or unit[2] * HOUR_NS >= cut_ns}
+        kept = [
+            row
+            for row in self.rows
+            if _unit(row) not in touched
+            or (_unit(row) not in intact and not any(_covers(one, row) for one in new))
+        ]
+        added = [row for row in aggregate(left, self.number) if _unit(row) in intact]
+        added += [row for row in aggregate(fresh, self.number) if _unit(row) not in intact]
+        self.rows = [*kept, *added]
+
+    @property
+    def coverage(self) -> RollupCoverage:
+        return RollupCoverage(through=self.through, deletes=self.deletes)
+
+
+def _unit(row: Row) -> tuple[str, str, int]:
+    return row["window"], row["name"], row["start_ns"] // HOUR_NS
+
+
+def _of_series(record: DeleteRecord, row: Row) -> bool:
+    return record.agent_id in (None, row["agent_id"]) and record.contains in (None, row["name"])
+
+
+def _touches(record: DeleteRecord, row: Row) -> bool:
+    start = row["start_ns"]
+    return (
+        _of_series(record, row)
+        and (record.from_unix_ns is None or start + SIZES[row["window"]] > record.from_unix_ns)
+        and (record.to_unix_ns is None or start < record.to_unix_ns)
+    )
+
+
+def _covers(record: DeleteRecord, row: Row) -> bool:
+    start = row["start_ns"]
+    return (
+        _of_series(record, row)
+        and (record.from_unix_ns is None or start >= record.from_unix_ns)
+        and (record.to_unix_ns is None or start + SIZES[row["window"]] <= record.to_unix_ns)
+        and record.attributes.items() <= dict(row["attributes"]).items()
+    )
+
+
+def samples_table(samples: Sequence[Sample]) -> pa.Table:
+    """Return samples as rows of `metrics`."""
+    schema = arrow_schema(METRICS, partition=False)
+    rows = [
+        {
+            "agent_id": one.agent,
+            "boot_id": "b1",
+            "seq": one.seq,
+            "ts_ns": one.ts_ns,
+            "ts": _stamp(one.ts_ns),
+            "accepted_at": _stamp(one.accepted_ns),
+            "queue_sequence": one.sequence,
+            "name": one.name,
+            "value": one.value,
+            "type": 0,
+            "attributes": list(one.attributes),
+            "resource": list(one.resource),
+        }
+        for one in samples
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def rollups_table(rows: Sequence[Row]) -> pa.Table:
+    """Return rows as rows of `rollups`."""
+    schema = arrow_schema(ROLLUPS, partition=False)
+    plain = [{name: row[name] for name in schema.names} for row in rows]
+    return pa.Table.from_pylist(plain, schema=schema)
+
+
+@dataclass(kw_only=True)
+class RollupWorld:
+    """Samples on their way from the queue into the lake and into rollups."""
+
+    now_ns: int
+    pending: list[Sample] = field(default_factory=list)
+    lake: list[Sample] = field(default_factory=list)
+    deletes: list[DeleteRecord] = field(default_factory=list)
+    job: RollupJob = field(default_factory=RollupJob)
+    ingested: dict[int, int] = field(default_factory=dict)
+    _sequences: dict[int, int] = field(default_factory=dict)
+    _seq: int = 0
+
+    def accept(self, samples: Sequence[Sample]) -> None:
+        """Accept and enqueue one batch of one agent."""
+        self.now_ns += 1000
+        lane = samples[0].lane
+        self._sequences[lane] = self._sequences.get(lane, 0) + 1
+        for one in samples:
+            self._seq += 1
+            self.pending.append(
+                replace(
+                    one,
+                    seq=self._seq,
+                    sequence=self._sequences[lane],
+                    accepted_ns=self.now_ns,
+                )
+            )
+
+    def ingest(self) -> None:
+        """Write everything that is pending into the lake."""
+        self.lake += self.pending
+        self.pending = []
+        self.ingested = dict(self._sequences)
+
+    def delete(self, **conditions: Any) -> None:
+        """Delete what is accepted by now."""
+        self.now_ns += 1000
+        number = len(self.deletes)
+        self.deletes.append(
+            DeleteRecord(
+                delete_id=f"01{number:024d}",
+                kind="metrics",
+                accepted_until_unix_ns=self.now_ns,
+                **conditions,
+            )
+        )
+
+    def compact(self) -> None:
+        """Remove deleted samples from the lake."""
+        self.lake = [
+            one for one in self.lake if not any(is_deleted(record, one) for record in self.deletes)
+        ]
+
+    def roll_up(self) -> None:
+        """Run the rollup job once."""
+        self.job.run(self.lake, self.ingested, self.deletes)
+
+    def plan(self, query: Query, series: Series) -> RollupPlan | None:
+        """Return the plan of a query."""
+        coverage = self.job.coverage
+        return plan_rollups(query, series, coverage, lanes=LANES, deletes=self.deletes)
+
+    def answer(
+        self,
+        query: Query,
+        series: Series,
+        plan: RollupPlan | None,
+        spoil: Callable[[SeriesSources], SeriesSources] = lambda sources: sources,
+    ) -> Figures:
+        """Return the points of a series, with rollups if there is a plan."""
+        if plan is not None:
+            span = plan.span
+            query = replace(query, from_ns=span.from_ns, to_ns=span.to_ns)
+        pending = [SampleSource(name="pending")]
+        lake = [SampleSource(name="lake")]
+        if plan is not None:
+            windows = tuple(plan.windows)
+            lake = [
+                SampleSource(name="lake", spans=plan.samples),
+                SampleSource(name="lake", spans=windows, later_than=plan.through),
+            ]
+        sources = SeriesSources(
+            samples=(*lake, *pending),
+            deletes=applying_deletes(self.deletes, query),
+            minutes="rows" if plan is not None else None,
+            hours="rows" if plan is not None else None,
+            plan=plan,
+        )
+        statement = series_sql(query, series, spoil(sources))
+        with duckdb.connect(":memory:") as connection:
+            connection.register("lake", samples_table(self.lake))
+            connection.register("pending", samples_table(self.pending))
+            connection.register("rows", rollups_table(self.job.rows))
+            return connection.execute(statement.text, list(statement.values)).fetchall()
+
+
+def retained(deletes: Sequence[DeleteRecord]) -> list[DeleteRecord]:
+    """Return the deletes without retention."""
+    return [one for one in deletes if not is_retention(one)]

@@ -1,0 +1,126 @@
+"""Audits and garbage collection as tasks: with one key, or with separate processes."""
+
+import asyncio
+import base64
+from pathlib import Path
+
+import pytest
+from support.gc_store import VersionedStore
+from support.gc_world import HORIZON_S, GcWorld, memory_world
+
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.signing_keys import make_key_file
+from sluice_maintain.jobs import StoreJobs, classify_error
+from sluice_maintain.lease_rules import RunResult
+from sluice_maintain.settings import AuditPolicy, GcPolicy, MaintainSettings
+from sluice_maintain.tasks import TaskName
+from sluice_protocol.keys import ACCEPTED_BY_BLOB, AUDIT, GC_EVIDENCE, GC_PLANS
+from sluice_protocol.maintenance import RunOutcome
+from sluice_protocol.system_clock import SystemIds
+
+
+async def run(world: GcWorld, task: TaskName, **policies: AuditPolicy | GcPolicy) -> RunResult:
+    jobs = StoreJobs(world.store, world.clock, SystemIds())
+    return await jobs.run(task, MaintainSettings(**policies))  # type: ignore[arg-type]
+
+
+def folders(store: VersionedStore, prefix: str) -> set[str]:
+    """Return the names of the folders under a prefix that have objects."""
+    found = [str(key) for key, versions in store.versions.items() if versions]
+    return {key[len(prefix) :].partition("/")[0] for key in found if key.startswith(prefix)}
+
+
+@pytest.mark.parametrize(("prune", "kept"), [(True, 2), (False, 4)])
+def test_an_audit_removes_evidence_that_is_not_kept(tmp_path: Path, prune: bool, kept: int) -> None:
+    async def main() -> None:
+        policy = AuditPolicy(key_file=tmp_path / "k.pem", shards=4, prune_evidence=prune)
+        async with memory_world() as (world, store):
+            for number in range(4):
+                await world.accept(10 * number)
+                world.clock.pass_s(2)
+                await run(world, TaskName.AUDIT, audit=policy)
+            assert len(folders(store, GC_EVIDENCE)) == kept
+            assert folders(store, GC_PLANS) == set()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("repair", [True, False])
+@pytest.mark.parametrize("task", [TaskName.AUDIT, TaskName.GC])
+def test_missing_references_are_repaired_if_set(
+    tmp_path: Path, task: TaskName, repair: bool
+) -> None:
+    async def main() -> None:
+        key_file = tmp_path / "k.pem"
+        async with memory_world() as (world, store):
+            await world.accept(0, indexed=False)
+            world.clock.pass_s(2)
+            await run(
+                world,
+                task,
+                audit=AuditPolicy(key_file=key_file, shards=4, repair_references=repair),
+                gc=GcPolicy(key_file=key_file, shards=4, repair_references=repair),
+            )
+            assert bool(folders(store, ACCEPTED_BY_BLOB)) is repair
+            assert folders(store, AUDIT)
+
+    asyncio.run(main())
+
+
+def test_one_process_certifies_and_plans_and_another_deletes(tmp_path: Path) -> None:
+    """The process that deletes has the public key only, and writes no certificate."""
+
+    async def main() -> None:
+        public = make_key_file(tmp_path / "k.pem")
+        audit = AuditPolicy(key_file=tmp_path / "k.pem", shards=4, plan=True, max_delete_ratio=0.9)
+        gc = GcPolicy(
+            key_file=tmp_path / "none.pem",
+            trusted_keys=(_base64(public.public_bytes_raw()),),
+            execute_only=True,
+            grace_s=60.0,
+            audit_age_s_max=600.0,
+        )
+        async with memory_world() as (world, store):
+            kept, orphan = await world.accept(0), await world.orphan(50)
+            for number in range(2):
+                await world.accept(100 + number * 10)
+            world.clock.pass_s(HORIZON_S + 10)
+            assert (await run(world, TaskName.GC, gc=gc)).outcome is RunOutcome.DONE
+            planned = await run(world, TaskName.AUDIT, audit=audit)
+            assert planned.figures["plans_made"] == 1
+            assert (await run(world, TaskName.GC, gc=gc)).outcome is RunOutcome.DONE
+            assert await world.has(orphan)  # the grace period is not over
+            chain = folders(store, AUDIT)
+            world.clock.pass_s(61)
+            done = await run(world, TaskName.GC, gc=gc)
+            assert (done.outcome, done.figures["deleted"]) == (RunOutcome.DONE, 1)
+            assert not await world.has(orphan)
+            assert await world.has(kept)
+            assert folders(store, AUDIT) == chain
+
+    asyncio.run(main())
+
+
+def test_a_plan_is_not_executed_without_a_recent_audit(tmp_path: Path) -> None:
+    async def main() -> None:
+        key_file = tmp_path / "k.pem"
+        audit = AuditPolicy(key_file=key_file, shards=4, plan=True, max_delete_ratio=0.9)
+        gc = GcPolicy(key_file=key_file, execute_only=True, grace_s=60, audit_age_s_max=600)
+        async with memory_world() as (world, _):
+            await world.accept(0)
+            await world.accept(10)
+            orphan = await world.orphan(50)
+            world.clock.pass_s(HORIZON_S + 10)
+            await run(world, TaskName.AUDIT, audit=audit)
+            world.clock.pass_s(601)
+            with pytest.raises(GcRefused, match="run an audit") as refused:
+                await run(world, TaskName.GC, gc=gc)
+            assert refused.value.rule is RefusalRule.NO_CERTIFICATE
+            assert classify_error(refused.value) is RunOutcome.REFUSED
+            assert await world.has(orphan)
+
+    asyncio.run(main())
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()

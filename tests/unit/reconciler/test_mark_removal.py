@@ -1,0 +1,176 @@
+"""High-water marks are removed when they show nothing, and never when they show lost records."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import StoreDenied
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import high_water_key
+from sluice_protocol.manifests import HighWaterMark, encode_record
+from sluice_protocol.outcomes import DeleteOutcome, HeadOutcome, ObjectInfo
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, ObjectVersion, UnixNs
+from sluice_queue.lane import Runtime
+from sluice_reconciler import mark_removal
+from sluice_reconciler.completeness import (
+    BootReport,
+    BootTally,
+    ReportedHighWater,
+    read_completeness,
+)
+from sluice_reconciler.mark_removal import plan_mark_removal
+from sluice_reconciler.passes.full_pass import PassReport
+from sluice_reconciler.service import Reconciler
+
+KEY = high_water_key("host-1", "b1")
+DAY_NS = 86_400 * NS_PER_S
+
+
+def mark_body(seq_end: int) -> bytes:
+    return encode_record(HighWaterMark(agent_id="host-1", boot_id="b1", seq_end=seq_end))
+
+
+async def run_pass(store: SimStore) -> PassReport:
+    runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
+    return await Reconciler(store, Authority(authority_id="A", lanes=1), runtime=runtime).once()
+
+
+async def stored(mark: int, *, accepted: int = 20, store: SimStore | None = None) -> SimStore:
+    """Return a store with a mark, and batches through the number `accepted` - 1."""
+    there = store if store is not None else SimStore(clock=SimClock())
+    there._put(KEY, mark_body(mark))
+    for seq in range(0, accepted, 10):
+        await accept(there, seq)
+    return there
+
+
+async def tails(store: SimStore) -> list[int]:
+    return [one.tail_missing async for one in read_completeness(store)]
+
+
+@pytest.mark.parametrize(
+    ("seq_end", "age_ns", "removed"),
+    [(9, 100, True), (9, 99, False), (10, 100, False), (5, 100, True)],
+    ids=["covered", "young", "records lost", "lower than what is accepted"],
+)
+def test_a_mark_is_removed_if_it_is_covered_and_old(
+    seq_end: int, age_ns: int, removed: bool
+) -> None:
+    tally = BootTally("host-1", "b1")
+    tally.add(Identity(agent_id="host-1", boot_id="b1", seq_start=0, seq_end=9), 1)
+    reported_at_ns = UnixNs(1000 - age_ns)
+    marks = {
+        ("host-1", "b1"): ReportedHighWater(
+            seq_end=seq_end, reported_at_ns=reported_at_ns, etag=ETag('"1"')
+        )
+    }
+    boots: list[BootReport] = [tally.report(1000, marks)]
+    plan = plan_mark_removal(boots, marks, UnixNs(1000), 100)
+    assert [one.key for one in plan] == ([KEY] if removed else [])
+
+
+def test_a_pass_removes_covered_marks_and_the_report_stays_the_same() -> None:
+    async def run() -> None:
+        store = await stored(19)
+        await run_pass(store)
+        assert KEY in store.held
+        store.clock.at_ns += 8 * DAY_NS
+        before = await tails(store)
+        await run_pass(store)
+        assert KEY not in store.held
+        assert await tails(store) == before == [0]
+        # A delayed gateway writes the mark again: it is covered, and it is removed again.
+        store._put(KEY, mark_body(19))
+        assert await tails(store) == [0]
+
+    asyncio.run(run())
+
+
+def test_a_mark_of_lost_records_is_kept_until_a_late_retry_covers_it() -> None:
+    async def run() -> None:
+        store = await stored(29)
+        store.clock.at_ns += 1000 * DAY_NS
+        await run_pass(store)
+        assert await tails(store) == [10]
+        await accept(store, 20)
+        await run_pass(store)
+        assert KEY not in store.held
+        assert await tails(store) == [0]
+
+    asyncio.run(run())
+
+
+class RaisedMeanwhile(SimStore):
+    """A gateway raises the mark between the read of a removal and its delete."""
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        found = await super().head(key)
+        if key == KEY:
+            self._put(KEY, mark_body(99))
+        return found
+
+
+class RaisedBefore(SimStore):
+    """A gateway raises the mark between the listing of the pass and the read of a removal."""
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        if key == KEY:
+            self._put(KEY, mark_body(99))
+        return await super().head(key)
+
+
+class Unversioned(SimStore):
+    """A bucket without versioning: a delete removes whatever is current."""
+
+    async def head(self, key: ObjectKey) -> HeadOutcome:
+        found = await super().head(key)
+        return replace(found, incarnation=NULL_VERSION) if isinstance(found, ObjectInfo) else found
+
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
+        return await super().delete(key, ObjectVersion(str(self.held[key].generation)))
+
+
+@pytest.mark.parametrize("kind", [RaisedMeanwhile, RaisedBefore, Unversioned])
+def test_a_mark_that_may_be_raised_meanwhile_is_not_deleted(kind: type[SimStore]) -> None:
+    async def run() -> None:
+        store = await stored(19, store=kind(clock=SimClock()))
+        store.clock.at_ns += 8 * DAY_NS
+        await run_pass(store)
+        assert KEY in store.held
+
+    asyncio.run(run())
+
+
+class Denying(SimStore):
+    """The role may not delete."""
+
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
+        raise StoreDenied("delete", key, "planned")
+
+
+def test_a_refused_delete_does_not_fail_the_pass() -> None:
+    async def run() -> None:
+        store = await stored(19, store=Denying(clock=SimClock()))
+        store.clock.at_ns += 8 * DAY_NS
+        report = await run_pass(store)
+        assert report.complete_through_ns is not None
+        assert KEY in store.held
+
+    asyncio.run(run())
+
+
+def test_one_pass_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mark_removal, "REMOVED_MARKS_MAX", 0)
+
+    async def run() -> None:
+        store = await stored(19)
+        store.clock.at_ns += 8 * DAY_NS
+        await run_pass(store)
+        assert KEY in store.held
+
+    asyncio.run(run())
