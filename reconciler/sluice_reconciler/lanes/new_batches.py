@@ -87,7 +87,7 @@ async def new_batches(
     decided = list(batches)
     ledger.load((who.agent_id, who.boot_id) for who in decided)
     for who in decided:
-        match await _restored_status(store, ledger, who):
+        match await _status_of(store, ledger, who):
             case EnqueueStatus.DONE:
                 continue
             case EnqueueStatus.NEW | EnqueueStatus.RETIRED:
@@ -105,15 +105,17 @@ async def new_batches(
     return found, unsure
 
 
-async def _restored_status(store: ObjectStore, ledger: Ledger, who: Identity) -> EnqueueStatus:
-    """Return whether a batch was enqueued.
+async def _status_of(store: ObjectStore, ledger: Ledger, who: Identity) -> EnqueueStatus:
+    """Return whether a batch was enqueued; a life that was retired is restored first."""
+    status = ledger.status(who)
+    if status is EnqueueStatus.RETIRED:
+        await _restore_life(store, ledger, (who.agent_id, who.boot_id))
+        status = ledger.status(who)
+    return status
 
-    For a life that the ledger does not contain, its boot is listed once, and what was enqueued is
-    added to the ledger.
-    """
-    status, life = ledger.status(who), (who.agent_id, who.boot_id)
-    if status is not EnqueueStatus.RETIRED:
-        return status
+
+async def _restore_life(store: ObjectStore, ledger: Ledger, life: Life) -> None:
+    """List the boot of a life that the ledger does not contain, once, and add what was enqueued."""
     prefix = boot_prefix(*life)
     listed = [
         ListedBatch(start=found.seq_start, end=found.seq_end, last_modified_ns=one.last_modified_ns)
@@ -123,7 +125,6 @@ async def _restored_status(store: ObjectStore, ledger: Ledger, who: Identity) ->
     ]
     # The ledger decides what is settled after the listing: lives may be retired meanwhile.
     ledger.restore(life, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(life)))
-    return ledger.status(who)
 
 
 def _range_of(ledger: Ledger, who: Identity) -> SequenceRange | None:

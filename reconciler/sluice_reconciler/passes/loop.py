@@ -20,8 +20,15 @@ from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
-from sluice_reconciler.passes.full_pass import FullPass, PassOptions, PassReport
-from sluice_reconciler.passes.progress import NextPass, PassProgress, PassRecord, decide_next_pass
+from sluice_reconciler.passes.full_pass import FullPass, PassReport
+from sluice_reconciler.passes.hand_over import hand_over_of
+from sluice_reconciler.passes.progress import (
+    NextPass,
+    PassOptions,
+    PassProgress,
+    PassRecord,
+    decide_next_pass,
+)
 from sluice_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()
@@ -115,6 +122,7 @@ class PassLoop:
         self._parts = parts
         self._ended_at_ns: int | None = None
         self._took_s = 0.0
+        self._helped: tuple[str, int, int] | None = None
 
     async def run(self, journals_tried: asyncio.Event) -> None:
         """Make every pass that is due; store errors are logged, and the pass is retried.
@@ -163,9 +171,12 @@ class PassLoop:
 
     async def _decide(self) -> NextPass:
         parts = self._parts
-        if self._rests():
+        if not parts.registry.is_journaled and self._rests():
             return NextPass(start=False)
         await parts.progress.read()
+        await self._help()
+        if self._rests():
+            return NextPass(start=False)
         stored = parts.progress.record
         if not parts.registry.is_journaled:
             is_whole = stored is None or stored.ended or stored.left or parts.progress.rival_runs
@@ -177,6 +188,14 @@ class PassLoop:
             interval_s=parts.settings.journaled_pass_interval_s,
             rival_runs=parts.progress.rival_runs,
         )
+
+    async def _help(self) -> None:
+        """Process what the pass of another reconciler has handed over since the last call."""
+        progress = self._parts.progress
+        found = hand_over_of(progress.record) if progress.rival_runs else None
+        if found is not None and found != self._helped:
+            await self._parts.full_pass.hand_over.take()
+            self._helped = found
 
     async def run_once(self, takeover: Takeover | None, plan: NextPass | None = None) -> PassReport:
         """Make one pass, publish what it has shown, and set the metrics.
@@ -246,6 +265,7 @@ class PassLoop:
                     left=left,
                     ended=True,
                     missed=report.missed,
+                    cuts=report.cuts,
                 )
             )
 
