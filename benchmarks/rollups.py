@@ -219,7 +219,7 @@ class RollupBench:
 
 
 def main() -> int:
-    """Run the benchmark; return 1 if hourly steps are not 20 times as fast, or values differ."""
+    """Run the benchmark; return 1 if hours are not 20 times as fast, or values differ."""
     forms = {GATED: (3600, False), "step 1d by agent": (DAY_S, True)}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-rollups-") as folder:
         url = f"file://{folder}"
