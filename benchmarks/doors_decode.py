@@ -1,12 +1,14 @@
-"""Benchmark `doors_decode`: OTLP logs in protobuf to the columns of a frame, per CPU second.
+"""Benchmark `doors_decode`: bodies of clients to the columns of a frame, per CPU second.
 
-The subject is `decode_otlp_logs`. The control parses the same body with upb and builds the columns
-in a plain Python loop; it decodes only what these records contain. `rows` is the road of
-installations without Arrow. All run in turn in one process.
+OTLP logs in protobuf: the subject is `decode_otlp_logs`. The control parses the same body with upb
+and builds the columns in a plain Python loop; it decodes only what these records contain. `rows` is
+the road of installations without Arrow. Lines of JSON: the subject is `decode_json`, and the
+control is `json.loads` with the same loop. All run in turn in one process.
 
     python -m benchmarks.doors_decode [RECORDS] [ROUNDS]
 """
 
+import json
 import random
 import sys
 from collections.abc import Callable
@@ -18,11 +20,15 @@ from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_doors import otlp_protobuf
 from sluice_doors.canonical import content_digest
 from sluice_doors.decoded import DecodedRecords
+from sluice_doors.json_lines import decode_json
+from sluice_doors.json_records import RecordFields, record_of
 from sluice_doors.otlp import PROTOBUF, decode_otlp_logs
-from sluice_doors.otlp_logs import logs_from_groups
+from sluice_doors.otlp_logs import logs_from_groups, logs_from_rows
+from sluice_doors.tally import Tally
 from sluice_protocol.records import LogRecord, logs_from_records
 
 RATIO_MIN: Final = 4.0
+JSON_RATIO_MIN: Final = 1.5
 REPEATS: Final = 10
 NOW_NS: Final = 1_763_769_600_000_000_000
 
@@ -95,33 +101,69 @@ def fast(body: bytes) -> DecodedRecords:
     return found
 
 
+def ndjson(records: int) -> bytes:
+    """Return lines of JSON with six fields each."""
+    rng = random.Random(2)
+    lines = (
+        {
+            "time": f"2025-11-22T00:00:00.{number:06}Z",
+            "message": f"GET /api/v1/items/{rng.randrange(10**6)} took {rng.random():.4f} ms",
+            "level": "info",
+            "http.method": "GET",
+            "user.id": str(rng.randrange(1000)),
+            "status": 200,
+        }
+        for number in range(records)
+    )
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+def loads_loop(body: bytes) -> DecodedRecords:
+    """Decode lines of JSON with `json.loads` and the same loop: the control."""
+    tally = Tally()
+    fields = RecordFields(time="time", message="message", received_ns=NOW_NS)
+    rows = [record_of(json.loads(line), fields, tally, {}) for line in body.split(b"\n")]
+    columns = logs_from_rows(rows, tally)
+    return DecodedRecords(columns=columns, resource=(), timed=True, unreadable=0)
+
+
+def lines(body: bytes) -> DecodedRecords:
+    """Decode lines of JSON."""
+    (found,) = decode_json(body, time_field="time", message_field="message", received_ns=NOW_NS)
+    return found
+
+
 def main(records: int = 5_000, rounds: int = 7) -> int:
     """Run the benchmark; return 1 if the ratio is below the bar."""
-    body = request(records)
-    subjects = {"fast": fast, "rows": by_rows, "control": plain_loop}
-    if len({content_digest(decode(body)) for decode in subjects.values()}) != 1:
-        raise SystemExit("the results differ")
+    otlp = {"fast": fast, "rows": by_rows, "control": plain_loop}
+    plain = {"json": lines, "json control": loads_loop}
+    bodies = dict.fromkeys(otlp, request(records)) | dict.fromkeys(plain, ndjson(records))
+    for group in (otlp, plain):
+        if len({content_digest(decode(bodies[name])) for name, decode in group.items()}) != 1:
+            raise SystemExit("the results differ")
 
-    def running(decode: Callable[[bytes], DecodedRecords]) -> Callable[[], Sample]:
+    def running(name: str, decode: Callable[[bytes], DecodedRecords]) -> Callable[[], Sample]:
         def work() -> float:
             for _ in range(REPEATS):
-                decode(body)
-            return float(REPEATS * len(body))
+                decode(bodies[name])
+            return float(REPEATS * len(bodies[name]))
 
         return lambda: timed(work)
 
-    samples = interleave({name: running(one) for name, one in subjects.items()}, rounds=rounds)
-    lines = []
+    subjects = {name: running(name, one) for name, one in (otlp | plain).items()}
+    samples = interleave(subjects, rounds=rounds)
+    shown, medians = [], {}
     for name, found in samples.items():
-        low, middle, high = ratio(found, samples["control"], lambda one: 1 / one.cpu_per_unit)
+        control = samples["json control" if name in plain else "control"]
+        low, middle, high = ratio(found, control, lambda one: 1 / one.cpu_per_unit)
+        medians[name] = middle
         per_s = sorted(1 / one.cpu_per_unit for one in found)[len(found) // 2]
-        lines.append(
-            f"{name}: {per_s / 1e6:.1f} MB and {per_s / len(body) * records:,.0f} records"
+        shown.append(
+            f"{name}: {per_s / 1e6:.1f} MB and {per_s / len(bodies[name]) * records:,.0f} records"
             f" per CPU second, {middle:.2f} x the control ({low:.2f} to {high:.2f})"
         )
-    report("doors_decode", lines, samples)
-    _, middle, _ = ratio(samples["fast"], samples["control"], lambda one: 1 / one.cpu_per_unit)
-    return int(middle < RATIO_MIN)
+    report("doors_decode", shown, samples)
+    return int(medians["fast"] < RATIO_MIN or medians["json"] < JSON_RATIO_MIN)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,23 @@ from typing import Final
 
 import msgspec
 
+from sluice_doors.decoded import BodyUnreadable
 from sluice_doors.otlp_messages import AnyValue, EntityRef, KeyValue, OtlpNumber
 
 _JSON: Final = msgspec.json.Encoder(order="sorted")
 
 
 def json_text(value: object) -> str:
-    """Return the canonical JSON text of a value; surrogates in it remain."""
+    """Return the canonical JSON text of a value; surrogates in it remain.
+
+    Raises:
+        BodyUnreadable: It is nested too deeply.
+    """
     try:
         return _JSON.encode(value).decode()
-    except UnicodeEncodeError:
+    except RecursionError as error:
+        raise BodyUnreadable("cannot read body: a value is nested too deeply") from error
+    except (UnicodeEncodeError, OverflowError):  # surrogates, integers of more than 64 bits
         return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 

@@ -12,8 +12,12 @@ SCALES: Final = range(-20, 41)
 _EXPONENT_MAX: Final = 1024.0
 _EXPONENT_MIN: Final = -1080.0
 
-Bucket = tuple[float, int]
+Bucket = tuple[float, float]
 """An upper bound, inclusive, and the number of measurements up to it."""
+Run = tuple[int, Sequence[float]]
+"""Counts of consecutive buckets: bucket `i` of index `offset + i` ends at the base to that power
+plus one.
+"""
 
 
 def bound_text(bound: float) -> str:
@@ -23,7 +27,9 @@ def bound_text(bound: float) -> str:
     return double_text(bound)
 
 
-def explicit_buckets(bounds: Sequence[float], counts: Sequence[int], count: int) -> list[Bucket]:
+def explicit_buckets(
+    bounds: Sequence[float], counts: Sequence[float], count: float
+) -> list[Bucket]:
     """Return the buckets of a histogram; without counts, the one bucket of all measurements.
 
     Raises:
@@ -41,19 +47,15 @@ def explicit_buckets(bounds: Sequence[float], counts: Sequence[int], count: int)
 
 
 def exponential_buckets(
-    scale: int,
-    zero: Bucket,
-    positive: tuple[int, Sequence[int]],
-    negative: tuple[int, Sequence[int]],
-    count: int,
+    scale: int, zero: Bucket, positive: Sequence[Run], negative: Sequence[Run], count: float
 ) -> list[Bucket]:
     """Return the buckets of an exponential histogram: both edges of each one that is not empty.
 
     Args:
         scale: The scale; the base is 2 to the power of 2 to the power of -scale.
         zero: The zero threshold, and the count of values up to it.
-        positive: The offset and the counts of the positive values.
-        negative: The offset and the counts of the negative values.
+        positive: The counts of positive values, by rising index.
+        negative: The counts of negative values, by rising index of the absolute value.
         count: The number of measurements.
 
     Raises:
@@ -61,26 +63,27 @@ def exponential_buckets(
     """
     if scale not in SCALES:
         raise ValueError(f"scale of an exponential histogram is out of range, scale={scale}")
-    above, below = list(positive[1]), list(negative[1])[::-1]
-    if min((*above, *below, zero[1]), default=0) < 0:
+    if zero[1] < 0 or any(min(counts, default=0) < 0 for _, counts in (*positive, *negative)):
         raise ValueError("exponential histogram has a negative count")
-    buckets: dict[float, int] = {}
-    top = negative[0] + len(below)
-    total = _add_run(
-        buckets, 0, [(-_edge(scale, top - place)) for place in range(len(below) + 1)], below
-    )
+    buckets: dict[float, float] = {}
+    total: float = 0
+    for offset, counts in reversed(negative):
+        top = offset + len(counts)
+        edges = [-_edge(scale, top - place) for place in range(len(counts) + 1)]
+        total = _add_run(buckets, total, edges, counts[::-1])
     if zero[1] or total:
         total += zero[1]
         buckets[zero[0] + 0.0] = total
-    edges = [_edge(scale, positive[0] + place) for place in range(len(above) + 1)]
-    total = _add_run(buckets, total, edges, above)
+    for offset, counts in positive:
+        edges = [_edge(scale, offset + place) for place in range(len(counts) + 1)]
+        total = _add_run(buckets, total, edges, counts)
     buckets.pop(math.inf, None)
     return [*buckets.items(), (math.inf, max(count, total))]
 
 
 def _add_run(
-    buckets: dict[float, int], total: int, edges: Sequence[float], counts: Sequence[int]
-) -> int:
+    buckets: dict[float, float], total: float, edges: Sequence[float], counts: Sequence[float]
+) -> float:
     """Add the edges of consecutive buckets: count `i` lies between the edges `i` and `i + 1`."""
     for place, edge in enumerate(edges):
         before = counts[place - 1] if place else 0

@@ -47,8 +47,8 @@ def histogram_values(kind: str, type_: int, point: DataPoint) -> Iterator[Value]
         buckets = exponential_buckets(
             point.scale,
             (number(point.zero_threshold), _count(point.zero_count)),
-            (point.positive.offset, [_count(one) for one in point.positive.bucket_counts]),
-            (point.negative.offset, [_count(one) for one in point.negative.bucket_counts]),
+            [(point.positive.offset, [_count(one) for one in point.positive.bucket_counts])],
+            [(point.negative.offset, [_count(one) for one in point.negative.bucket_counts])],
             count,
         )
     yield "_count", number(count), type_, None

@@ -12,13 +12,15 @@ class Tally:
 
     Attributes:
         timed: True while every record contains its own time.
-        unreadable: The records kept raw.
+        unreadable: The records with an error.
+        raw: Those of them of which nothing could be read.
         pairs: The attributes of all records so far.
         text_bytes: The approximate text of all records so far.
     """
 
     timed: bool = True
     unreadable: int = 0
+    raw: int = 0
     pairs: int = 0
     text_bytes: int = 0
 

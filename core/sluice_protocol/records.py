@@ -28,6 +28,8 @@ RAW_ATTRIBUTE: Final = "sluice.raw"
 """The attribute with the original bytes, in base64, of a body that was not UTF-8."""
 NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 _OFFSET_MAX: Final = 2**31 - 1
+_SHAPES_MAX: Final = 1_024
+"""The orders of names that are remembered while attributes are built."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,23 +178,45 @@ def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | N
     Raises:
         InvalidFrame: Text cannot be encoded as UTF-8.
     """
-    names = sorted({name for row in rows for name in row})
+    names = sorted(set().union(*rows))
     if not names:
         return None
     for name in names:
         _bytes_of("attr_names", name)
     index = {name: place for place, name in enumerate(names)}
-    pairs = [sorted((index[name], value) for name, value in row.items()) for row in rows]
+    orders: dict[tuple[str, ...], tuple[list[str], list[int]]] = {}
+    keys: list[int] = []
+    values: list[str] = []
+    for row in rows:
+        # Most records have the same names in the same order as one before them.
+        shape = tuple(row)
+        if shape not in orders:
+            if len(orders) == _SHAPES_MAX:
+                orders.clear()
+            order = sorted(row)
+            orders[shape] = order, [index[name] for name in order]
+        order, places = orders[shape]
+        keys += places
+        values += [row[name] for name in order]
     offsets = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, pairs), np.int32, len(rows)), out=offsets[1:])
+    np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
     return AttributeColumns(
         names=tuple(names),
         offsets=offsets,
-        keys=np.array([place for row in pairs for place, _ in row], np.uint32),
-        values=text_column(
-            "attr_val", [_bytes_of("attr_val", value) for row in pairs for _, value in row]
-        ),
+        keys=np.array(keys, np.uint32),
+        values=_string_column("attr_val", values),
     )
+
+
+def _string_column(name: str, values: Sequence[str]) -> TextColumn:
+    joined = "".join(values)
+    if not joined.isascii():
+        return text_column(name, [_bytes_of(name, value) for value in values])
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
+    if offsets[-1] > _OFFSET_MAX:
+        raise InvalidFrame(name, "is longer than 2 GiB")
+    return TextColumn(offsets=offsets.astype(np.int32), data=joined.encode())
 
 
 def _shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeColumns | None:

@@ -147,11 +147,14 @@ class LaneWorker:
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()
         by_identity: dict[Identity, AcceptedManifest] = {one.identity: one for one in batches}
-        todo, sure = await new_batches(self._store, self._ledger, by_identity)
+        todo, unsure = await new_batches(self._store, self._ledger, by_identity)
         if not todo:
             return 0
-        if not sure:
+        if unsure:
             self._metrics.maybe_doubled.labels(self.lane.queue).inc(len(todo))
+        for life, sealed in unsure:
+            log.warning("sequence_range_enqueued_again", agent=life[0], boot=life[1])
+            self._ledger.dissolve(life, sealed)
         done = await self._owner.enqueue([by_identity[who] for who in todo])
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
         return done
@@ -182,9 +185,9 @@ class LaneWorker:
             number = self.lane.lane
             mine = [one for one in held_back if lane_of(one.agent_id, self._lanes) == number]
             try:
-                unsettled, sure = await new_batches(self._store, self._ledger, mine)
+                unsettled, unsure = await new_batches(self._store, self._ledger, mine)
                 known = len(self._ledger.unsettled)
-                if not sure or len(unsettled) + known > UNSETTLED_MAX:
+                if unsure or len(unsettled) + known > UNSETTLED_MAX:
                     return 0
                 return await owner.retire(settled_s, unsettled)
             except LaneTakenOver:

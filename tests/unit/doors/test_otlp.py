@@ -256,7 +256,7 @@ def test_exponential_buckets_have_both_edges_and_count_everything() -> None:
         index = np.ceil(np.log(side) / np.log(base)).astype(int) - 1
         counts = np.bincount(index - index.min())
         sides.append((int(index.min()), counts.tolist()))
-    buckets = exponential_buckets(scale, (0.0, 0), sides[0], sides[1], len(values))
+    buckets = exponential_buckets(scale, (0.0, 0), [sides[0]], [sides[1]], len(values))
     bounds = [bound for bound, _ in buckets]
     assert bounds == sorted(bounds)
     for bound, count in buckets:

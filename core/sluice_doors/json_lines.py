@@ -1,0 +1,89 @@
+"""Decode JSON: objects on separate lines, or one array of objects."""
+
+from typing import Final
+
+import msgspec
+
+from sluice_doors.any_values import json_text
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.json_records import RecordFields, raw_record, record_of
+from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.tally import Tally
+from sluice_protocol.records import LogRecord
+
+_JSON: Final = msgspec.json.Decoder()
+NOT_OBJECT: Final = "record is not a JSON object"
+_NO_EXTRA: Final[dict[str, str]] = {}
+_REASON_CHARACTERS_MAX: Final = 200
+
+
+def decode_json(
+    body: bytes, *, time_field: str, message_field: str, received_ns: int
+) -> tuple[DecodedRecords, ...]:
+    """Return the records of a body of JSON; empty if it has none.
+
+    Args:
+        body: Lines of objects, one array of objects, or one object.
+        time_field: The field with the time; keys of nested objects are separated by dots.
+        message_field: The field that becomes the body of the record.
+        received_ns: The time of records that contain none.
+
+    Raises:
+        BodyUnreadable: No part of the body is a JSON object.
+        BodyTooLarge: The records expand to more than the limits.
+    """
+    fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
+    tally = Tally()
+    rows = _whole(body, fields, tally)
+    if rows is None:
+        tally = Tally()
+        rows = [_line(line, fields, tally) for line in body.split(b"\n") if line.strip()]
+    if not rows:
+        return ()
+    if tally.raw == len(rows):
+        raise BodyUnreadable("cannot read body as JSON: no line is an object")
+    tally.add_sizes(sum(len(row.attributes) for row in rows), len(body))
+    columns = logs_from_rows(rows, tally)
+    return (
+        DecodedRecords(
+            columns=columns, resource=(), timed=tally.timed, unreadable=tally.unreadable
+        ),
+    )
+
+
+def _whole(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] | None:
+    """Return the records if the whole body is JSON; None if each line has to be read."""
+    try:
+        found = _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _is_array(body):
+            raise BodyUnreadable(f"cannot read body as JSON: {error}") from error
+        return _one_object(body, fields, tally)
+    return [_record(one, fields, tally) for one in found]
+
+
+def _one_object(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] | None:
+    """Return the record of a single object that has line ends inside; None if it is not one."""
+    try:
+        return [_record(_JSON.decode(body), fields, tally)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _is_array(body: bytes) -> bool:
+    return body[:64].lstrip()[:1] == b"["
+
+
+def _record(found: object, fields: RecordFields, tally: Tally) -> LogRecord:
+    if isinstance(found, dict):
+        return record_of(found, fields, tally, _NO_EXTRA)
+    return raw_record(json_text(found), NOT_OBJECT, fields, tally, _NO_EXTRA)
+
+
+def _line(line: bytes, fields: RecordFields, tally: Tally) -> LogRecord:
+    try:
+        found = _JSON.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = line.rstrip(b"\r").decode(errors="surrogateescape")
+        return raw_record(text, str(error)[:_REASON_CHARACTERS_MAX], fields, tally, _NO_EXTRA)
+    return _record(found, fields, tally)

@@ -1,0 +1,256 @@
+"""Decode the push requests of Loki, in protobuf and in JSON."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from sluice_doors.any_values import json_text
+from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, DecodedRecords
+from sluice_doors.otlp_attributes import (
+    FIELD,
+    OWN,
+    RESOURCE,
+    Pairs,
+    merged,
+    shared_resource,
+)
+from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.proto_types import message_classes
+from sluice_doors.tally import Tally
+from sluice_protocol.records import LogRecord
+from sluice_protocol.units import NS_PER_S
+
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+LABELS_KEY: Final = "loki.labels"
+"""The attribute with the labels of a stream that cannot be parsed."""
+BAD_LABELS: Final = "labels of the stream cannot be parsed"
+_LABEL: Final = re.compile(
+    r"""\s*([A-Za-z_:][\w:.]*)\s*=\s*("(?:[^"\\]|\\.)*"|`[^`]*`)\s*(,|$)""", re.ASCII
+)
+_ESCAPE: Final = re.compile(
+    r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", re.DOTALL
+)
+_ESCAPES: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
+_UNICODE_END: Final = 0x110000
+_SURROGATES: Final = range(0xD800, 0xE000)
+_OCTAL_DIGITS: Final = 3
+_JSON: Final = msgspec.json.Decoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A line of a stream; a time of None is unreadable, and `time` is its text."""
+
+    ts_ns: int | None
+    time: str
+    line: str
+    metadata: Pairs
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stream:
+    """The labels and lines of a stream; `error` if the labels are unreadable."""
+
+    labels: dict[str, str]
+    entries: Sequence[_Entry]
+    error: str = ""
+
+
+def decode_loki(body: bytes, content_type: str, *, received_ns: int) -> tuple[DecodedRecords, ...]:
+    """Return the records of a push request; empty if it has none.
+
+    Args:
+        body: The body after decompression; in protobuf it is compressed as a snappy block.
+        content_type: `application/json`, or any other type for protobuf, as Loki does.
+        received_ns: The time of lines whose time is unreadable.
+
+    Raises:
+        BodyUnreadable: The body is not a push request.
+        BodyTooLarge: The records expand to more than the limits.
+    """
+    is_json = content_type.partition(";")[0].strip().lower() == JSON
+    streams = [one for one in (_from_json if is_json else _from_protobuf)(body) if one.entries]
+    if not streams:
+        return ()
+    tally = Tally()
+    shared = shared_resource([one.labels for one in streams])
+    rows = [row for one in streams for row in _rows(one, dict(shared), received_ns, tally)]
+    columns = logs_from_rows(rows, tally)
+    return (
+        DecodedRecords(
+            columns=columns, resource=shared, timed=tally.timed, unreadable=tally.unreadable
+        ),
+    )
+
+
+def _rows(
+    stream: _Stream, shared: dict[str, str], received_ns: int, tally: Tally
+) -> Iterator[LogRecord]:
+    labels = [pair for pair in stream.labels.items() if pair[0] not in shared]
+    for entry in stream.entries:
+        late = BAD_TIME if entry.ts_ns is None and not entry.error else ""
+        error = "; ".join(filter(None, (entry.error, stream.error, late)))
+        tally.timed = tally.timed and entry.ts_ns is not None
+        tally.unreadable += bool(error)
+        fields = [("timestamp", entry.time)] if late else []
+        if error:
+            fields.append((ERROR_ATTRIBUTE, error))
+        attributes = merged([(OWN, entry.metadata), (FIELD, fields), (RESOURCE, labels)])
+        tally.add(attributes, entry.line)
+        yield LogRecord(
+            ts_ns=received_ns if entry.ts_ns is None else entry.ts_ns,
+            body=entry.line,
+            attributes=attributes,
+        )
+
+
+def parse_labels(text: str) -> dict[str, str] | None:
+    """Return the labels of `{name="value", …}`; None if the text has another form."""
+    stripped = text.strip()
+    if not (stripped.startswith("{") and stripped.endswith("}")):
+        return None
+    inner = stripped[1:-1].strip()
+    found: dict[str, str] = {}
+    place = 0
+    while place < len(inner):
+        label = _LABEL.match(inner, place)
+        if label is None or label[1] in found:
+            return None
+        found[label[1]] = _unquoted(label[2])
+        place = label.end()
+    return found
+
+
+def _unquoted(quoted: str) -> str:
+    """Return the text of a Go string literal."""
+    if quoted[0] == "`":
+        return quoted[1:-1]
+    # Bytes that were escaped one by one may be one character together.
+    text = _ESCAPE.sub(_unescaped, quoted[1:-1])
+    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    code = escape[1]
+    if code[0] in "uU" and len(code) > 1:
+        number = int(code[1:], 16)
+        return chr(number) if number < _UNICODE_END and number not in _SURROGATES else "\ufffd"
+    if code[0] == "x" and len(code) > 1:
+        return bytes([int(code[1:], 16)]).decode(errors="surrogateescape")
+    if len(code) == _OCTAL_DIGITS:
+        return bytes([int(code, 8) & 255]).decode(errors="surrogateescape")
+    return _ESCAPES.get(code, code)
+
+
+def _stream(labels: str, entries: Sequence[_Entry]) -> _Stream:
+    found = parse_labels(labels)
+    if found is None:
+        return _Stream(labels={LABELS_KEY: labels}, entries=entries, error=BAD_LABELS)
+    return _Stream(labels=found, entries=entries)
+
+
+@cache
+def _push_request() -> Any:  # noqa: ANN401 - the class is made at run time
+    """Return the class of `logproto.PushRequest` (grafana/loki, pkg/push/push.proto)."""
+    label = {"name": (1, "bytes"), "value": (2, "bytes")}
+    classes = message_classes(
+        "sluice_doors.loki",
+        {
+            "Label": label,
+            "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
+            "Entry": {
+                "timestamp": (1, "Timestamp"),
+                "line": (2, "bytes"),
+                "structured_metadata": (3, "*Label"),
+                "parsed": (4, "*Label"),
+            },
+            "Stream": {"labels": (1, "bytes"), "entries": (2, "*Entry"), "hash": (3, "uint64")},
+            "PushRequest": {"streams": (1, "*Stream"), "format": (2, "bytes")},
+        },
+    )
+    return classes["PushRequest"]
+
+
+def _from_protobuf(body: bytes) -> list[_Stream]:
+    try:
+        request = _push_request().FromString(body)
+    except DecodeError as error:
+        raise BodyUnreadable(f"cannot read body as a push request of Loki: {error}") from error
+    return [
+        _stream(_text(stream.labels), [_entry(one) for one in stream.entries])
+        for stream in request.streams
+    ]
+
+
+def _entry(entry: Any) -> _Entry:  # noqa: ANN401 - the class is made at run time
+    time = entry.timestamp
+    ts_ns = time.seconds * NS_PER_S + time.nanos
+    pairs = (*entry.structured_metadata, *entry.parsed)
+    return _Entry(
+        ts_ns=ts_ns if 0 <= ts_ns < TS_END else None,
+        time=f"{time.seconds} s {time.nanos} ns",
+        line=_text(entry.line),
+        metadata=[(_text(one.name), _text(one.value)) for one in pairs],
+    )
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="surrogateescape")
+
+
+def _from_json(body: bytes) -> list[_Stream]:
+    try:
+        request = _JSON.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyUnreadable(f"cannot read body as a push request of Loki: {error}") from error
+    streams = request.get("streams") if isinstance(request, dict) else None
+    if not isinstance(streams, list):
+        raise BodyUnreadable(
+            "cannot read body as a push request of Loki: it is not an object with `streams`"
+        )
+    return [_json_stream(one) for one in streams]
+
+
+def _json_stream(plain: object) -> _Stream:
+    labels = plain.get("stream", {}) if isinstance(plain, dict) else None
+    values = plain.get("values", []) if isinstance(plain, dict) else None
+    if not isinstance(labels, dict) or not isinstance(values, list):
+        return _Stream(labels={}, entries=[_raw_entry(plain, "stream has the wrong form")])
+    return _Stream(labels=_texts(labels), entries=[_json_entry(one) for one in values])
+
+
+def _json_entry(plain: object) -> _Entry:
+    match plain:
+        case [str() | int() as time, str() as line]:
+            return _timed_entry(time, line, {})
+        case [str() | int() as time, str() as line, dict() as metadata]:
+            return _timed_entry(time, line, metadata)
+        case _:
+            return _raw_entry(plain, "line has the wrong form")
+
+
+def _timed_entry(time: str | int, line: str, metadata: Mapping[str, object]) -> _Entry:
+    text = str(time)
+    ts_ns = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else TS_END  # noqa: PLR2004 - digits of 2^63
+    return _Entry(
+        ts_ns=ts_ns if ts_ns < TS_END else None,
+        time=text,
+        line=line,
+        metadata=list(_texts(metadata).items()),
+    )
+
+
+def _raw_entry(plain: object, reason: str) -> _Entry:
+    return _Entry(ts_ns=None, time="", line=json_text(plain), metadata=(), error=reason)
+
+
+def _texts(plain: Mapping[str, object]) -> dict[str, str]:
+    return {key: one if isinstance(one, str) else json_text(one) for key, one in plain.items()}

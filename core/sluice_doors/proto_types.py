@@ -1,0 +1,53 @@
+"""Protobuf message types from a table of fields, for protocols without a Python package."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+_KINDS: Final = {
+    "double": FieldDescriptorProto.TYPE_DOUBLE,
+    "int32": FieldDescriptorProto.TYPE_INT32,
+    "int64": FieldDescriptorProto.TYPE_INT64,
+    "uint32": FieldDescriptorProto.TYPE_UINT32,
+    "uint64": FieldDescriptorProto.TYPE_UINT64,
+    "sint32": FieldDescriptorProto.TYPE_SINT32,
+    "sint64": FieldDescriptorProto.TYPE_SINT64,
+    "bytes": FieldDescriptorProto.TYPE_BYTES,
+}
+Fields = Mapping[str, tuple[int, str]]
+"""The number and type of each field: a scalar or a message of the table, `*` in front of a repeated
+one, `?` in front of one with presence. Strings are `bytes`, so that text that is not UTF-8 is read.
+"""
+
+
+def message_classes(package: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
+    """Return a class for each message of a table."""
+    file = FileDescriptorProto(name=package, package=package, syntax="proto3")
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for field_name, (number, kind) in fields.items():
+            field = message.field.add(name=field_name, number=number)
+            plain = kind.lstrip("*?")
+            repeated = kind.startswith("*")
+            field.label = (
+                FieldDescriptorProto.LABEL_REPEATED
+                if repeated
+                else FieldDescriptorProto.LABEL_OPTIONAL
+            )
+            if plain in _KINDS:
+                field.type = _KINDS[plain]
+            else:
+                field.type = FieldDescriptorProto.TYPE_MESSAGE
+                field.type_name = f".{package}.{plain}"
+            if kind.startswith("?"):
+                field.proto3_optional = True
+                field.oneof_index = len(message.oneof_decl)
+                message.oneof_decl.add(name=f"_{field_name}")
+    pool = DescriptorPool()
+    pool.Add(file)
+    return {
+        name: GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages
+    }

@@ -1,0 +1,55 @@
+"""Damaged requests of every other door are decoded or refused by the two named errors."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from support.door_bodies import BULK, LOKI, LOKI_JSON, NDJSON, REMOTE_WRITE, REMOTE_WRITE_2
+from support.otlp_requests import damaged
+
+from sluice_doors.canonical import content_digest
+from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.elasticsearch import decode_bulk
+from sluice_doors.json_lines import decode_json
+from sluice_doors.loki import JSON, PROTOBUF, decode_loki
+from sluice_doors.prometheus import VERSION_2, decode_remote_write
+from sluice_protocol.columns import check_columns
+
+NOW = 1_763_000_000_000_000_000
+Decode = Callable[[bytes], tuple[DecodedRecords, ...]]
+DOORS: dict[str, tuple[bytes, Decode]] = {
+    "json": (
+        NDJSON,
+        lambda body: decode_json(body, time_field="time", message_field="message", received_ns=NOW),
+    ),
+    "elasticsearch": (BULK, lambda body: decode_bulk(body, received_ns=NOW).records),
+    "loki": (LOKI, lambda body: decode_loki(body, PROTOBUF, received_ns=NOW)),
+    "loki json": (LOKI_JSON, lambda body: decode_loki(body, JSON, received_ns=NOW)),
+    "prometheus": (
+        REMOTE_WRITE,
+        lambda body: decode_remote_write(body, PROTOBUF, received_ns=NOW).records,
+    ),
+    "prometheus 2": (
+        REMOTE_WRITE_2,
+        lambda body: (
+            decode_remote_write(body, f"{PROTOBUF};proto={VERSION_2}", received_ns=NOW).records
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(50_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("door", DOORS)
+def test_damaged_requests_are_decoded_or_refused(door: str, count: int) -> None:
+    good, decode = DOORS[door]
+    decoded = 0
+    for body in damaged(random.Random(17), [good], count):
+        try:
+            found = decode(body)
+        except (BodyUnreadable, BodyTooLarge):
+            continue
+        for one in found:
+            check_columns(one.columns, len(one.columns))
+            content_digest(one)
+        decoded += 1
+    assert decoded > count // 20
