@@ -136,7 +136,7 @@ async def register(folder: Path) -> str:
     started_ns = time.time_ns()
     process = process_name(UnixNs(started_ns), ULID_OF_PROCESS)
     record = GatewayProcess(
-        collector_id="gw-1",
+        collector_id="gw",
         process=process,
         acceptance="s3_manifest",
         started_at_unix_ns=started_ns,
