@@ -210,7 +210,7 @@ class PassRun:
     async def hand_over(self, walk: "_SpanWalk") -> None:
         """Hand what a walk left over to the owners of its lanes."""
         async with self._handing:
-            keys, walk.left = walk.left, []
+            keys = list(walk.left)  # they stay left: the progress stored meanwhile must show that
             if not keys:
                 return
             self._handed_over += 1

@@ -196,9 +196,10 @@ def _skip_waiting(self: ProcessJournal, date_ns: Any, lane: int | None = None) -
 _PROGRESS = ProcessJournal.progress
 
 
-async def _forget_intents(self: LaneOwner, *, writes: int, pending: Any) -> None:
+async def _forget_intents(self: LaneOwner, *, writes: int, pending: Any, **named: Any) -> None:
     """Store the append intent after the append only."""
-    await _WRITE(self, writes=writes, pending=())
+    del pending
+    await _WRITE(self, writes=writes, pending=(), **named)
 
 
 _WRITE = LaneOwner._write

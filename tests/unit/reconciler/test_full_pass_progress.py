@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 from support.queue_store import SimClock, SimIds, SimStore
@@ -15,15 +15,19 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
+from sluice_reconciler.passes.full_pass import PassRun
+from sluice_reconciler.passes.hand_over import HandOver
 from sluice_reconciler.passes.progress import (
     PASS,
     RETRY_S,
     NextPass,
+    PassOptions,
     PassProgress,
     PassRecord,
     PassSpan,
     decide_next_pass,
 )
+from sluice_reconciler.pipeline import PipelineResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ListPage
@@ -183,3 +187,37 @@ async def listed(store: SimStore, prefix: str) -> AsyncIterator[ObjectKey]:
     async for page in store.list(prefix):
         for one in page.objects:
             yield one.key
+
+
+def test_batches_that_are_handed_over_count_as_left_until_they_are_enqueued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pass that continues from a progress without them would never see them again."""
+    saved: list[PassRecord] = []
+
+    async def give(
+        self: HandOver, keys: Sequence[ObjectKey], announce: Callable[[], Awaitable[None]]
+    ) -> PipelineResult:
+        await announce()
+        if len(saved) == 1:
+            raise StoreUnavailable("get", keys[0], "planned")
+        return PipelineResult()
+
+    async def save(self: PassProgress, record: PassRecord) -> None:
+        saved.append(record)
+
+    async def run() -> None:
+        monkeypatch.setattr(HandOver, "give", give)
+        monkeypatch.setattr(PassProgress, "save", save)
+        service = make(SimStore(clock=SimClock()), 1)
+        options = PassOptions(progress=service.progress)
+        one = PassRun(service._pass_loop._parts.full_pass, at(0), options, None)
+        walk = one.walks[0]
+        walk.left.append(ObjectKey("accepted/v1/agent=61/boot=62/0-1.json"))
+        with pytest.raises(StoreUnavailable):
+            await one.hand_over(walk)
+        assert (saved[0].left, one.has_left()) == (True, True)
+        await one.hand_over(walk)
+        assert (saved[1].left, one.has_left()) == (True, False)
+
+    asyncio.run(run())
