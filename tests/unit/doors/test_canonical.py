@@ -1,5 +1,6 @@
 """The canonical form: equal records have one digest, and every difference changes it."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -23,9 +24,7 @@ def shuffled(columns: AttributeColumns, seed: int) -> AttributeColumns:
     names = rng.permutation(len(columns.names))
     place = np.argsort(names).astype(np.uint32)
     edges = columns.offsets.tolist()
-    pairs = np.concatenate(
-        [rng.permutation(np.arange(a, b)) for a, b in zip(edges, edges[1:], strict=False)]
-    )
+    pairs = np.concatenate([rng.permutation(np.arange(a, b)) for a, b in itertools.pairwise(edges)])
     return AttributeColumns(
         names=tuple(columns.names[one] for one in names),
         offsets=columns.offsets,
