@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from benchmarks.measure import Sample, report
@@ -85,7 +86,14 @@ class WholeLedger(Ledger):
 class WholeRecordOwner(LaneOwner):
     """The control: every write contains every life."""
 
-    async def _write(self, *, writes: int, pending: tuple[IntendedBatch, ...]) -> None:
+    async def _write(
+        self,
+        *,
+        writes: int,
+        pending: tuple[IntendedBatch, ...],
+        released: bool | UnsetType = UNSET,
+    ) -> None:
+        del released
         if not isinstance(self.ledger, WholeLedger):
             self.ledger = WholeLedger()
         boots = tuple(

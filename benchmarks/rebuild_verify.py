@@ -3,8 +3,9 @@
     python -m benchmarks.rebuild_verify CHECKOUT
 
 CHECKOUT is a directory with another version of the project, for example made by `git worktree add`.
-Without it only this checkout is measured. One store of each layout is written by this checkout;
-both checkouts then compare it, one after the other, in several rounds, each in a new process.
+Without it only this checkout is measured. The earlier checkout writes one store of each layout,
+because this one reads its formats. Both then compare it, one after the other, in several rounds,
+each in a new process.
 `SLUICE_BENCH_VERIFY` (default 20 000 batches) and `SLUICE_BENCH_ROUNDS` (3) set the sizes. The
 figures are requests and processor time per batch: of a directory in memory, and of the S3 adapter
 with a fifth of the batches on an HTTP server in another process, whose time does not count. The
@@ -161,7 +162,7 @@ def run(checkout: Path, *arguments: str) -> str:
     environment = environment_of(checkout)
     command = [sys.executable, "-P", str(FILE), *arguments]
     return subprocess.run(
-        command, check=True, capture_output=True, text=True, env=environment
+        command, check=True, stdout=subprocess.PIPE, text=True, env=environment
     ).stdout
 
 
@@ -181,7 +182,7 @@ def main(control: Path | None) -> int:
 def compare(checkouts: dict[str, Path], url: str, layout: str) -> float:
     """Measure one store with every checkout, print the figures, and return the ratio."""
     name = f"{'S3' if url.startswith('s3:') else 'directory'}, {layout}"
-    run(HERE, "seed", url, layout)
+    run(checkouts.get("control", HERE), "seed", url, layout)
     found: dict[str, list[Spent]] = {one: [] for one in checkouts}
     for _ in range(ROUNDS):
         for one, checkout in checkouts.items():

@@ -117,6 +117,7 @@ def compact(
         console.print(
             f"{report.files_before} files before, {report.files_after} after;"
             f" {report.dropped_rows} rows dropped, {report.vacuumed} old files removed,"
+            f" {report.merged} files of the ledger merged,"
             f" {report.conflicts} rewrites given up"
         )
 

@@ -29,7 +29,7 @@ from sluice_gc.certificate import (
 from sluice_gc.certificate_chain import (
     ChainLink,
     append_certificate,
-    has_certificates,
+    prepare_key_file,
     read_newest,
     restore_copy,
 )
@@ -46,7 +46,7 @@ from sluice_gc.key_ranges import (
 from sluice_gc.plan import check_clock_fall
 from sluice_gc.plan_inputs import read_store_time
 from sluice_gc.settings import AuditSettings
-from sluice_gc.signing_keys import AuditorKeys, load_keys, make_key_file
+from sluice_gc.signing_keys import AuditorKeys, load_keys
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
@@ -93,8 +93,7 @@ async def audit_store(
         BadUsage: The key file does not exist although the store has certificates.
         SluiceError: See `Auditor.audit`.
     """
-    if not settings.key_file.exists() and not await has_certificates(store):
-        make_key_file(settings.key_file)
+    await prepare_key_file(store, settings.key_file)
     keys = load_keys(settings.key_file)
     certificate = await Auditor(store, engine, keys, clock, ids).audit(settings)
     return await read_audit_report(store, certificate)

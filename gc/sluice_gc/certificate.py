@@ -196,7 +196,9 @@ def verify_certificate(
     public = trusted.get(signed.key_id)
     if public is None:
         raise CertificateInvalid(
-            place, f"it is signed by a key that is not trusted, key_id={signed.key_id}"
+            place,
+            "it is signed by a key that is not trusted; use the key file of the earlier audits, or"
+            f" add its public key to trusted_keys, key_id={signed.key_id}",
         )
     inner = encode_record(signed.certificate)
     if not verify_signature(public, signed.signature, _DOMAIN + inner):

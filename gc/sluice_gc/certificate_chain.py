@@ -1,6 +1,7 @@
 """The chain of certificates in the store: read the newest, append one, verify all."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -14,8 +15,8 @@ from sluice_gc.certificate import (
     verify_chain,
 )
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
-from sluice_gc.signing_keys import TrustedKeys
-from sluice_protocol.errors import InvalidRecord
+from sluice_gc.signing_keys import TrustedKeys, make_key_file
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUDIT, digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
@@ -191,13 +192,21 @@ async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
     return read.body if isinstance(read, Found) else None
 
 
-async def has_certificates(store: ObjectStore) -> bool:
-    """Return True if the store has a certificate.
+async def prepare_key_file(store: ObjectStore, key_file: Path) -> None:
+    """Create the auditor's key before the first audit of a store.
 
     Raises:
+        BadUsage: The file does not exist although the store has certificates.
         StoreError: The store is unreachable or refused a request.
     """
-    return bool(await _list_places(store))
+    if key_file.exists():  # noqa: ASYNC240 - a local file, once before the audit
+        return
+    if await _list_places(store):
+        raise BadUsage(
+            "cannot read the auditor's key: the certificates of this store were signed with it;"
+            f" copy it from the machine that audited before, key_file=`{key_file}`"
+        )
+    make_key_file(key_file)
 
 
 async def _list_places(store: ObjectStore) -> list[int]:

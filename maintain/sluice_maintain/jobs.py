@@ -10,14 +10,14 @@ import msgspec
 import structlog
 
 from sluice_gc.audit import audit_store
-from sluice_gc.certificate_chain import has_certificates
+from sluice_gc.certificate_chain import prepare_key_file
 from sluice_gc.cycle import CycleReport, CycleRunner, execute_due_plan, plan_if_covered
 from sluice_gc.errors import CertificateInvalid, GcRefused
 from sluice_gc.evidence_retention import prune_evidence
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.planner import Planner
 from sluice_gc.settings import RunSettings
-from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted, make_key_file
+from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_maintain.lease_rules import RunResult
 from sluice_maintain.retention import apply_retention
@@ -186,8 +186,7 @@ class StoreJobs:
         if policy.execute_only:
             trusted = load_trusted(job.key_file, job.trusted_keys)
             return await self._execute(job.for_run(), trusted, policy.audit_age_s_max)
-        if not job.key_file.exists() and not await has_certificates(self._store):
-            make_key_file(job.key_file)
+        await prepare_key_file(self._store, job.key_file)
         keys = load_keys(job.key_file, job.trusted_keys)
         engine = LocalTaskEngine(self._store)
         cycles = CycleRunner(self._store, engine, keys, self._clock, self._ids, metrics=GcMetrics())

@@ -26,43 +26,26 @@ class MaintenanceMetrics:
     """The metrics of one process, in a separate registry."""
 
     def __init__(self) -> None:
-        made = self.registry = CollectorRegistry()
-        self.runs = Counter(
-            "sluice_maintain_runs", "Runs that ended.", ["task", "outcome"], registry=made
+        self.registry = CollectorRegistry()
+        self.runs = self._counter("runs", "Runs that ended.", "task", "outcome")
+        self.seconds = self._counter("run_seconds", "Duration of runs.", "task")
+        self.leases_lost = self._counter("leases_lost", "Runs whose lease was lost.", "task")
+        self.worker_starts = self._counter("worker_starts", "Started workers.", "worker")
+        self.running = self._gauge("running", "Whether the task runs here.")
+        self.last_success = self._gauge(
+            "last_success_unixtime_seconds", "Last success of any process."
         )
-        self.seconds = Counter(
-            "sluice_maintain_run_seconds", "Duration of runs.", ["task"], registry=made
-        )
-        self.leases_lost = Counter(
-            "sluice_maintain_leases_lost", "Runs whose lease was lost.", ["task"], registry=made
-        )
-        self.worker_starts = Counter(
-            "sluice_maintain_worker_starts", "Started workers.", ["worker"], registry=made
-        )
-        self.running = Gauge(
-            "sluice_maintain_running", "Whether the task runs here.", ["task"], registry=made
-        )
-        self.last_success = Gauge(
-            "sluice_maintain_last_success_unixtime_seconds",
-            "Last success of any process.",
-            ["task"],
-            registry=made,
-        )
-        self.overdue = Gauge(
-            "sluice_maintain_overdue_seconds", "Time since it was due.", ["task"], registry=made
-        )
-        self.failures = Gauge(
-            "sluice_maintain_failures", "Consecutive failures.", ["task"], registry=made
-        )
-        self.halted = Gauge(
-            "sluice_maintain_halted", "Whether it waits for a resume.", ["task"], registry=made
-        )
-        self.figures = Gauge(
-            "sluice_maintain_last_figure",
-            "What the last run counted.",
-            ["task", "figure"],
-            registry=made,
-        )
+        self.overdue = self._gauge("overdue_seconds", "Time since it was due.")
+        self.failures = self._gauge("failures", "Consecutive failures.")
+        self.halted = self._gauge("halted", "Whether it waits for a resume.")
+        self.figures = self._gauge("last_figure", "What the last run counted.", "figure")
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"sluice_maintain_{name}", meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, *more: str) -> Gauge:
+        labels = ("task", *more)
+        return Gauge(f"sluice_maintain_{name}", meaning, labels, registry=self.registry)
 
     def count_run(self, task: TaskName, result: RunResult, elapsed_s: float) -> None:
         """Record the end of a run of this process."""

@@ -58,7 +58,8 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
     def trouble(self) -> str:
         """What an operator should know, or an empty text."""
         if self.halted:
-            return f"halted: {self.halted}; then run `sluice maintain resume {self.task}`"
+            after = f"remove the cause, then run `sluice maintain resume {self.task}`"
+            return f"halted: {self.halted}; {after}"
         if self.state == WaitReason.OFF:
             return ""
         if self.failures or self.last_outcome in _TROUBLES:

@@ -60,9 +60,16 @@ _OPERATOR: Final = ConflictAccess(
 
 
 class BootList(msgspec.Struct, frozen=True):
-    """The boots of the last full pass."""
+    """The boots of the last full pass that this process made from its beginning.
+
+    Attributes:
+        boots: The boots.
+        complete_through: Every batch that was accepted before this time is counted, RFC 3339; null
+            if this process has made no such pass.
+    """
 
     boots: tuple[BootReport, ...]
+    complete_through: str | None = None
 
 
 class HoldList(msgspec.Struct, frozen=True):
@@ -280,18 +287,22 @@ class OperatorApi:
             round_failures=health.round_failures,
         )
 
-    def _boots(self, request: web.Request) -> tuple[BootReport, ...]:
-        """Return the boots of the last full pass, of one agent or of all."""
-        last, agent = self._reconciler.health.last, _AGENT.read(request.query)
-        boots = last.boots if last is not None else ()
-        return tuple(boot for boot in boots if agent in (None, boot.agent_id))
+    def _boot_list(self, request: web.Request, *, faulty: bool) -> BootList:
+        """Return the boots of the last whole pass, of one agent or of all, with its time."""
+        last, agent = self._reconciler.health.whole, _AGENT.read(request.query)
+        if last is None:
+            return BootList(())
+        boots = (boot for boot in last.boots if agent in (None, boot.agent_id))
+        return BootList(
+            tuple(boot for boot in boots if not faulty or boot.gaps or boot.overlaps),
+            complete_through=format_rfc3339(last.began_ns),
+        )
 
     async def _agents(self, request: web.Request) -> web.Response:
-        return json_response(BootList(self._boots(request)))
+        return json_response(self._boot_list(request, faulty=False))
 
     async def _gaps(self, request: web.Request) -> web.Response:
-        boots = tuple(boot for boot in self._boots(request) if boot.gaps or boot.overlaps)
-        return json_response(BootList(boots))
+        return json_response(self._boot_list(request, faulty=True))
 
     async def _unhealthy(self, request: web.Request) -> web.Response:
         del request

@@ -174,9 +174,9 @@ class EntryJoin:
         """
         unmatched = Unmatched(self._suspects_max)
         for number in range(len(self._parts)):
-            sides: tuple[dict[bytes, tuple[int, int]], ...] = ({}, {}, {}, {})
+            sides: tuple[dict[bytes, int], ...] = ({}, {}, {}, {})
             for tag, place, fact in _RECORD.iter_unpack(self._records_of(number)):
-                sides[tag >> 4][fact] = tag & 15, place
+                sides[tag >> 4][fact] = (tag & 15) * PLACES + place
             defined, found, substitutes_defined, substitutes_found = sides
             extra = found.keys() - defined.keys()
             missing = defined.keys() - found.keys()
@@ -188,9 +188,9 @@ class EntryJoin:
                 keys = {fact[:_KEY_BYTES] for fact in extra}
                 missing |= {fact for fact in defined if fact[:_KEY_BYTES] in keys}
             for fact in missing:
-                unmatched.add(_Side.DEFINED, *defined[fact], fact)
+                unmatched.add(_Side.DEFINED, *divmod(defined[fact], PLACES), fact)
             for fact in extra:
-                unmatched.add(_Side.FOUND, *found[fact], fact)
+                unmatched.add(_Side.FOUND, *divmod(found[fact], PLACES), fact)
         return unmatched
 
     def _records_of(self, number: int) -> bytes:

@@ -312,8 +312,10 @@ class Reconciler:
                         self._every(EVENTS_REOPEN_S, "event_queue", self._receive_events)
                     )
         finally:
-            await self._workers.close()
-            await self.share.leave()
+            try:
+                await self._workers.close()
+            finally:
+                await self.share.leave()
 
     def _create_scan_tasks(self, tasks: asyncio.TaskGroup) -> None:
         """Start the scans that only a store without journals needs, and what replaces them."""

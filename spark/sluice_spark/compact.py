@@ -31,6 +31,7 @@ from sluice_spark.file_selection import (
     retention_hours,
     small_files,
 )
+from sluice_spark.hour_merge import merge_hours
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
@@ -56,6 +57,7 @@ class CompactReport:
         dropped_rows: Rows that were removed as deleted or duplicate.
         vacuumed: Old files removed from the store.
         conflicts: Rewrites that were abandoned because another writer had replaced the files.
+        merged: Files of the ledger and the dead letters that were merged.
     """
 
     files_before: int = 0
@@ -64,6 +66,7 @@ class CompactReport:
     dropped_rows: int = 0
     vacuumed: int = 0
     conflicts: int = 0
+    merged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,6 +325,17 @@ def run_compact(
     )
     for kind in RECORD_TABLES:
         compactor.run(kind)
+    for table in (BATCHES, DEAD_LETTERS):
+        merged = merge_hours(
+            store_url,
+            table,
+            settings,
+            compactor.input.now_ns,
+            failpoint=compactor.failpoint,
+            stop=stop,
+        )
+        compactor.report.merged += merged.files
+        compactor.report.conflicts += merged.conflicts
     for table in (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS, ROLLUPS):
         compactor.vacuum(table)
     if not settings.dry_run:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from sluice_lake.data_files import DataFile
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
@@ -114,15 +115,29 @@ class LedgerFiles:
             rows.append((row, _columns(row.manifest, row.lane, row.sequence) | found))
         return self._write(DEAD_LETTERS, rows)
 
+    def merge(self, table: Table, files: Sequence[DataFile]) -> WrittenFile:
+        """Write the rows of files of one hour to one file, ordered by identity."""
+        schema = arrow_schema(table, partition=False)
+        filesystem, root = open_filesystem(lake_location(self.store_url, table.name))
+        parts = []
+        for file in files:
+            with filesystem.open_input_file(f"{root}/{file.path}") as source:
+                parts.append(pq.ParquetFile(source).read().select(schema.names).cast(schema))
+        rows = pa.concat_tables(parts).sort_by([(name, "ascending") for name in _IDENTITY])
+        return self._write_rows(table, files[0].partition, rows)
+
     def _write(self, table: Table, rows: Sequence[tuple[PendingBatch, Any]]) -> list[WrittenFile]:
         by_hour: dict[str, list[Any]] = {}
         for row, columns in rows:
             hour = accepted_hour(row.manifest.accepted_at_unix_ns)
             by_hour.setdefault(hour, []).append(columns)
-        return [self._write_hour(table, hour, found) for hour, found in sorted(by_hour.items())]
+        schema = arrow_schema(table, partition=False)
+        return [
+            self._write_rows(table, hour, pa.Table.from_pylist(found, schema=schema))
+            for hour, found in sorted(by_hour.items())
+        ]
 
-    def _write_hour(self, table: Table, hour: str, rows: list[Any]) -> WrittenFile:
-        arrow = pa.Table.from_pylist(rows, schema=arrow_schema(table, partition=False))
+    def _write_rows(self, table: Table, hour: str, arrow: pa.Table) -> WrittenFile:
         sink = io.BytesIO()
         with pq.ParquetWriter(sink, arrow.schema, compression="zstd", store_schema=False) as writer:
             writer.write_table(arrow)

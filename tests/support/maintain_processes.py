@@ -15,7 +15,7 @@ from pathlib import Path
 from sluice_protocol.maintenance import TaskRecord, decode_task_record, task_record_key
 from sluice_spark.failpoints import FAILPOINT_FOLDER_VARIABLE
 
-WAIT_S = 480.0
+WAIT_S = 1200.0
 
 
 def wait_for(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:

@@ -187,11 +187,12 @@ class SimStore:
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
-        keys = [
+        inside = [
             key
-            for key in sorted(self.held, key=str.encode)
+            for key in self.held
             if key.startswith(prefix) and key > start_after and (end_at is None or key <= end_at)
         ]
+        keys = sorted(inside, key=str.encode)
         pages = [keys[at : at + 1000] for at in range(0, len(keys), 1000)] or [[]]
         for index, page in enumerate(pages):
             await self._turn()

@@ -1,8 +1,9 @@
 """What uses the AWS SDK: the session, its credentials, listings, bucket settings, and opening."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
@@ -81,6 +82,20 @@ def client_error(response: Mapping[str, Any], operation: str, key: str) -> Store
     return refusal_error(refusal, operation, key, f"{status} {code} {message}")
 
 
+def parse_timestamp(text: Any) -> datetime:  # noqa: ANN401 - whatever a response contains
+    """Parse a time in a response of the SDK.
+
+    The SDK's parser guesses the format, which takes most of the time of a listing.
+    """
+    from botocore.utils import parse_timestamp as parse_any  # noqa: PLC0415 - the SDK is an extra
+
+    if isinstance(text, str) and text.endswith("Z"):
+        with suppress(ValueError):
+            return datetime.fromisoformat(text)
+    parsed: datetime = parse_any(text)
+    return parsed
+
+
 @asynccontextmanager
 async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
     """Open the SDK: one try per request, plain signatures, no checksum trailers.
@@ -91,6 +106,7 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
     """
     try:
         import aioboto3  # noqa: PLC0415 - an extra
+        from aiobotocore.session import get_session  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
     except ImportError as error:
         raise StoreMisconfigured(
@@ -106,7 +122,12 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
         s3={"addressing_style": addressing.value},
     )
     with sdk_errors("open", settings.bucket):
-        session = aioboto3.Session(profile_name=settings.profile, region_name=settings.region)
+        base = get_session()
+        parsers = base.get_component("response_parser_factory")
+        parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
+        session = aioboto3.Session(
+            botocore_session=base, profile_name=settings.profile, region_name=settings.region
+        )
         region = settings.region or session.region_name or REGION_DEFAULT
         credentials = await session.get_credentials()
     if credentials is None:

@@ -85,7 +85,7 @@ class JournalLoop:
         Raises:
             StoreError: The store is unreachable or refused a request; the next call continues.
         """
-        return await self._removal.run(self._route.journals)
+        return await self._removal.run(self._route.journals, self._route.ended)
 
 
 class HeldBatches:

@@ -2,8 +2,9 @@
 
 A journal object is removed when all of this is true:
 
-- every entry of it is enqueued or held, and its number is published;
-- a full pass that began after it was written has ended;
+- a full pass that began after it was written has ended: every entry of it is enqueued or held;
+- its number is published, or the process has ended. A process that comes back after it was replaced
+  writes objects that no reconciler reads any more;
 - the retry horizon has passed since it was written;
 - it is not the newest processed object of a process that may still write.
 
@@ -13,7 +14,8 @@ run that is interrupted is continued by the next one. Growth: one object a secon
 the retry horizon and the time until the next full pass.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,14 +63,14 @@ class RemovalLimits:
 
 
 def plan_objects(
-    page: ListPage, limits: RemovalLimits, *, through: int, keep: int | None
+    page: ListPage, limits: RemovalLimits, *, through: float, keep: int | None
 ) -> list[ObjectKey]:
     """Return the objects at the beginning of a page that may be removed, in order.
 
     Args:
         page: A page of the listing of one journal.
         limits: What may be removed.
-        through: The published number.
+        through: The published number; infinity if the process has ended.
         keep: The number that is kept, because the process may still write; None if it has ended.
     """
     planned: list[ObjectKey] = []
@@ -103,11 +105,12 @@ class JournalRemoval:
         self._metrics = metrics
         self._horizon_ns = horizon_ns
 
-    async def run(self, journals: Iterable[ProcessJournal]) -> int:
+    async def run(self, journals: Iterable[ProcessJournal], ended: Collection[str]) -> int:
         """Remove what may be removed, of any process; return the number of deleted objects.
 
         Args:
             journals: Every registered process, as it was read.
+            ended: The processes among them whose journals no longer bound the published time.
 
         Raises:
             StoreError: The store is unreachable or refused a request; the next run continues.
@@ -124,18 +127,24 @@ class JournalRemoval:
             if removed >= REMOVED_MAX:
                 break
             if limits.allows(UnixNs(journal.registration.started_at_unix_ns)):
-                removed += await self._remove_of(journal, limits, REMOVED_MAX - removed)
+                has_ended = journal.process in ended and limits.allows(journal.written_ns)
+                left = REMOVED_MAX - removed
+                removed += await self._remove_of(journal, limits, left, has_ended=has_ended)
         if removed:
             log.info("journals_removed", objects=removed)
             self._metrics.journals_removed.inc(removed)
         return removed
 
     async def _remove_of(
-        self, journal: ProcessJournal, limits: RemovalLimits, deletes_max: int
+        self,
+        journal: ProcessJournal,
+        limits: RemovalLimits,
+        deletes_max: int,
+        *,
+        has_ended: bool,
     ) -> int:
-        through = self._discovery.record.journals.get(journal.process, 0)
-        has_ended = journal.closed or (journal.is_lapsed() and limits.allows(journal.written_ns))
-        keep = None if has_ended else through
+        published = self._discovery.record.journals.get(journal.process, 0)
+        through, keep = (math.inf, None) if has_ended else (published, published)
         planned: list[ObjectKey] = []
         is_empty = True
         async for page in self._store.list(journal_prefix(journal.process)):
@@ -147,7 +156,7 @@ class JournalRemoval:
                 is_empty = is_empty and page.last and len(planned) <= deletes_max
                 break
         deleted = await self._delete(planned[:deletes_max])
-        is_over = has_ended and not journal.waiting and limits.allows(journal.written_ns)
+        is_over = has_ended and not journal.waiting
         if is_over and is_empty and deleted == len(planned):
             deleted += await self._delete([registration_key(journal.process)])
         return deleted

@@ -90,6 +90,11 @@ class JournalRoute:
         return tuple(self._journals.values())
 
     @property
+    def ended(self) -> frozenset[str]:
+        """The processes whose journals no longer bound the frontier."""
+        return self._ended
+
+    @property
     def open_processes(self) -> int:
         """Number of processes whose journals bound the frontier."""
         return len(self._journals) - len(self._ended)

@@ -23,7 +23,6 @@ from sluice_reconciler.lanes.parts import (
 from sluice_reconciler.lanes.sequence_ranges import (
     BootRanges,
     EnqueueStatus,
-    ListedBatch,
     SequenceRange,
 )
 
@@ -226,9 +225,13 @@ class Ledger:
         self._settled_s = settled_s
         self._unsettled.update(unsettled)
 
-    def reseal(self, life: Life, sealed: SequenceRange, listed: Sequence[ListedBatch]) -> None:
-        """Set the seal of a range to that of everything listed inside it."""
-        self._change(life).reseal(sealed, listed)
+    def dissolve(self, life: Life, sealed: SequenceRange) -> None:
+        """Remove a range, so that its batches count as new.
+
+        The lane state contains this before it contains the intent to enqueue them again: a crash in
+        between leaves batches that are new, and never a range that is not what was enqueued.
+        """
+        self._change(life).dissolve(sealed)
         self._unlogged += 1
 
     def delta(self, now_s: int) -> LedgerDelta | None:

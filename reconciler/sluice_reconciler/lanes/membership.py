@@ -25,6 +25,7 @@ import msgspec
 
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_reconciler.lanes.host_processes import HostProcess
 
 MEMBERS: Final = f"{RECONCILER}members/"
 
@@ -49,6 +50,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
         url: Where other processes and clients reach its operator API; empty if they cannot.
         lanes: The lanes that it works on, of every queue, in order.
         leaving: Whether it stopped: its lanes may be taken.
+        process: The process, so that another one of the same machine can see that it has ended.
     """
 
     schema: Literal["sluice.reconciler_member.v1"] = "sluice.reconciler_member.v1"
@@ -56,6 +58,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     lanes: tuple[int, ...] = ()
     leaving: bool = False
+    process: HostProcess | None = None
 
 
 def member_key(member: str) -> ObjectKey:

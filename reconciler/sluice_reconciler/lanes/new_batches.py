@@ -8,6 +8,7 @@ import hashlib
 from array import array
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,14 @@ from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
 
+
+class UnsureRange(NamedTuple):
+    """A range of a life in which the seal does not identify the new batches."""
+
+    life: Life
+    sealed: SequenceRange
+
+
 ComparedRanges = dict[tuple[str, str, int, int], RangeComparison]
 """Results of range comparisons, by agent, boot, first sequence number and seal."""
 
@@ -55,67 +64,84 @@ async def new_batches(
     ledger: Ledger,
     batches: Iterable[Identity],
     compared: ComparedRanges | None = None,
-) -> tuple[list[Identity], bool]:
+) -> tuple[list[Identity], list[UnsureRange]]:
     """Return the batches that a lane was not given yet.
 
     Args:
         store: The store with `accepted/`.
-        ledger: What the lane was given.
+        ledger: What the lane was given; it is only read.
         batches: The batches to decide.
         compared: Comparisons made earlier for keys that existed before the first of them; new
             comparisons are added.
 
     Returns:
-        The new batches in the order of `batches`, and whether that is certain. If it is not, some
-        of them may have been enqueued.
+        The new batches in the order of `batches`, and the ranges whose new batches the seal does
+        not identify. Batches inside such a range may have been enqueued.
 
     Raises:
         StoreError: The store is unreachable or refused the request.
     """
     found: list[Identity] = []
     known: ComparedRanges = compared if compared is not None else {}
-    sure = True
+    unsure: list[UnsureRange] = []
     decided = list(batches)
     ledger.load((who.agent_id, who.boot_id) for who in decided)
     for who in decided:
-        status = ledger.status(who)
-        if status is EnqueueStatus.RETIRED:
-            await _restore_life(store, ledger, (who.agent_id, who.boot_id))
-            status = ledger.status(who)
-        match status:
+        match await _status_of(store, ledger, who):
             case EnqueueStatus.DONE:
                 continue
             case EnqueueStatus.NEW | EnqueueStatus.RETIRED:
                 found.append(who)
             case EnqueueStatus.MAYBE:
-                result = await _compare_range_of(store, ledger, who, known)
-                sure = sure and result.sure
+                sealed = _range_of(ledger, who)
+                if sealed is None:
+                    continue
+                result = await _compare_range(store, ledger, who, sealed, known)
                 if any((one.start, one.end) == (who.seq_start, who.seq_end) for one in result.new):
                     found.append(who)
-    return found, sure
+                    place = UnsureRange((who.agent_id, who.boot_id), sealed)
+                    if not result.sure and place not in unsure:
+                        unsure.append(place)
+    return found, unsure
+
+
+async def _status_of(store: ObjectStore, ledger: Ledger, who: Identity) -> EnqueueStatus:
+    """Return whether a batch was enqueued; a life that was retired is restored first."""
+    status = ledger.status(who)
+    if status is EnqueueStatus.RETIRED:
+        await _restore_life(store, ledger, (who.agent_id, who.boot_id))
+        status = ledger.status(who)
+    return status
 
 
 async def _restore_life(store: ObjectStore, ledger: Ledger, life: Life) -> None:
     """List the boot of a life that the ledger does not contain, once, and add what was enqueued."""
     prefix = boot_prefix(*life)
     listed = [
-        ListedBatch(start=who.seq_start, end=who.seq_end, last_modified_ns=one.last_modified_ns)
+        ListedBatch(start=found.seq_start, end=found.seq_end, last_modified_ns=one.last_modified_ns)
         async for page in store.list(prefix)
         for one in page.objects
-        if (who := identity_of(one.key)) is not None
+        if (found := identity_of(one.key)) is not None
     ]
     # The ledger decides what is settled after the listing: lives may be retired meanwhile.
     ledger.restore(life, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(life)))
 
 
-async def _compare_range_of(
-    store: ObjectStore, ledger: Ledger, who: Identity, known: ComparedRanges
-) -> RangeComparison:
-    """Compare the range that contains a batch with its listing, once per range."""
+def _range_of(ledger: Ledger, who: Identity) -> SequenceRange | None:
+    """Return a copy of the range that contains a batch: the range may grow during a listing."""
     boot = ledger.boot(who.agent_id, who.boot_id)
     sealed = boot.range_of(who.seq_start, who.seq_end) if boot is not None else None
-    if boot is None or sealed is None:
-        return RangeComparison(new=())
+    return None if sealed is None else sealed.copy()
+
+
+async def _compare_range(
+    store: ObjectStore,
+    ledger: Ledger,
+    who: Identity,
+    sealed: SequenceRange,
+    known: ComparedRanges,
+) -> RangeComparison:
+    """Compare the range that contains a batch with its listing, once per range."""
     place = (who.agent_id, who.boot_id, sealed.start, sealed.seal)
     if place not in known:
         known[place] = await _compare_with_listing(
@@ -128,16 +154,14 @@ async def _compare_with_listing(
     store: ObjectStore, ledger: Ledger, life: Life, sealed: SequenceRange
 ) -> RangeComparison:
     agent_id, boot_id = life
-    # The range may grow during the listing: compare the state it has now.
-    before = sealed.copy()
     boot = ledger.boot(agent_id, boot_id)
     extras = list(boot.extras) if boot is not None else []
-    inside = partial(_listed_inside, store, boot_prefix(agent_id, boot_id), before)
+    inside = partial(_listed_inside, store, boot_prefix(agent_id, boot_id), sealed)
     # Usually every listed batch is enqueued; then no listing of a long range is kept in memory.
-    if await _seal_matches(before, set(extras), inside()):
+    if await _seal_matches(sealed, set(extras), inside()):
         return RangeComparison(new=())
     listed = [one async for one in inside()]
-    result = compare_range(before, extras, listed)
+    result = compare_range(sealed, extras, listed)
     if result.lost:
         log.error(
             "accepted_manifests_missing",
@@ -147,10 +171,6 @@ async def _compare_with_listing(
             seq_end=sealed.end,
             missing=result.lost,
         )
-    elif not result.sure:
-        log.warning("sequence_range_enqueued_again", agent=agent_id, boot=boot_id)
-        kept = [one for one in listed if (one.start, one.end) not in extras]
-        ledger.reseal(life, sealed, kept)
     return result
 
 

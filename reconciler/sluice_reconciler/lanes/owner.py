@@ -19,6 +19,7 @@ object and raises `LaneTakenOver`. It has then changed nothing that the new owne
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from sluice_protocol.errors import SluiceError, StoreUnavailable
@@ -181,12 +182,12 @@ class LaneOwner:
         return self.ledger.status(who) is not EnqueueStatus.DONE
 
     async def close(self) -> None:
-        """Store the ledger, so that the next owner has no append intent to resolve.
+        """Store the ledger and release the lane: the next owner has no append intent to resolve.
 
         Raises:
             LaneTakenOver: A rival took the lane over.
         """
-        await self._write(writes=self._stored.record.writes, pending=())
+        await self._write(writes=self._stored.record.writes, pending=(), released=True)
 
     def settled_time_s(self, shown: ShownPass, quiet_s: int) -> int | None:
         """Return the settled time that a pass shows, if it makes a rewrite worth while."""
@@ -222,6 +223,7 @@ class LaneOwner:
             runs=written.runs,
             settled_s=settled_s,
             unsettled=in_order(held),
+            released=UNSET,
         )
         await self._swap_in(record)
         ledger.settle(self._log.parts_of(record), written.delta)
@@ -233,7 +235,13 @@ class LaneOwner:
         """The store's clock in seconds, rounded up, after the last batch was enqueued."""
         return self._stored.date_ns // NS_PER_S + 1
 
-    async def _write(self, *, writes: int, pending: tuple[IntendedBatch, ...]) -> None:
+    async def _write(
+        self,
+        *,
+        writes: int,
+        pending: tuple[IntendedBatch, ...],
+        released: bool | UnsetType = UNSET,
+    ) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         old, ledger, delta = self._stored.record, self.ledger, None
         runs = old.runs
@@ -247,6 +255,7 @@ class LaneOwner:
             pending=pending,
             recent=ledger.recent[delta.recent if delta is not None else 0 :],
             runs=runs,
+            released=released,
             ledger_since_unix_ns=old.ledger_since_unix_ns or self._stored.date_ns,
             unsettled=ledger.unsettled,
         )
@@ -311,7 +320,12 @@ async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) ->
             await _create(store, lane, runtime)
         else:
             old = stored.record
-            record = replace(old, nonce=runtime.id_bytes().hex(), owner_term=old.owner_term + 1)
+            record = replace(
+                old,
+                nonce=runtime.id_bytes().hex(),
+                owner_term=old.owner_term + 1,
+                released=UNSET,
+            )
             try:
                 return await _swap(store, lane, stored, record, runtime, stored.boots)
             except LaneTakenOver:

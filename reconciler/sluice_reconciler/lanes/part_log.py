@@ -143,7 +143,7 @@ async def read_ledger(
         of: As in `load_ledger`.
 
     Returns:
-        The ledger, and whether any process has ever owned the lane.
+        The ledger, and whether a process owns the lane, or owned it and did not release it.
 
     Raises:
         LaneStateDamaged: The state is malformed.
@@ -163,7 +163,7 @@ async def read_ledger(
         if stored.record.pending and await _is_appended(store, lane, stored.record):
             for batch in stored.record.pending:
                 ledger.add(batch)
-        return ledger, stored.record.owner_term > 0
+        return ledger, stored.record.has_owner
     raise StoreUnavailable("read", lane_key(lane), "the lane state changed during each read")
 
 

@@ -117,15 +117,9 @@ class BootRanges(msgspec.Struct, array_like=True):
             left.batches += right.batches
             left.seal = (left.seal + right.seal) & SEAL_MASK
 
-    def reseal(self, sealed: SequenceRange, listed: Sequence["ListedBatch"]) -> None:
-        """Set a range's seal to that of everything listed inside it.
-
-        Call it after all listed batches were enqueued again.
-        """
-        kept = next((one for one in self.ranges if one.start == sealed.start), sealed)
-        known = {(one.start, one.end) for one in listed}
-        self.extras = [one for one in self.extras if one not in known]
-        kept.batches, kept.seal = len(listed), sum(one.seal for one in listed) & SEAL_MASK
+    def dissolve(self, sealed: SequenceRange) -> None:
+        """Remove a range, so that its batches count as new; extras inside it stay enqueued."""
+        self.ranges = [one for one in self.ranges if one != sealed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +148,8 @@ class RangeComparison:
 
     Attributes:
         new: The batches that were not enqueued.
-        sure: False if the seal did not identify them; `new` may then contain enqueued ones too.
+        sure: False if the seal did not identify them; `new` may then contain enqueued ones too. The
+            range must be dissolved before they are enqueued.
         lost: Number of enqueued batches that are no longer listed; always 0 in an intact store.
     """
 
@@ -173,6 +168,19 @@ def compare_range(
     """
     known = set(extras)
     inside = [one for one in listed if (one.start, one.end) not in known]
+    found = _compare_inside(sealed, inside)
+    if not found.lost or len(inside) == len(listed):
+        return found
+    # Earlier releases counted batches that they enqueued again both as extras and in the range.
+    counted_twice = _compare_inside(sealed, listed)
+    if counted_twice.lost or not counted_twice.sure:
+        return found
+    new = tuple(one for one in counted_twice.new if (one.start, one.end) not in known)
+    return RangeComparison(new=new)
+
+
+def _compare_inside(sealed: SequenceRange, inside: Sequence[ListedBatch]) -> RangeComparison:
+    """Compare a range with those of the listed batches that it may contain."""
     surplus = len(inside) - sealed.batches
     over = (sum(one.seal for one in inside) - sealed.seal) & SEAL_MASK
     if surplus == 0 and over == 0:

@@ -22,6 +22,7 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
 from sluice_queue.lane import Runtime
+from sluice_reconciler.lanes.host_processes import HostProcesses, SystemProcesses
 from sluice_reconciler.lanes.membership import (
     HANDOVER_MAX_S,
     HEARTBEAT_S,
@@ -59,6 +60,7 @@ class LaneShare:
         workers: The lanes.
         runtime: Time and ids.
         metrics: Where lanes are counted.
+        processes: The processes of this machine.
     """
 
     def __init__(
@@ -68,13 +70,15 @@ class LaneShare:
         workers: LaneWorkers,
         runtime: Runtime,
         metrics: ReconcilerMetrics,
+        processes: HostProcesses | None = None,
     ) -> None:
         self._store = store
+        self._processes = processes if processes is not None else SystemProcesses()
         self._lanes = lanes
         self._workers = workers
         self._runtime = runtime
         self._metrics = metrics
-        self._mine = MemberRecord(member=runtime.ids.ulid())
+        self._mine = MemberRecord(member=runtime.ids.ulid(), process=self._processes.current())
         self._seen: dict[ObjectKey, _SeenRecord] = {}
         self._others: tuple[MemberRecord, ...] = ()
         self._awaited_since_ns: dict[int, int] = {}
@@ -186,7 +190,24 @@ class LaneShare:
         )
 
     async def _read_others(self) -> None:
-        """Read the records of live members that changed; delete those of dead ones."""
+        """Read the records of live members that changed; delete those of dead ones.
+
+        A process of this machine that was killed is recognised before its record lapses.
+        """
+        seen: dict[ObjectKey, _SeenRecord] = {}
+        for one in (await self._list_live())[:MEMBERS_MAX]:
+            before = self._seen.get(one.key)
+            found = before if before and before.etag == one.etag else await self._read(one.key)
+            if found is not None and self._has_ended(found.record):
+                log.info("ended_member_removed", member=found.record.member)
+                await self._delete(one.key)
+            elif found is not None:
+                seen[one.key] = found
+        self._seen = seen
+        self._others = tuple(one.record for one in seen.values() if not one.record.leaving)
+
+    async def _list_live(self) -> list[ListedObject]:
+        """List the records of live members; delete those that are long dead."""
         live: list[ListedObject] = []
         async for page in self._store.list(MEMBERS):
             for one in page.objects:
@@ -196,14 +217,10 @@ class LaneShare:
                     live.append(one)
                 elif is_forgotten(one.last_modified_ns, page.date_ns):
                     await self._delete(one.key)
-        seen: dict[ObjectKey, _SeenRecord] = {}
-        for one in live[:MEMBERS_MAX]:
-            before = self._seen.get(one.key)
-            found = before if before and before.etag == one.etag else await self._read(one.key)
-            if found is not None:
-                seen[one.key] = found
-        self._seen = seen
-        self._others = tuple(one.record for one in seen.values() if not one.record.leaving)
+        return live
+
+    def _has_ended(self, record: MemberRecord) -> bool:
+        return record.process is not None and self._processes.has_ended(record.process)
 
     async def _read(self, key: ObjectKey) -> _SeenRecord | None:
         read = await self._store.get(key)

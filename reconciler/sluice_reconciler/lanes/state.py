@@ -96,6 +96,8 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         settled_s: Every batch whose manifest was created before this time, by the store's clock in
             seconds, is enqueued, except `unsettled`. 0 if no life was ever retired.
         unsettled: Batches that were not enqueued when the settled time was set.
+        released: Whether the owner stopped in order: any process may take the lane without a wait.
+            Missing in every other write.
     """
 
     schema: Literal["sluice.reconciler_lane.v3"] = "sluice.reconciler_lane.v3"
@@ -111,6 +113,12 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     ledger_since_unix_ns: int = 0
     settled_s: int = 0
     unsettled: tuple[IntendedBatch, ...] = ()
+    released: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether a process took the lane and did not release it."""
+        return self.owner_term > 0 and self.released is not True
 
     @property
     def of_lane(self) -> Lane:

@@ -76,7 +76,7 @@ class LaneWorker:
 
     @property
     def is_of_rival(self) -> bool:
-        """Whether another process owned the lane when its state was last read."""
+        """Whether another process owned the lane, and had not released it, at the last read."""
         return self._owner is None and self._owned_by_rival
 
     async def refresh(self) -> None:
@@ -147,11 +147,14 @@ class LaneWorker:
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()
         by_identity: dict[Identity, AcceptedManifest] = {one.identity: one for one in batches}
-        todo, sure = await new_batches(self._store, self._ledger, by_identity)
+        todo, unsure = await new_batches(self._store, self._ledger, by_identity)
         if not todo:
             return 0
-        if not sure:
+        if unsure:
             self._metrics.maybe_doubled.labels(self.lane.queue).inc(len(todo))
+        for life, sealed in unsure:
+            log.warning("sequence_range_enqueued_again", agent=life[0], boot=life[1])
+            self._ledger.dissolve(life, sealed)
         done = await self._owner.enqueue([by_identity[who] for who in todo])
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
         return done
@@ -182,9 +185,9 @@ class LaneWorker:
             number = self.lane.lane
             mine = [one for one in held_back if lane_of(one.agent_id, self._lanes) == number]
             try:
-                unsettled, sure = await new_batches(self._store, self._ledger, mine)
+                unsettled, unsure = await new_batches(self._store, self._ledger, mine)
                 known = len(self._ledger.unsettled)
-                if not sure or len(unsettled) + known > UNSETTLED_MAX:
+                if unsure or len(unsettled) + known > UNSETTLED_MAX:
                     return 0
                 return await owner.retire(settled_s, unsettled)
             except LaneTakenOver:
@@ -310,14 +313,16 @@ class LaneWorkers:
             await worker.refresh()
 
     async def close(self) -> None:
-        """Store the ledger of every lane that this process owns.
+        """Store the ledger of every lane that this process owns, and release the lanes.
 
         Raises:
             OutcomeUnknown: The retries are spent; the next owner resolves the write.
-            StoreError: The store is unreachable or refused the request.
+            StoreError: The store is unreachable or refused the request. The other lanes are closed.
         """
-        for worker in self:
-            await worker.close()
+        closed = await asyncio.gather(*(one.close() for one in self), return_exceptions=True)
+        for outcome in closed:
+            if outcome is not None:
+                raise outcome
 
     def has_batch(self, key: ObjectKey) -> bool:
         """Return True if, by the ledgers in memory, every queue was given a batch.

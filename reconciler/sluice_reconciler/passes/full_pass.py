@@ -6,9 +6,9 @@ equal, nothing in the range costs a request; if not, the new batches in it are i
 one chunk of new keys, and the sequence ranges of one boot.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from msgspec import structs
 
@@ -17,7 +17,6 @@ from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
-from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit, run_all
@@ -25,17 +24,14 @@ from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_ba
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.mark_removal import plan_mark_removal, remove_marks
 from sluice_reconciler.passes.boot_comparison import BootComparison
-from sluice_reconciler.passes.progress import PassProgress, PassRecord, PassSpan
+from sluice_reconciler.passes.hand_over import LEFT_MAX, HandOver
+from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
+from sluice_reconciler.passes.spans import BootSample, cuts_of, spans_of
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
-
-LEFT_MAX: Final = 10_000
-"""Keys of one span that are left to another reconciler and decided again at the end of the pass."""
-LEFT_TRIES: Final = 5
-LEFT_PAUSE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +49,9 @@ class PassReport:
         boots: The accepted ranges and gaps of each boot.
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
+        is_whole: Whether this process listed everything; otherwise it continued the pass of another
+            one, and `boots` is only what was listed since.
+        cuts: Where the next pass cuts `accepted/`.
         queues: The queues whose lanes were compared with the whole listing.
     """
 
@@ -65,27 +64,9 @@ class PassReport:
     boots: tuple[BootReport, ...] = ()
     registers_lost: tuple[ObjectKey, ...] = ()
     missed: int = 0
+    is_whole: bool = True
+    cuts: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class PassOptions:
-    """How one full pass runs.
-
-    Attributes:
-        resume: The progress of a pass that is continued.
-        progress: Where the progress is stored now and then; None for a pass that cannot be
-            continued.
-        pace_s: Pause after each page of the listing, seconds.
-        unnamed: Returns those of the batches that a journal should have named before the pass.
-        retry_left: Whether batches in lanes of other reconcilers are decided again at the end.
-    """
-
-    resume: PassRecord | None = None
-    progress: PassProgress | None = None
-    pace_s: float = 0.0
-    unnamed: Callable[[Sequence[AcceptedManifest]], int] | None = None
-    retry_left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +103,11 @@ class FullPass:
     clock: Clock
     marks_quiet_ns: int
 
+    @property
+    def hand_over(self) -> HandOver:
+        """The hand-over of batches in lanes of other reconcilers."""
+        return HandOver(self.store, self.pipeline, self.workers, self.clock)
+
     async def run(
         self, takeover: Takeover | None = None, options: PassOptions | None = None
     ) -> PassReport:
@@ -144,7 +130,8 @@ class FullPass:
         await self.workers.refresh()
         await run_all([walk.run() for walk in run.walks])
         if how.retry_left:
-            await run.retry_left()
+            for walk in run.walks:
+                await run.hand_over(walk)
         quarantine = QuarantineWalk(self.store, self.holds, self.requests, self.backoff)
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
@@ -163,6 +150,8 @@ class FullPass:
             held_back=len(self.holds),
             boots=boots,
             missed=run.missed(),
+            is_whole=how.resume is None,
+            cuts=run.cuts(),
             queues=run.queues,
         )
 
@@ -183,12 +172,13 @@ class PassRun:
             # Another process, which may have other queues, compared the first part.
             known &= set(how.resume.queues)
         self.queues = tuple(sorted(known))
+        stored = how.progress.record if how.progress is not None else None
+        self._cuts = stored.cuts if stored is not None else ()
         spans = (
-            [PassSpan(after=after, up_to=up_to) for after, up_to in spans_of(full_pass.shards)]
-            if how.resume is None
-            else list(how.resume.spans)
+            how.resume.spans if how.resume is not None else spans_of(full_pass.shards, self._cuts)
         )
-        self._retried: PipelineResult | None = None
+        self._handed_over = 0
+        self._handing = asyncio.Lock()
         self.walks = [_SpanWalk(full_pass, self, span) for span in spans]
 
     def outcome(self) -> PipelineResult:
@@ -196,10 +186,8 @@ class PassRun:
         total = PipelineResult()
         for walk in self.walks:
             total = total.plus(walk.outcome)
-        if self._retried is not None:
-            enqueued = total.enqueued + self._retried.enqueued
-            total = replace(total, left=self._retried.left, enqueued=enqueued)
-        return total
+        left = sum(len(walk.left) + walk.overflow for walk in self.walks)
+        return replace(total, left=left)
 
     def listed(self) -> int:
         """Return the number of listed keys, with those before an interruption."""
@@ -209,23 +197,30 @@ class PassRun:
         """Return the number of batches that journals missed."""
         return self._before + sum(walk.missed for walk in self.walks)
 
+    def cuts(self) -> tuple[str, ...]:
+        """Return where the next pass cuts `accepted/`."""
+        if self.how.resume is not None and self._cuts:
+            return self._cuts  # another process listed the first part
+        return cuts_of(walk.sample for walk in self.walks)
+
     def has_left(self) -> bool:
         """Return True if a batch is neither enqueued nor held."""
-        return bool(self.outcome().left or self._pass.holds.unstored)
+        return self.outcome().left > 0 or self._pass.holds.unstored > 0
 
-    async def retry_left(self) -> None:
-        """Process again what was left, when the owner of its lane may have enqueued it."""
-        keys = [key for walk in self.walks for key in walk.left]
-        overflown = any(walk.outcome.left and len(walk.left) >= LEFT_MAX for walk in self.walks)
-        for _ in range(LEFT_TRIES):
-            if not keys or overflown:
+    async def hand_over(self, walk: "_SpanWalk") -> None:
+        """Hand what a walk left over to the owners of its lanes."""
+        async with self._handing:
+            keys, walk.left = walk.left, []
+            if not keys:
                 return
-            await self._pass.clock.sleep(LEFT_PAUSE_S)
-            await self._pass.workers.refresh()
-            done = await self._pass.pipeline.process_new_in_steps(keys)
-            self._retried = done if self._retried is None else self._retried.plus(done)
-            keys = sorted(done.left_keys)
-            self._retried = replace(self._retried, left=len(keys))
+            self._handed_over += 1
+            done = await self._pass.hand_over.give(keys, self._announce)
+            walk.left = sorted(done.left_keys)
+            walk.outcome = walk.outcome.plus(PipelineResult(enqueued=done.enqueued))
+
+    async def _announce(self) -> None:
+        if self.how.progress is not None:
+            await self.how.progress.save(self.record())
 
     def record(self, *, ended: bool = False) -> PassRecord:
         """Return the progress as it is stored."""
@@ -235,20 +230,10 @@ class PassRun:
             left=self.has_left(),
             ended=ended,
             missed=self.missed(),
+            handed_over=self._handed_over,
+            cuts=self._cuts,
             queues=self.queues,
         )
-
-
-def spans_of(shards: int) -> list[tuple[str, str | None]]:
-    """Return spans of `accepted/`, each (after, up to), such that each agent is in one span.
-
-    The spans divide the letters and digits that agent ids begin with evenly. Keys of any other form
-    are in some span too.
-    """
-    low, high = ord("0"), ord("z")
-    cuts = sorted({low + (high - low) * number // shards for number in range(1, shards)})
-    bounds = [f"{ACCEPTED}agent={cut:02x}" for cut in cuts]
-    return list(zip(["", *bounds], [*bounds, None], strict=True))
 
 
 class _SpanWalk:
@@ -262,9 +247,11 @@ class _SpanWalk:
         self._new_listed = 0
         self.outcome = PipelineResult()
         self.left: list[ObjectKey] = []
+        self.overflow = 0
         self.missed = 0
         self.date_ns = UnixNs(0)
         self.tallies: list[BootTally] = []
+        self.sample = BootSample()
 
     @property
     def listed(self) -> int:
@@ -285,6 +272,8 @@ class _SpanWalk:
                 workers = self._pass.workers.of_agent(who.agent_id)
                 comparisons = [BootComparison.of(worker, *boot) for worker in workers]
                 self.tallies.append(BootTally(*boot))
+                self.sample.begin_boot(key)
+            self.sample.count()
             self.tallies[-1].add(who, appeared_ns)
             last = key
             self._new_listed += 1
@@ -383,5 +372,13 @@ class _SpanWalk:
             if unnamed and new:
                 found = [one for one in done.batches if accepted_key(one.identity) in new]
                 self.missed += unnamed(found)
-            self.left += [*sorted(done.left_keys)][: LEFT_MAX - len(self.left)]
-            self.outcome = self.outcome.plus(replace(done, left_keys=frozenset()))
+            self.outcome = self.outcome.plus(replace(done, left=0, left_keys=frozenset()))
+            await self._leave(sorted(done.left_keys))
+
+    async def _leave(self, keys: Sequence[ObjectKey]) -> None:
+        """Keep what is to be handed over, and hand it over when there is too much of it."""
+        self.left += keys
+        if len(self.left) >= LEFT_MAX and self._run.how.retry_left:
+            await self._run.hand_over(self)
+        self.overflow += max(0, len(self.left) - LEFT_MAX)
+        del self.left[LEFT_MAX:]

@@ -20,8 +20,15 @@ from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
-from sluice_reconciler.passes.full_pass import FullPass, PassOptions, PassReport
-from sluice_reconciler.passes.progress import NextPass, PassProgress, PassRecord, decide_next_pass
+from sluice_reconciler.passes.full_pass import FullPass, PassReport
+from sluice_reconciler.passes.hand_over import hand_over_of
+from sluice_reconciler.passes.progress import (
+    NextPass,
+    PassOptions,
+    PassProgress,
+    PassRecord,
+    decide_next_pass,
+)
 from sluice_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()
@@ -48,6 +55,7 @@ class ReconcilerHealth:
         rounds: Rounds of the journal route that succeeded while journals decide the frontier.
         round_failures: Consecutive rounds that failed.
         last: The last report.
+        whole: The last report of a pass that this process made from its beginning.
         ended: Whether the work ended with an unexpected error.
     """
 
@@ -56,6 +64,7 @@ class ReconcilerHealth:
     rounds: int = 0
     round_failures: int = 0
     last: PassReport | None = None
+    whole: PassReport | None = None
     ended: bool = False
 
     @property
@@ -113,6 +122,7 @@ class PassLoop:
         self._parts = parts
         self._ended_at_ns: int | None = None
         self._took_s = 0.0
+        self._helped: tuple[str, int, int] | None = None
 
     async def run(self, journals_tried: asyncio.Event) -> None:
         """Make every pass that is due; store errors are logged, and the pass is retried.
@@ -161,9 +171,12 @@ class PassLoop:
 
     async def _decide(self) -> NextPass:
         parts = self._parts
-        if self._rests():
+        if not parts.registry.is_journaled and self._rests():
             return NextPass(start=False)
         await parts.progress.read()
+        await self._help()
+        if self._rests():
+            return NextPass(start=False)
         stored = parts.progress.record
         if not parts.registry.is_journaled:
             is_whole = stored is None or stored.ended or stored.left or parts.progress.rival_runs
@@ -175,6 +188,14 @@ class PassLoop:
             interval_s=parts.settings.journaled_pass_interval_s,
             rival_runs=parts.progress.rival_runs,
         )
+
+    async def _help(self) -> None:
+        """Process what the pass of another reconciler has handed over since the last call."""
+        progress = self._parts.progress
+        found = hand_over_of(progress.record) if progress.rival_runs else None
+        if found is not None and found != self._helped:
+            await self._parts.full_pass.hand_over.take()
+            self._helped = found
 
     async def run_once(self, takeover: Takeover | None, plan: NextPass | None = None) -> PassReport:
         """Make one pass, publish what it has shown, and set the metrics.
@@ -244,14 +265,17 @@ class PassLoop:
                     left=left,
                     ended=True,
                     missed=report.missed,
+                    cuts=report.cuts,
                 )
             )
 
     def _observe(self, report: PassReport, took_ns: int) -> None:
         metrics, done = self._parts.metrics, report.outcome
         metrics.pass_seconds.set(took_ns / NS_PER_S)
-        metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
-        metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
+        if report.is_whole:
+            self._parts.health.whole = report
+            metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
+            metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
         metrics.unhealthy.set(report.held_back)
         metrics.missed_by_journals.inc(report.missed)
         if report.missed:

@@ -6,6 +6,7 @@ batches. It also coordinates reconcilers: a pass whose record changes is not rep
 process. Nothing that is correct depends on it; a lost record costs one more pass.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import RECONCILER
-from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
@@ -59,6 +60,8 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
         left: Whether it left a batch behind; then it cannot be continued, only repeated.
         ended: Whether it has ended.
         missed: Number of batches that it found and no journal named.
+        handed_over: How often it named batches for the owners of their lanes.
+        cuts: Where the next pass cuts `accepted/` into spans; at most 63.
         queues: The queues that it compares.
         revision: Number of the write.
         writer: Identifies the process that makes the pass.
@@ -70,6 +73,8 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
     left: bool = False
     ended: bool = False
     missed: int = 0
+    handed_over: int = 0
+    cuts: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     revision: int = 0
     writer: str = ""
@@ -186,3 +191,23 @@ class PassProgress:
             return True
         await self.read()
         return self.record == wanted
+
+
+@dataclass(slots=True, kw_only=True)
+class PassOptions:
+    """How one full pass runs.
+
+    Attributes:
+        resume: The progress of a pass that is continued.
+        progress: Where the progress is stored now and then; None for a pass that cannot be
+            continued.
+        pace_s: Pause after each page of the listing, seconds.
+        unnamed: Returns those of the batches that a journal should have named before the pass.
+        retry_left: Whether batches in lanes of other reconcilers are handed over to them.
+    """
+
+    resume: PassRecord | None = None
+    progress: PassProgress | None = None
+    pace_s: float = 0.0
+    unnamed: Callable[[Sequence[AcceptedManifest]], int] | None = None
+    retry_left: bool = False

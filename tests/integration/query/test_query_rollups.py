@@ -149,7 +149,7 @@ def test_a_source_range_that_is_not_committed_is_not_used(
     rollups.run(crash=True)
     assert run_query(place, series_query()).summary.rollup_segments_read == 0
     rollups.run()
-    sender.send(START_NS, 100.0, 200.0)
+    sender.send(START_NS + 90 * 10**9, 100.0, 200.0)
     ingest_locally(place.url)
     rollups.run(crash=True)
     assert assert_equal(place).summary.rollup_segments_read > 0

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import accepted_key, high_water_key
 from sluice_protocol.manifests import HighWaterMark, encode_record
+from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.api import make_app
 from sluice_reconciler.app import serve
@@ -77,7 +79,10 @@ def test_api_reports_agents_gaps_queue_and_live_window(tmp_path: Path) -> None:
 
             await ready(client)
             await until(all_there)
-            gaps = (await body(await client.get("/v1/gaps")))["boots"]
+            listed = await body(await client.get("/v1/gaps"))
+            gaps = listed["boots"]
+            through_ns = parse_rfc3339(listed["complete_through"])
+            assert time.time_ns() - 600 * 10**9 < through_ns < time.time_ns()
             assert [gap["seq_start"] for gap in gaps[0]["gaps"]] == [20]
             tails = [(gap["seq_start"], gap["seq_end"], gap["tail"]) for gap in gaps[1]["gaps"]]
             assert (tails, gaps[1]["high_water"]) == ([(10, 14, True)], 14)

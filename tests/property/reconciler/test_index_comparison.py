@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from support.builders import conflict_manifest, manifest
 from support.naive_differences import NaiveComparison
 from support.queue_store import SimClock, SimStore
 
+from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED,
     ACCEPTED_BY_BLOB,
@@ -31,7 +33,14 @@ from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.differences import DerivedDifference, SourceManifest
 from sluice_reconciler.entry_join import EntryJoin
 from sluice_reconciler.index_comparison import IndexComparison
-from sluice_reconciler.indexes import TimeEntry, by_blob_of, by_time_of, pack, quarantine_entry
+from sluice_reconciler.indexes import (
+    TimeEntry,
+    by_blob_of,
+    by_time_of,
+    pack,
+    quarantine_entry,
+    unpack,
+)
 
 BASE_NS = 1_699_999_200 * NS_PER_S
 DERIVED = (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, RAW_BLOBS_BY_TIME, QUARANTINE_BY_BLOB)
@@ -119,7 +128,17 @@ class Damage:
     """One planted discrepancy: what is done to which of the objects of a store."""
 
     kinds = (
-        *("delete", "junk", "empty", "text", "other body", "spaces", "stray", "stray pack"),
+        *(
+            "delete",
+            "junk",
+            "empty",
+            "text",
+            "other body",
+            "spaces",
+            "stray",
+            "stray pack",
+            "moved pack",
+        ),
         *("other source", "nowhere", "no source", "late source", "junk source", "foreign"),
         *("packed wrong", "packed again", "packed junk", "alone wrong", "bad identity", "escape"),
     )
@@ -176,6 +195,22 @@ class Damage:
         if (key := self._pick(self.packs)) is not None:
             lines = self.store.held[key].body.replace(b"/hour=22/", b"/hour=21/")
             self._put_pack(key.replace("/hour=22/", "/hour=21/"), lines)
+
+    def _moved_pack(self) -> None:
+        """A pack in another hour, and its entries alone: no substitute of references is left."""
+        packs = [key for key in self.packs if key.startswith(RAW_BLOBS_BY_TIME)]
+        if (key := self._pick(packs)) is not None:
+            body = self.store.held[key].body
+            with suppress(InvalidRecord):  # it may be damaged already
+                self._put_alone(ObjectKey(key), body)
+            del self.store.held[key]
+            hour = key.partition("/hour=")[2][:2].encode()
+            moved = body.replace(b"/hour=" + hour + b"/", b"/hour=11/")
+            self._put_pack(key.replace(f"/hour={hour.decode()}/", "/hour=11/"), moved)
+
+    def _put_alone(self, key: ObjectKey, body: bytes) -> None:
+        for place, entry in unpack(key, body):
+            self.store._put(place, entry)
 
     def _other_source(self) -> None:
         keys = [key for key in self.derived if not key.startswith(ACCEPTED_BY_TIME)]
@@ -285,7 +320,10 @@ def test_each_kind_of_damage_is_reported() -> None:
     ]
 
     async def count(store: SimStore) -> int:
-        return len([one async for one in IndexComparison(store, RequestLimit(4)).run()])
+        found = [one async for one in IndexComparison(store, RequestLimit(4)).run()]
+        naive = [one async for one in NaiveComparison(store, RequestLimit(4)).run()]
+        assert reported(found) == reported(naive)
+        return len(found)
 
     harmless = {"packed again"}
     for kind in Damage.kinds:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from support.reconciler_world import BulkMortal, Crash, Mortal, simulate
 
 from sluice_queue import takeover
@@ -113,9 +114,9 @@ def _claims(appended: int) -> Any:
 def _without_intent() -> Any:
     real = LaneOwner._write
 
-    async def write(self: LaneOwner, *, writes: int, pending: Any) -> None:
+    async def write(self: LaneOwner, *, writes: int, pending: Any, released: Any = UNSET) -> None:
         del pending
-        await real(self, writes=writes, pending=())
+        await real(self, writes=writes, pending=(), released=released)
 
     return write
 

@@ -1,7 +1,7 @@
 """The canonical form: equal records have one digest, and every difference changes it."""
 
-import itertools
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
@@ -24,7 +24,7 @@ def shuffled(columns: AttributeColumns, seed: int) -> AttributeColumns:
     names = rng.permutation(len(columns.names))
     place = np.argsort(names).astype(np.uint32)
     edges = columns.offsets.tolist()
-    pairs = np.concatenate([rng.permutation(np.arange(a, b)) for a, b in itertools.pairwise(edges)])
+    pairs = np.concatenate([rng.permutation(np.arange(a, b)) for a, b in pairwise(edges)])
     return AttributeColumns(
         names=tuple(columns.names[one] for one in names),
         offsets=columns.offsets,

@@ -14,6 +14,7 @@ from sluice_maintain.jobs import StoreJobs, classify_error
 from sluice_maintain.lease_rules import RunResult
 from sluice_maintain.settings import AuditPolicy, GcPolicy, MaintainSettings
 from sluice_maintain.tasks import TaskName
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED_BY_BLOB, AUDIT, GC_EVIDENCE, GC_PLANS
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.system_clock import SystemIds
@@ -118,6 +119,23 @@ def test_a_plan_is_not_executed_without_a_recent_audit(tmp_path: Path) -> None:
             assert refused.value.rule is RefusalRule.NO_CERTIFICATE
             assert classify_error(refused.value) is RunOutcome.REFUSED
             assert await world.has(orphan)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("task", [TaskName.AUDIT, TaskName.GC])
+def test_a_new_key_is_not_created_for_a_store_with_certificates(
+    tmp_path: Path, task: TaskName
+) -> None:
+    async def main() -> None:
+        async with memory_world() as (world, _):
+            first, other = tmp_path / "k.pem", tmp_path / "other.pem"
+            await run(world, TaskName.AUDIT, audit=AuditPolicy(key_file=first, shards=4))
+            with pytest.raises(BadUsage, match="copy it from the machine that audited before"):
+                await run(
+                    world, task, audit=AuditPolicy(key_file=other), gc=GcPolicy(key_file=other)
+                )
+            assert not other.exists()
 
     asyncio.run(main())
 

@@ -45,7 +45,9 @@ def test_a_failed_task_shows_its_reason_and_pause() -> None:
 def test_a_halted_task_names_the_command() -> None:
     found = shown(record_of(RunOutcome.REFUSED, "too many", halted="too many"))
     (gc,) = [one for one in found.tasks if one.task == "gc"]
-    assert gc.trouble == "halted: too many; then run `sluice maintain resume gc`"
+    assert gc.trouble == (
+        "halted: too many; remove the cause, then run `sluice maintain resume gc`"
+    )
 
 
 def test_a_task_that_no_process_runs_is_overdue_after_two_intervals() -> None:

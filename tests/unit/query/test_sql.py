@@ -1,9 +1,11 @@
 """The statements are run by DuckDB on small Arrow tables, one as the lake and one as pending."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from support.query_lake import DAY0_NS, MINUTE_NS, log_batch, make_query, metric_batch
 from support.spark_lake import Sent, make_batch
@@ -207,6 +209,18 @@ def test_a_series_by_agent_has_a_row_for_each_step_and_agent(engine: Any) -> Non
         (start_ns, "host-2", 100.0),
         (start_ns + MINUTE_NS, "host-1", 20.0),
     ]
+
+
+def test_nan_in_a_file_is_ignored(tmp_path: Path) -> None:
+    """The statistics of a Parquet file omit NaN, and the engine concludes from statistics."""
+    path = str(tmp_path / "points.parquet")
+    pq.write_table(table_of("metrics", (metric_batch([1.0, float("nan"), 2.0]),)), path)
+    series = Series(metric="cpu", step_ns=10**9, aggregate=Aggregate.MAX)
+    query = make_query(kind="metrics", series=series)
+    with duckdb.connect(":memory:") as connection:
+        connection.read_parquet(path).create_view("points")
+        found = rows(connection, series_sql(query, series, series_sources("points")))
+    assert [value for _, _, value in found] == [1.0, 2.0]
 
 
 def test_steps_begin_at_multiples_of_their_width_before_1970_too(engine: Any) -> None:

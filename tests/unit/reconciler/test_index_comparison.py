@@ -87,7 +87,7 @@ def test_a_few_differences_cost_a_few_more_requests() -> None:
 
 
 class FailingStore:
-    """A store whose n-th request fails."""
+    """A store whose n-th request fails, and only that one."""
 
     def __init__(self, inner: SimStore, at: int) -> None:
         self._inner = inner
@@ -98,7 +98,7 @@ class FailingStore:
 
     def _count(self, verb: str, key: str) -> None:
         self._left -= 1
-        if self._left < 0:
+        if self._left == -1:
             raise StoreUnavailable(verb, key, "connection refused")
 
     async def get(self, key: ObjectKey) -> Any:

@@ -10,6 +10,7 @@ from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
+from sluice_reconciler.lanes.host_processes import HostProcess, HostProcesses
 from sluice_reconciler.lanes.membership import (
     FORGET_S,
     HANDOVER_MAX_S,
@@ -99,12 +100,12 @@ class World:
         self.shares: list[LaneShare] = []
         self.workers: list[LaneWorkers] = []
 
-    def join(self) -> LaneShare:
+    def join(self, processes: HostProcesses | None = None) -> LaneShare:
         runtime = Runtime(clock=self.clock, ids=SimIds(len(self.shares)), rng=random.Random(1))
         metrics = ReconcilerMetrics()
         workers = LaneWorkers(self.store, LANES, ["spark"], runtime, metrics)
         workers.share(frozenset())
-        share = LaneShare(self.store, LANES, workers, runtime, metrics)
+        share = LaneShare(self.store, LANES, workers, runtime, metrics, processes)
         self.shares.append(share)
         self.workers.append(workers)
         return share
@@ -175,6 +176,63 @@ def test_a_member_that_leaves_hands_its_lanes_over_without_a_wait() -> None:
         await world.shares[1].leave()
         await world.beats(0)
         assert world.counts() == [LANES, 0]
+
+    asyncio.run(run())
+
+
+class Machine:
+    """The processes of a simulated machine, as one of them sees them."""
+
+    def __init__(self, pid: int, ended: set[int]) -> None:
+        self.pid = pid
+        self.ended = ended
+
+    def current(self) -> HostProcess | None:
+        return HostProcess(boot="boot", namespace=1, pid=self.pid, started=self.pid)
+
+    def has_ended(self, process: HostProcess) -> bool:
+        return process.pid in self.ended
+
+
+def test_lanes_of_a_killed_process_of_the_same_machine_are_taken_without_a_wait() -> None:
+
+    async def run() -> None:
+        world, ended = World(), set[int]()
+        world.join(Machine(1, ended))
+        await world.beats(0)
+        killed = world.shares[0].member
+        world.workers[0].share(frozenset())
+        world.join(Machine(2, ended))
+        await world.beats(1)
+        assert world.counts() == [0, 0]
+        ended.add(1)
+        await world.beats(1)
+        assert world.counts() == [0, LANES]
+        assert member_key(killed) not in world.store.held
+        # A third process sees the same from the records alone.
+        world.join(Machine(3, set()))
+        await world.beats(2, 1, rounds=2)
+        assert world.counts() == [0, 2, 2]
+
+    asyncio.run(run())
+
+
+def test_a_live_member_that_was_taken_for_ended_writes_its_record_again() -> None:
+
+    async def run() -> None:
+        world = World()
+        world.join(Machine(1, set()))
+        await world.beats(0)
+        wrong = Machine(2, {1})
+        world.join(wrong)
+        # Both work on every lane for a moment; the owner term decides, as after any takeover.
+        await world.shares[1].beat()
+        assert world.counts() == [LANES, LANES]
+        wrong.ended.clear()
+        for _ in range(3):
+            await world.shares[0].beat()
+            await world.shares[1].beat()
+        assert world.counts() == [2, 2]
 
     asyncio.run(run())
 

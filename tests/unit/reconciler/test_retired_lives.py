@@ -27,8 +27,7 @@ from sluice_reconciler.lanes.retirement import (
 )
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, ListedBatch
 from sluice_reconciler.lanes.state import LaneRecord, lane_key, parts_prefix, read_lane_state
-from sluice_reconciler.passes.full_pass import PassOptions
-from sluice_reconciler.passes.progress import PassRecord, PassSpan
+from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore

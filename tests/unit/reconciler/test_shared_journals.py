@@ -16,6 +16,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.discovery import IDLE_STEP_S, is_worth_writing
 from sluice_reconciler.journals.progress import WaitingObject
+from sluice_reconciler.passes.progress import NextPass, PassRecord
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -196,5 +197,41 @@ def test_http_consumers_of_a_lane_are_sent_to_its_owner() -> None:
             owner = next(n for n, lanes in enumerate(owned) if lane in lanes)
             assert subjects[owner].http_queues["sink"].owners.owner_url(lane) == ""
             assert subjects[1 - owner].http_queues["sink"].owners.owner_url(lane) == urls[owner]
+
+    asyncio.run(run())
+
+
+def test_one_pass_is_enough_for_what_no_journal_named_in_lanes_of_others() -> None:
+    """The pass names these batches, and the owner of their lane enqueues them."""
+
+    async def run() -> None:
+        store, subjects, writer = await shared()
+        unnamed = [await writer.accept(0, at_ns=store.clock.at_ns, agent=one) for one in AGENTS]
+        first, second = subjects
+        ended = asyncio.Event()
+        await first.progress.read()
+        began_ns = store.clock.at_ns
+        await first.progress.save(PassRecord(began_unix_ns=began_ns, spans=(), ended=True))
+
+        async def help_out() -> None:
+            while not ended.is_set():
+                await second._pass_loop._run_if_due()
+                await asyncio.sleep(0)
+
+        async def sleep(seconds: float) -> None:
+            store.clock.at_ns += int(seconds * NS_PER_S)
+            for _ in range(200):  # the other process works in the meantime
+                await asyncio.sleep(0)
+
+        store.clock.sleep = sleep  # type: ignore[method-assign]
+        helping = asyncio.create_task(help_out())
+        report = await first._pass_loop.run_once(None, NextPass(start=True, urgent=True))
+        ended.set()
+        await helping
+        assert report.complete_through_ns is not None
+        assert report.outcome.left == 0
+        counts = Counter(one.identity for one in await enqueued(store))
+        assert counts == Counter(one.identity for one in unnamed)
+        assert second.health.passes == 0, "it made no pass itself"
 
     asyncio.run(run())

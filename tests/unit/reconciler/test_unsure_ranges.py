@@ -1,0 +1,135 @@
+"""A range whose new batches its seal does not identify is enqueued again, and nothing is lost.
+
+Three or more batches inside a range that were accepted before its last batch, and that no route
+found, look like those that the range contains.
+"""
+
+import asyncio
+import random
+
+import pytest
+from structlog.testing import capture_logs
+from support.dying_store import Died, DyingStore
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept, enqueued
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import accepted_key
+from sluice_protocol.units import ObjectKey
+from sluice_queue.lane import Runtime
+from sluice_reconciler.lanes.sequence_ranges import SEAL_MASK, seal_of
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+
+INSIDE = ((5, 3), (15, 3), (25, 3))
+"""First number and count of each batch that no route found."""
+
+
+def make(store: object, clock: SimClock, seed: int = 1, chunk: int = 512) -> Reconciler:
+    return Reconciler(
+        store,  # type: ignore[arg-type]
+        Authority(authority_id="A", lanes=1),
+        settings=ReconcilerSettings(list_batches_max=chunk, pack_by_time=True),
+        runtime=Runtime(clock=clock, ids=SimIds(seed), rng=random.Random(seed)),
+    )
+
+
+async def seed_range(store: SimStore) -> tuple[list[Identity], list[ObjectKey]]:
+    """Accept batches inside a range, then the range; return all, and the keys of the range."""
+    unknown = [await accept(store, seq, count=count) for seq, count in INSIDE]
+    named = [await accept(store, seq) for seq in range(0, 100, 10)]
+    every = [one.identity for one in (*unknown, *named)]
+    return every, [accepted_key(one.identity) for one in named]
+
+
+async def identities(store: SimStore) -> set[Identity]:
+    return {one.identity for one in await enqueued(store)}
+
+
+async def settled(store: SimStore, subject: Reconciler, every: list[Identity]) -> None:
+    """Check that nothing is left, nothing is reported, and a later batch is found too."""
+    with capture_logs() as logs:
+        assert await identities(store) == set(every)
+        await subject.once()  # it enqueues again what the first pass did not
+        count = len(await enqueued(store))
+        await subject.once()
+        assert len(await enqueued(store)) == count, "nothing is enqueued again"
+        later = await accept(store, 35, count=3)
+        await subject.once()
+        assert later.identity in await identities(store)
+        assert len(await enqueued(store)) == count + 1
+    assert not [one for one in logs if one["log_level"] == "error"]
+
+
+@pytest.mark.parametrize("route", ["full pass", "hints", "restart"])
+@pytest.mark.parametrize("chunk", [4, 512])
+def test_batches_that_the_seal_does_not_identify_are_enqueued(route: str, chunk: int) -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        every, named = await seed_range(store)
+        subject = make(store, store.clock, chunk=chunk)
+        await subject.pipeline.process(named)
+        assert len(await identities(store)) == 10
+        if route == "hints":
+            await subject.pipeline.process_new_in_steps([accepted_key(one) for one in every])
+        if route == "restart":
+            await subject._workers.close()
+            subject = make(store, store.clock, seed=2, chunk=chunk)
+        await subject.once()
+        await settled(store, subject, every)
+
+    asyncio.run(run())
+
+
+def test_a_crash_at_any_write_of_it_loses_nothing() -> None:
+    async def run() -> int:
+        died = 0
+        for left in range(200):
+            for after in (False, True):
+                store = SimStore(clock=SimClock())
+                every, named = await seed_range(store)
+                first = make(store, store.clock)
+                await first.pipeline.process(named)
+                await first._workers.close()
+                dying = DyingStore(inner=store, left=left, after=after)
+                victim = make(dying, store.clock, seed=2)
+                try:
+                    await victim.once()
+                except (Died, BaseExceptionGroup):
+                    died += 1
+                subject = make(store, store.clock, seed=3)
+                await subject.once()
+                await settled(store, subject, every)
+            if not dying.died:
+                return died
+        raise AssertionError("it never ended")
+
+    assert asyncio.run(run()) > 10
+
+
+def test_a_state_of_an_earlier_release_that_counts_them_twice_is_read() -> None:
+    """Its seal covers every listed batch, and each of them is an extra too."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        every, named = await seed_range(store)
+        subject = make(store, store.clock)
+        await subject.pipeline.process(named)
+        worker = next(iter(subject._workers))
+        boot = worker.ledger.boot("host-1", "b1")
+        assert boot is not None
+        sealed = boot.ranges[0]
+        for who in every:
+            boot.extras.append((who.seq_start, who.seq_end))
+        sealed.batches, sealed.seal = 13, _seal(every)
+        with capture_logs() as logs:
+            later = await accept(store, 35, count=3)
+            await subject.once()
+        assert later.identity in await identities(store)
+        assert not [one for one in logs if one["log_level"] == "error"]
+
+    def _seal(every: list[Identity]) -> int:
+        return sum(seal_of(one.seq_start, one.seq_end) for one in every) & SEAL_MASK
+
+    asyncio.run(run())
