@@ -25,6 +25,7 @@ PARKED = {
     ErrorCode.IDENTITY_QUARANTINED,
     ErrorCode.IDENTITY_CONFLICT,
     ErrorCode.FENCED,
+    ErrorCode.DELETE_ID_TAKEN,
     ErrorCode.TOO_LARGE,
     ErrorCode.BAD_REQUEST,
     ErrorCode.FORBIDDEN,
