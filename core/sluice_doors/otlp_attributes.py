@@ -16,6 +16,8 @@ from sluice_protocol.envelope import RESOURCE_ENTRIES_MAX, Resource
 EMPTY_KEY: Final = "sluice.empty_key"
 OWN, FIELD, SCOPE, RESOURCE = "duplicate.", "otlp.", "scope.", "resource."
 """The prefixes of renamed values, by source."""
+RESOURCE_PAIRS_MAX: Final = RESOURCE_ENTRIES_MAX - 1
+"""One pair of the frame is left for the version of the encoder."""
 RESOURCE_BYTES_MAX: Final = 48 * 1024
 """Limit of a shared resource; the rest of the envelope needs room below its own limit."""
 
@@ -122,7 +124,7 @@ def shared_resource(resources: Sequence[dict[str, str]]) -> Resource:
     room = RESOURCE_BYTES_MAX
     for key, value in sorted(common):
         size = encoded_bytes(key) + encoded_bytes(value)
-        if len(kept) < RESOURCE_ENTRIES_MAX and size <= room:
+        if len(kept) < RESOURCE_PAIRS_MAX and size <= room:
             kept.append((key, value))
             room -= size
     return tuple(kept)

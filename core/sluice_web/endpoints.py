@@ -32,7 +32,7 @@ class Endpoint:
             is authenticated by something that a browser cannot send, or learns nothing.
     """
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "PUT"]
     path: str
     handler: Handler
     summary: str

@@ -88,7 +88,7 @@ def gate_middleware(
 
     Args:
         allowed_hosts: As `addresses.parse_allowed_hosts` returns them.
-        open_paths: Paths that accept any `Host` and any media type.
+        open_paths: Paths of endpoints that accept any `Host` and any media type.
     """
 
     @web.middleware
@@ -101,7 +101,7 @@ def gate_middleware(
             scheme=request.scheme,
             local_address=_local_address(request),
             headers=request.headers,
-            open_host=request.path in open_paths,
+            open_host=_path_of(request) in open_paths,
         )
         reason = refusal_of(head, allowed_hosts)
         if reason:
@@ -109,6 +109,12 @@ def gate_middleware(
         return await handler(request)
 
     return check_request
+
+
+def _path_of(request: web.Request) -> str | None:
+    """Return the path of the endpoint, with its parameters in braces; None for an unknown path."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
 
 
 def _local_address(request: web.Request) -> str:

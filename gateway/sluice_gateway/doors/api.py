@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_gateway.doors import otlp
+from sluice_gateway.doors import elasticsearch, json_lines, loki, otlp, prometheus
 from sluice_gateway.doors.routes import DoorRoute
 from sluice_gateway.doors.service import DoorService
 from sluice_protocol.request_identity import DoorName
@@ -17,7 +17,13 @@ from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
 
 IDENTITY_HEADER: Final = "Sluice-Identity"
 """What identified the request: `key`, `content` or `none`."""
-_ROUTES: Final = otlp.ROUTES
+_ROUTES: Final = (
+    *otlp.ROUTES,
+    *json_lines.ROUTES,
+    *prometheus.ROUTES,
+    *loki.ROUTES,
+    *elasticsearch.ROUTES,
+)
 _PROBLEMS: Final = {
     "400": "No record of the body can be read",
     "401": "The sender is not known",
@@ -53,6 +59,8 @@ class DoorsApi:
                     sends_continue=True,
                     open_host=True,  # a token, signature or client certificate: ADR 0028
                 )
+        if "elasticsearch" in self._doors:
+            yield from elasticsearch.probe_endpoints()
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))

@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
-from sluice_gateway.doors.routes import DoorRoute, retry_later, status_for
+from sluice_gateway.doors.routes import DoorRoute, idempotency_key, retry_later, status_for
 from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import UnixNs
@@ -40,7 +40,7 @@ def _read(decode: Callable[..., Sequence[DecodedRecords]], request: web.Request)
         door="otlp",
         decode=decode_body,
         coding=request.headers.get(hdrs.CONTENT_ENCODING, "identity"),
-        key=request.headers.get("Idempotency-Key", "").encode(errors="surrogateescape"),
+        key=idempotency_key(request),
     )
 
 

@@ -37,6 +37,11 @@ class DoorRoute:
     refuse: Callable[[web.Request, Problem], web.Response]
 
 
+def idempotency_key(request: web.Request) -> bytes:
+    """Return the name that the sender has given to a request; empty where there is none."""
+    return request.headers.get("Idempotency-Key", "").encode(errors="surrogateescape")
+
+
 def status_for(problem: Problem) -> int:
     """Return the status of a refusal; trouble of the gateway or the store is always 503.
 

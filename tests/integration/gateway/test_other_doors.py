@@ -1,0 +1,189 @@
+"""JSON, Prometheus, Loki and Elasticsearch over real sockets: success, retry, later, never."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import cramjam
+import pytest
+from support.door_bodies import LOKI, LOKI_JSON, NDJSON, REMOTE_WRITE, REMOTE_WRITE_2
+from support.door_client import DoorAnswer, TestSender, accepted_frames, post
+from support.gateway import Running, TestKey, run, running
+
+from sluice_protocol.request_identity import DoorName
+
+HOST = TestKey("host-1", ("host-1",))
+SHOP = TestSender("shop", (), doors=get_args(DoorName))
+JSON = {"Content-Type": "application/json"}
+SNAPPY = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+WRITE_2 = {
+    "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Write-Version": "2.0.0",
+}
+BULK = b"""{"create":{"_index":"web"}}
+{"@timestamp":"2026-11-22T00:00:00Z","message":"one"}
+{"index":{"_id":"7"}}
+{"@timestamp":"2026-11-22T00:00:01Z","message":"two"}
+"""
+TIMED = b'{"time":"2026-11-22T00:00:00Z","message":"one"}\n{"time":1763769600123,"message":"two"}\n'
+
+
+def packed(body: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(body))
+
+
+REQUESTS: dict[str, tuple[str, bytes, Mapping[str, str], int]] = {
+    "json": ("/v1/ingest", TIMED, JSON, 200),
+    "prometheus-2": ("/api/v1/write", packed(REMOTE_WRITE_2), WRITE_2, 204),
+    "loki": ("/loki/api/v1/push", packed(LOKI), {"Content-Type": "application/x-protobuf"}, 204),
+    "loki-json": ("/loki/api/v1/push", LOKI_JSON, JSON, 204),
+    "elasticsearch": ("/_bulk", BULK, {"Content-Type": "application/x-ndjson"}, 200),
+}
+
+
+def serve(tmp_path: Path, check: Callable[[Running], Any], *doors: DoorName) -> None:
+    opened = doors or get_args(DoorName)
+
+    async def main() -> None:
+        async with running(tmp_path, HOST, SHOP, doors=opened) as served:
+            await check(served)
+
+    run(main())
+
+
+async def send(served: Running, path: str, body: bytes, headers: Mapping[str, str]) -> DoorAnswer:
+    return await post(served, path, body, SHOP.token.token, headers)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_retry_adds_nothing(tmp_path: Path, name: str) -> None:
+    path, body, headers, status = REQUESTS[name]
+
+    async def check(served: Running) -> None:
+        for _ in range(2):
+            answer = await send(served, path, body, headers)
+            assert (answer.status, answer.headers["Sluice-Identity"]) == (status, "content")
+        [frame] = await accepted_frames(served.store.inner)
+        assert frame.identity.agent_id.startswith("door:shop:")
+
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_trouble_is_later_and_a_closed_door_is_not_there(tmp_path: Path, name: str) -> None:
+    path, body, headers, _ = REQUESTS[name]
+
+    async def drained(served: Running) -> None:
+        served.gateway.uploads.running.drain()
+        answer = await send(served, path, body, headers)
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+
+    async def closed(served: Running) -> None:
+        assert (await send(served, path, body, headers)).status == 404
+
+    serve(tmp_path / "a", drained)
+    serve(tmp_path / "b", closed, "forward")
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [("json", b"no json"), ("prometheus-2", b"\xff"), ("loki", b"\xff"), ("elasticsearch", b"no")],
+)
+def test_a_body_that_nothing_can_be_read_of(tmp_path: Path, name: str, body: bytes) -> None:
+    path, _, headers, _ = REQUESTS[name]
+
+    async def check(served: Running) -> None:
+        assert (await send(served, path, body, headers)).status == 400
+        assert await accepted_frames(served.store.inner) == []
+
+    serve(tmp_path, check)
+
+
+def test_json_states_what_it_accepted(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        answer = await send(served, "/v1/ingest?time=time&message=message", NDJSON, JSON)
+        found = json.loads(answer.body)
+        assert answer.status == 200
+        assert found["accepted"] == sum(
+            frame.envelope.count for frame in await accepted_frames(served.store.inner)
+        )
+        assert found["duplicate"] is False
+
+    serve(tmp_path, check)
+
+
+def test_remote_write_counts_what_it_wrote(tmp_path: Path) -> None:
+    """Version 2.0 requires the counts; without them a client falls back to 1.0."""
+
+    async def check(served: Running) -> None:
+        answer = await send(served, "/api/v1/write", packed(REMOTE_WRITE_2), WRITE_2)
+        names = ("Samples", "Histograms", "Exemplars")
+        counts = [answer.headers[f"X-Prometheus-Remote-Write-{name}-Written"] for name in names]
+        assert counts == ["1", "1", "1"]
+        first = await send(served, "/api/v1/write", packed(REMOTE_WRITE), SNAPPY)
+        assert first.status == 204
+        text = await send(served, "/api/v1/write", b"x", {"Content-Type": "text/plain"})
+        assert text.status == 415
+
+    serve(tmp_path, check)
+
+
+def test_bulk_has_an_item_for_each_action(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        answer = await send(served, "/shop/_bulk", BULK, {"Content-Type": "application/json"})
+        assert answer.headers["X-Elastic-Product"] == "Elasticsearch"
+        found = json.loads(answer.body)
+        assert found["errors"] is False
+        assert [(next(iter(item)), next(iter(item.values()))) for item in found["items"]] == [
+            ("create", {"_index": "web", "_id": "-", "status": 201, "result": "created"}),
+            ("index", {"_index": "shop", "_id": "7", "status": 201, "result": "created"}),
+        ]
+
+    serve(tmp_path, check)
+
+
+def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
+    """The responses are constants, for any `Host`; without the door there are none."""
+
+    async def check(served: Running) -> None:
+        session, url = served.client.session, f"http://127.0.0.1:{served.port}"
+        host = {"Host": "logs.example.org"}
+        for method, path in (("GET", "/"), ("HEAD", "/"), ("GET", "/_license?human=false"),
+                             ("GET", "/_cluster/health"), ("PUT", "/_ilm/policy/x")):  # fmt: skip
+            async with session.request(method, url + path, headers=host) as answer:
+                assert answer.status == 200, (method, path)
+                assert answer.headers["X-Elastic-Product"] == "Elasticsearch"
+        async with session.get(url, headers=host) as answer:
+            assert (await answer.json())["version"]["number"].startswith("8.")
+
+    async def closed(served: Running) -> None:
+        async with served.client.session.get(f"http://127.0.0.1:{served.port}/") as answer:
+            assert answer.status == 404
+
+    serve(tmp_path / "a", check)
+    serve(tmp_path / "b", closed, "otlp")
+
+
+def test_rsyslog_repeats_items(tmp_path: Path) -> None:
+    """Without a `User-Agent`, trouble after decoding is 429 for each item."""
+
+    async def check(served: Running) -> None:
+        served.gateway.uploads.mode.switched = True
+        fields = {
+            "Authorization": f"Bearer {SHOP.token.token}",
+            "Content-Type": "application/json",
+        }
+        url = f"http://127.0.0.1:{served.port}/_bulk"
+        session = served.client.session
+        async with session.post(
+            url, data=BULK, headers=fields, skip_auto_headers=["User-Agent"]
+        ) as answer:
+            found = await answer.json()
+            assert (answer.status, found["errors"]) == (200, True)
+            assert [next(iter(item.values()))["status"] for item in found["items"]] == [429, 429]
+        async with session.post(url, data=BULK, headers=fields) as answer:
+            assert answer.status == 503
+
+    serve(tmp_path, check)
