@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-browser clean
+.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -28,7 +28,7 @@ PARALLEL := -n $(shell expr $(CORES) + 1) --maxprocesses 5 --dist loadfile --no-
 
 test: setup  ## run the test suite; needs no network after setup
 	@$(BIN)/python -m deploy.java
-	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long and not clients"
 
 test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
@@ -40,6 +40,10 @@ nightly: setup  ## run every target and summarise; WRITE=1 records the summary i
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest -m "s3 and not long"
+
+test-clients: setup  ## run the tests with real clients of the doors; builds them once with Go
+	@deploy/clients/build.sh
+	$(BIN)/python -m pytest tests/integration/clients
 
 test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }

@@ -1,7 +1,6 @@
 """The OpenTelemetry SDK of Python, unmodified, through gateways that die and lose responses."""
 
 import json
-import logging
 from collections import Counter
 from pathlib import Path
 
@@ -10,26 +9,19 @@ from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
+from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from support.door_fleet import Fleet, fleet
+from support.otel_logging import logger_of
 
 from sluice_protocol.columns import MetricColumns
 
 LINES = 2_000
 RESOURCE = Resource.create({"service.name": "shop"})
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:opentelemetry.*")
-
-
-def logger_of(provider: LoggerProvider) -> logging.Logger:
-    logger = logging.getLogger("shop")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.handlers[:] = [LoggingHandler(logger_provider=provider)]
-    return logger
 
 
 def log_lines(exporter: OTLPLogExporter | GrpcExporter, served: Fleet) -> None:

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Build the clients of `make test-clients` once with Go and store them in the cache.
+set -euo pipefail
+
+version=v0.150.0
+bin="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/bin"
+here="$(cd "$(dirname "$0")" && pwd)"
+
+if [ -x "$bin/otelcol" ]; then
+  exit 0
+fi
+if ! command -v go > /dev/null; then
+  echo "make test-clients needs Go to build the clients: install it from https://go.dev/dl/" >&2
+  exit 1
+fi
+mkdir -p "$bin"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+echo "building the OpenTelemetry Collector $version in $bin (only once, takes some minutes)"
+GOBIN="$work" go install "go.opentelemetry.io/collector/cmd/builder@$version"
+cp "$here/otelcol.yaml" "$work/"
+(cd "$work" && ./builder --config otelcol.yaml 2> build.log || { cat build.log >&2; exit 1; })
+mv "$work/build/otelcol" "$bin/otelcol"
