@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sluice_gateway.accepted_cache import AcceptedCache
 from sluice_gateway.acceptor import Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads
 from sluice_gateway.api import GatewayApi
 from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
-from sluice_gateway.doors.api import DoorsApi
-from sluice_gateway.doors.service import DoorService
 from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.journal_ports import JournalOwner, JournalRules, StoreRules, UploadJournal
@@ -39,7 +38,11 @@ from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_store.url import parse_local_path
 from sluice_web.addresses import parse_allowed_hosts
+from sluice_web.endpoints import Endpoint
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
+
+if TYPE_CHECKING:
+    from sluice_gateway.doors.service import DoorService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Gateway:
         mode: Whether the acceptance mode of the authority is known.
         readiness: Whether an upload can be accepted now.
         uploads: Accepts uploads.
-        doors: Accepts requests of other protocols.
+        doors: Accepts requests of other protocols; None where no door is open.
         api: The HTTP surface.
     """
 
@@ -65,7 +68,7 @@ class Gateway:
     mode: ModeWatch
     readiness: Readiness
     uploads: UploadService
-    doors: DoorService
+    doors: "DoorService | None"
     api: GatewayApi
 
 
@@ -186,7 +189,7 @@ def _gateway(
         skip_probe=settings.skip_probe,
         name=name,
     )
-    doors = DoorService(uploads, store, body_bytes_max=settings.door_body_bytes_max)
+    doors, endpoints = _open_doors(settings, store, uploads)
     return Gateway(
         settings=settings,
         clock=uploads.clock,
@@ -201,9 +204,22 @@ def _gateway(
             readiness,
             store,
             allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
-            doors=tuple(DoorsApi(doors, settings.doors).endpoints()),
+            doors=endpoints,
         ),
     )
+
+
+def _open_doors(
+    settings: GatewaySettings, store: ObservedStore, uploads: UploadService
+) -> "tuple[DoorService | None, tuple[Endpoint, ...]]":
+    """Create the doors that are open; without one their decoders are not imported."""
+    if not settings.doors:
+        return None, ()
+    from sluice_gateway.doors.api import DoorsApi  # noqa: PLC0415 - imports the decoders
+    from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
+
+    doors = DoorService(uploads, store, body_bytes_max=settings.door_body_bytes_max)
+    return doors, tuple(DoorsApi(doors, settings.doors).endpoints())
 
 
 def _spooling(
@@ -274,7 +290,8 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
             yield
     finally:
         gateway.uploads.frames.close()
-        gateway.doors.close()
+        if gateway.doors is not None:
+            gateway.doors.close()
 
 
 @asynccontextmanager
@@ -291,9 +308,11 @@ async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
     """Serve OTLP over gRPC until the block ends; yield the port."""
     from sluice_gateway.doors.grpc_server import serving_otlp_grpc  # noqa: PLC0415 - an extra
 
-    settings = gateway.settings
+    settings, doors = gateway.settings, gateway.doors
+    if doors is None:
+        raise BadUsage("otlp_grpc_listen needs otlp in doors")
     async with serving_otlp_grpc(
-        gateway.doors,
+        doors,
         settings.otlp_grpc_listen,
         tls=_tls_files(settings),
         message_bytes_max=settings.door_body_bytes_max,

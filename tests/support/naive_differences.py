@@ -17,6 +17,7 @@ from sluice_protocol.keys import (
     RAW_BLOBS_BY_TIME,
     accepted_key,
     digest_of,
+    parse_accepted_key,
     parse_pack_key,
     parse_quarantine_key,
 )
@@ -165,6 +166,10 @@ class NaiveComparison:
 
     async def _expected_body(self, key: ObjectKey, source: ObjectKey) -> bytes | None:
         """Return the body that a source defines for this key; None without such a source."""
+        try:
+            (parse_quarantine_key if source.startswith(QUARANTINE) else parse_accepted_key)(source)
+        except InvalidRecord:
+            return None  # no manifest has such a key
         match await self._store.get(source):
             case NotFound():
                 return None

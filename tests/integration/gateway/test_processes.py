@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import aiohttp
@@ -76,13 +77,17 @@ def test_workers_share_one_port_and_stop_together(tmp_path: Path) -> None:
         frames = [frame_of(identity(seq=seq)) for seq in range(20)]
         answers = asyncio.run(upload_all([server], frames))
         assert {answer.status for answer in answers} == {200}
+        until = time.monotonic() + 60
+        while listening_workers(server) != {0, 1} and time.monotonic() < until:
+            time.sleep(0.05)
+        assert listening_workers(server) == {0, 1}
         assert server.stop() == 0
-        workers = {
-            json.loads(line)["worker"]
-            for line in server.log.read_text(encoding="utf-8").splitlines()
-            if '"gateway_listening"' in line
-        }
-        assert workers == {0, 1}
+
+
+def listening_workers(server: GatewayProcess) -> set[int]:
+    """Return the workers that have reported that they listen."""
+    lines = server.log.read_text(encoding="utf-8").splitlines()
+    return {json.loads(line)["worker"] for line in lines if '"gateway_listening"' in line}
 
 
 def test_gateway_needs_an_authority(tmp_path: Path) -> None:

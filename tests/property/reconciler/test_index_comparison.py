@@ -253,7 +253,8 @@ class Damage:
         """A second pack with one of the entries."""
         if (key := self._pick(self.packs)) is not None:
             lines = self.store.held[key].body.splitlines(keepends=True)
-            self._put_pack(key, lines[self.at % len(lines)])
+            if lines:  # another damage may have emptied the pack
+                self._put_pack(key, lines[self.at % len(lines)])
 
     def _packed_junk(self) -> None:
         if (key := self._pick(self.packs)) is not None:
@@ -262,7 +263,10 @@ class Damage:
     def _alone_wrong(self) -> None:
         """A packed entry exists alone too, with other bytes."""
         for key in self.packs[self.at % 2 :]:
-            line = self.store.held[key].body.splitlines()[0]
+            lines = self.store.held[key].body.splitlines()
+            if not lines:
+                continue  # another damage has emptied the pack
+            line = lines[0]
             place = line.rpartition(b'"key":"')[2].removesuffix(b'"}').decode()
             self.store._put(place, b"{broken" if self.at % 3 else encode_record(manifest(0)))
 
