@@ -7,11 +7,10 @@ from aiohttp import hdrs, web
 
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.loki import decode_loki
-from sluice_gateway.doors.routes import DoorRoute, idempotency_key, retry_later, status_for
+from sluice_gateway.doors.routes import DoorRoute, idempotency_key, refuse_in_text
 from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import JSON_TYPE
-from sluice_web.problems import Problem
 
 PUSH_PATH: Final = "/loki/api/v1/push"
 
@@ -37,13 +36,6 @@ def _respond(request: web.Request, result: DoorResult) -> web.Response:
     return web.Response(status=204)
 
 
-def _refuse(request: web.Request, problem: Problem) -> web.Response:
-    """Return plain text, which clients of Loki log."""
-    del request
-    text = problem.detail.encode(errors="replace").decode()
-    return retry_later(web.Response(status=status_for(problem), text=text))
-
-
 ROUTES: Final = (
     DoorRoute(
         door="loki",
@@ -52,6 +44,6 @@ ROUTES: Final = (
         media_type="application/x-protobuf",
         read=_read,
         respond=_respond,
-        refuse=_refuse,
+        refuse=refuse_in_text,
     ),
 )

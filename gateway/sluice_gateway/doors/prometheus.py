@@ -7,11 +7,11 @@ from aiohttp import hdrs, web
 
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.prometheus import WrittenCounts, decode_remote_write
-from sluice_gateway.doors.routes import DoorRoute, retry_later, status_for
+from sluice_gateway.doors.routes import DoorRoute, refuse_in_text
 from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import UnixNs
-from sluice_web.problems import HttpRefusal, Problem
+from sluice_web.problems import HttpRefusal
 
 WRITE_PATH: Final = "/api/v1/write"
 PROTOBUF_TYPE: Final = "application/x-protobuf"
@@ -49,12 +49,6 @@ def _respond(request: web.Request, result: DoorResult) -> web.Response:
     return web.Response(status=204, headers=fields)
 
 
-def _refuse(request: web.Request, problem: Problem) -> web.Response:
-    del request
-    text = problem.detail.encode(errors="replace").decode()
-    return retry_later(web.Response(status=status_for(problem), text=text))
-
-
 ROUTES: Final = (
     DoorRoute(
         door="prometheus",
@@ -63,6 +57,6 @@ ROUTES: Final = (
         media_type=PROTOBUF_TYPE,
         read=_read,
         respond=_respond,
-        refuse=_refuse,
+        refuse=refuse_in_text,
     ),
 )

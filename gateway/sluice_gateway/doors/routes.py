@@ -55,3 +55,10 @@ def retry_later(response: web.Response) -> web.Response:
     if response.status == LATER:
         response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
     return response
+
+
+def refuse_in_text(request: web.Request, problem: Problem) -> web.Response:
+    """Return a refusal as plain text, which clients log."""
+    del request
+    text = problem.detail.encode(errors="replace").decode()
+    return retry_later(web.Response(status=status_for(problem), text=text))
