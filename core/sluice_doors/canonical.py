@@ -45,11 +45,19 @@ def canonical(records: DecodedRecords) -> DecodedRecords:
 
 
 def content_digest(records: DecodedRecords) -> bytes:
-    """Return the sha256 over the form's name, the kind, the resource and the encoded columns.
+    """Return the digest of the canonical form of records.
 
     The digest of equal requests is equal only if the records are `timed`.
     """
-    form = canonical(records)
+    return form_digest(canonical(records))
+
+
+def form_digest(form: DecodedRecords) -> bytes:
+    """Return the sha256 over the form's name, the kind, the resource and the encoded columns.
+
+    Args:
+        form: What `canonical` returned.
+    """
     digest = hashlib.sha256(encode_text(CANONICAL_FORM) + encode_text(kind_of(form.columns)))
     digest.update(encode_map_head(len(form.resource)))
     for key, value in form.resource:

@@ -9,6 +9,8 @@ from sluice_protocol.errors import ErrorCode, SluiceError
 
 ERROR_ATTRIBUTE: Final = "sluice.error"
 """The attribute of a record that was kept raw; its value is the reason."""
+REASON_CHARACTERS_MAX: Final = 200
+"""Limit of the reason, which may quote what was sent."""
 EXPANDED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Limit of the text of one decoded request. Shared attributes and histogram buckets are repeated
 for each record, so a small request can describe a large one.

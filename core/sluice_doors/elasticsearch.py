@@ -7,7 +7,7 @@ from typing import Final, Literal, cast, get_args
 import msgspec
 
 from sluice_doors.any_values import json_text
-from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable, DecodedRecords
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
@@ -20,7 +20,6 @@ PREFIX: Final = "elasticsearch."
 """The prefix of attributes with what an action line states about its document."""
 _ACTIONS: Final = get_args(Action)
 _JSON: Final = msgspec.json.Decoder()
-_REASON_CHARACTERS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +66,7 @@ def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkReques
     if not reader.actions:
         raise BodyUnreadable("cannot read body as a bulk request: no line is an action")
     columns = logs_from_rows(rows, reader.tally)
-    records = DecodedRecords(
-        columns=columns,
-        resource=(),
-        timed=reader.tally.timed,
-        unreadable=reader.tally.unreadable,
-    )
-    return BulkRequest(records=(records,), items=tuple(reader.items))
+    return BulkRequest(records=(reader.tally.decoded(columns),), items=tuple(reader.items))
 
 
 class _Bulk:
@@ -145,7 +138,7 @@ class _Bulk:
 
     def _raw(self, line: bytes, reason: str, extra: dict[str, str]) -> LogRecord:
         text = line.rstrip(b"\r").decode(errors="surrogateescape")
-        return raw_record(text, reason[:_REASON_CHARACTERS_MAX], self._fields, self.tally, extra)
+        return raw_record(text, reason[:REASON_CHARACTERS_MAX], self._fields, self.tally, extra)
 
 
 def _action(line: bytes) -> tuple[Action, dict[str, object]] | None:

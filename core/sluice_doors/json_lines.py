@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from sluice_doors.any_values import json_text
-from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable, DecodedRecords
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
@@ -14,7 +14,6 @@ from sluice_protocol.records import LogRecord
 _JSON: Final = msgspec.json.Decoder()
 NOT_OBJECT: Final = "record is not a JSON object"
 _NO_EXTRA: Final[dict[str, str]] = {}
-_REASON_CHARACTERS_MAX: Final = 200
 
 
 def decode_json(
@@ -44,11 +43,7 @@ def decode_json(
         raise BodyUnreadable("cannot read body as JSON: no line is an object")
     tally.add_sizes(sum(len(row.attributes) for row in rows), len(body))
     columns = logs_from_rows(rows, tally)
-    return (
-        DecodedRecords(
-            columns=columns, resource=(), timed=tally.timed, unreadable=tally.unreadable
-        ),
-    )
+    return (tally.decoded(columns),)
 
 
 def _whole(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] | None:
@@ -85,5 +80,5 @@ def _line(line: bytes, fields: RecordFields, tally: Tally) -> LogRecord:
         found = _JSON.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = line.rstrip(b"\r").decode(errors="surrogateescape")
-        return raw_record(text, str(error)[:_REASON_CHARACTERS_MAX], fields, tally, _NO_EXTRA)
+        return raw_record(text, str(error)[:REASON_CHARACTERS_MAX], fields, tally, _NO_EXTRA)
     return _record(found, fields, tally)

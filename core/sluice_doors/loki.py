@@ -84,11 +84,7 @@ def decode_loki(body: bytes, content_type: str, *, received_ns: int) -> tuple[De
     shared = shared_resource([one.labels for one in streams])
     rows = [row for one in streams for row in _rows(one, dict(shared), received_ns, tally)]
     columns = logs_from_rows(rows, tally)
-    return (
-        DecodedRecords(
-            columns=columns, resource=shared, timed=tally.timed, unreadable=tally.unreadable
-        ),
-    )
+    return (tally.decoded(columns, shared),)
 
 
 def _rows(

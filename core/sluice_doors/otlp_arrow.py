@@ -106,7 +106,7 @@ def decode_logs(body: bytes, *, received_ns: int) -> DecodedRecords | None:
         severity=severity,
         attributes=joined_attributes(sources, names, tally),
     )
-    return DecodedRecords(columns=columns, resource=shared, timed=tally.timed, unreadable=0)
+    return tally.decoded(columns, shared)
 
 
 class _Scopes:

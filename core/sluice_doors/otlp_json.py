@@ -4,13 +4,13 @@ A record of the wrong form is kept as text, together with the reason. Only a bod
 request at all is refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from sluice_doors.any_values import json_text
-from sluice_doors.decoded import BodyUnreadable
+from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable
 from sluice_doors.otlp_attributes import RawRecord, ScopeGroup
 from sluice_doors.otlp_messages import (
     LogsRequest,
@@ -18,14 +18,17 @@ from sluice_doors.otlp_messages import (
     MetricsRequest,
     OtlpLog,
     OtlpResource,
+    ResourceLogs,
+    ResourceMetrics,
     Scope,
+    ScopeLogs,
+    ScopeMetrics,
 )
 
 _LOGS: Final = msgspec.json.Decoder(LogsRequest)
 _METRICS: Final = msgspec.json.Decoder(MetricsRequest)
 _Message = TypeVar("_Message", OtlpLog, Metric)
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-_REASON_CHARACTERS_MAX: Final = 200
 
 
 def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
@@ -41,13 +44,7 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(error) from error
     return [
-        ScopeGroup(
-            resource=each.resource,
-            resource_schema_url=each.schema_url,
-            scope=scoped.scope,
-            scope_schema_url=scoped.schema_url,
-            records=scoped.log_records,
-        )
+        _group(each, scoped, scoped.log_records)
         for each in request.resource_logs
         for scoped in each.scope_logs
     ]
@@ -66,16 +63,24 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(error) from error
     return [
-        ScopeGroup(
-            resource=each.resource,
-            resource_schema_url=each.schema_url,
-            scope=scoped.scope,
-            scope_schema_url=scoped.schema_url,
-            records=scoped.metrics,
-        )
+        _group(each, scoped, scoped.metrics)
         for each in request.resource_metrics
         for scoped in each.scope_metrics
     ]
+
+
+def _group(
+    each: ResourceLogs | ResourceMetrics,
+    scoped: ScopeLogs | ScopeMetrics,
+    records: Sequence[_Message],
+) -> ScopeGroup[_Message | RawRecord]:
+    return ScopeGroup(
+        resource=each.resource,
+        resource_schema_url=each.schema_url,
+        scope=scoped.scope,
+        scope_schema_url=scoped.schema_url,
+        records=records,
+    )
 
 
 def _unreadable(error: Exception) -> BodyUnreadable:
@@ -143,7 +148,7 @@ def _record(plain: object, form: type[_Message]) -> _Message | RawRecord:
     try:
         return msgspec.convert(plain, form)
     except msgspec.ValidationError as error:
-        return RawRecord(text=json_text(plain), reason=str(error)[:_REASON_CHARACTERS_MAX])
+        return RawRecord(text=json_text(plain), reason=str(error)[:REASON_CHARACTERS_MAX])
 
 
 def _raw_group(

@@ -22,10 +22,9 @@ from sluice_doors.otlp_attributes import (
 )
 from sluice_doors.otlp_messages import AnyValue, OtlpLog
 from sluice_doors.otlp_times import choose_time
-from sluice_doors.repair import repaired_log
+from sluice_doors.repair import built_or_repaired, repaired_log
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import SEVERITY_MAX, LogColumns
-from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import LogRecord, logs_from_records
 
 _NO_VALUE: Final = AnyValue()
@@ -57,22 +56,12 @@ def logs_from_groups(groups: Iterable[LogGroup], *, received_ns: int) -> Decoded
     if not rows:
         return None
     columns = logs_from_rows(rows, tally)
-    return DecodedRecords(
-        columns=columns, resource=shared, timed=tally.timed, unreadable=tally.unreadable
-    )
+    return tally.decoded(columns, shared)
 
 
 def logs_from_rows(rows: list[LogRecord], tally: Tally) -> LogColumns:
     """Return columns of records, and repair those with text that is not UTF-8."""
-    try:
-        return logs_from_records(rows)
-    except InvalidFrame:
-        repaired = [repaired_log(row) for row in rows]
-        tally.unreadable += sum(
-            new is not old and ERROR_ATTRIBUTE not in old.attributes
-            for new, old in zip(repaired, rows, strict=True)
-        )
-        return logs_from_records(repaired)
+    return built_or_repaired(rows, logs_from_records, repaired_log, tally)
 
 
 def _group_rows(

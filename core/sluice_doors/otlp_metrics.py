@@ -34,10 +34,9 @@ from sluice_doors.otlp_values import (
     summary_values,
     value_of,
 )
-from sluice_doors.repair import repaired_point
+from sluice_doors.repair import built_or_repaired, repaired_point
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import MetricColumns
-from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint, metrics_from_records
 from sluice_protocol.units import NS_PER_S
 
@@ -75,22 +74,12 @@ def metrics_from_groups(
     if not points:
         return None
     columns = metrics_from_points(points, tally)
-    return DecodedRecords(
-        columns=columns, resource=shared, timed=tally.timed, unreadable=tally.unreadable
-    )
+    return tally.decoded(columns, shared)
 
 
 def metrics_from_points(points: list[MetricPoint], tally: Tally) -> MetricColumns:
     """Return columns of points, and repair those with text that is not UTF-8."""
-    try:
-        return metrics_from_records(points)
-    except InvalidFrame:
-        repaired = [repaired_point(point) for point in points]
-        tally.unreadable += sum(
-            new is not old and ERROR_ATTRIBUTE not in old.attributes
-            for new, old in zip(repaired, points, strict=True)
-        )
-        return metrics_from_records(repaired)
+    return built_or_repaired(points, metrics_from_records, repaired_point, tally)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ faster road leaves to it. Bytes that are not UTF-8 become surrogates (`surrogate
 """
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -34,6 +34,7 @@ from sluice_doors.otlp_messages import (
 
 NESTING_MAX: Final = 100
 """Limit of arrays and maps inside each other, as parsers of protobuf have it."""
+_Message = TypeVar("_Message", OtlpLog, Metric)
 _Proto = Any
 """A message of `otlp_wire`: its class is made at run time."""
 
@@ -46,15 +47,9 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
     """
     request = _parse(otlp_wire.LOGS_REQUEST, body)
     return [
-        ScopeGroup(
-            resource=read_resource(each.resource),
-            resource_schema_url=_text(each.schema_url),
-            scope=read_scope(scoped.scope),
-            scope_schema_url=_text(scoped.schema_url),
-            records=[_log(one) for one in scoped.log_records],
-        )
+        group
         for each in request.resource_logs
-        for scoped in each.scope_logs
+        for group in _groups(each, each.scope_logs, lambda scope: map(_log, scope.log_records))
     ]
 
 
@@ -66,16 +61,25 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     """
     request = _parse(otlp_wire.METRICS_REQUEST, body)
     return [
-        ScopeGroup(
-            resource=read_resource(each.resource),
+        group
+        for each in request.resource_metrics
+        for group in _groups(each, each.scope_metrics, lambda scope: map(_metric, scope.metrics))
+    ]
+
+
+def _groups(
+    each: _Proto, scopes: Iterable[_Proto], read: Callable[[_Proto], Iterable[_Message]]
+) -> Iterator[ScopeGroup[_Message | RawRecord]]:
+    """Yield the groups of one resource."""
+    resource = read_resource(each.resource)
+    for scoped in scopes:
+        yield ScopeGroup(
+            resource=resource,
             resource_schema_url=_text(each.schema_url),
             scope=read_scope(scoped.scope),
             scope_schema_url=_text(scoped.schema_url),
-            records=[_metric(one) for one in scoped.metrics],
+            records=list(read(scoped)),
         )
-        for each in request.resource_metrics
-        for scoped in each.scope_metrics
-    ]
 
 
 def read_resource(data: bytes) -> OtlpResource:

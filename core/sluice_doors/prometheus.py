@@ -71,13 +71,7 @@ def decode_remote_write(body: bytes, content_type: str, *, received_ns: int) -> 
     if not points:
         return RemoteWrite(records=(), written=written)
     columns = metrics_from_points(points, reader.tally)
-    records = DecodedRecords(
-        columns=columns,
-        resource=(),
-        timed=reader.tally.timed,
-        unreadable=reader.tally.unreadable,
-    )
-    return RemoteWrite(records=(records,), written=written)
+    return RemoteWrite(records=(reader.tally.decoded(columns),), written=written)
 
 
 @dataclass(slots=True)

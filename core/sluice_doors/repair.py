@@ -6,15 +6,47 @@ text has U+FFFD instead, the original bytes in base64 in `sluice.raw` (body) or 
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from sluice_doors.any_values import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE
+from sluice_doors.tally import Tally
+from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, MetricPoint
 
 NOT_UTF8: Final = "text is not UTF-8"
+
+
+_Record = TypeVar("_Record", LogRecord, MetricPoint)
+_Columns = TypeVar("_Columns", LogColumns, MetricColumns)
+
+
+def built_or_repaired(
+    records: list[_Record],
+    build: Callable[[list[_Record]], _Columns],
+    repair: Callable[[_Record], _Record],
+    tally: Tally,
+) -> _Columns:
+    """Return the columns of records, and repair those with text that is not UTF-8.
+
+    Args:
+        records: The records.
+        build: Makes columns; it raises `InvalidFrame` for text that is not UTF-8.
+        repair: Returns the same object if nothing was wrong.
+        tally: Counts the repaired records that had no other error.
+    """
+    try:
+        return build(records)
+    except InvalidFrame:
+        repaired = [repair(record) for record in records]
+        tally.unreadable += sum(
+            new is not old and ERROR_ATTRIBUTE not in old.attributes
+            for new, old in zip(repaired, records, strict=True)
+        )
+        return build(repaired)
 
 
 def is_utf8(text: str) -> bool:

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sluice_doors.decoded import EXPANDED_BYTES_MAX, PAIRS_MAX, BodyTooLarge
+from sluice_doors.decoded import (
+    EXPANDED_BYTES_MAX,
+    PAIRS_MAX,
+    BodyTooLarge,
+    DecodedRecords,
+)
+from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.envelope import Resource
 
 
 @dataclass(slots=True)
@@ -46,3 +53,11 @@ class Tally:
                 "body is too large: its records expand to more than"
                 f" {PAIRS_MAX} attributes or {EXPANDED_BYTES_MAX} bytes; send smaller requests"
             )
+
+    def decoded(
+        self, columns: LogColumns | MetricColumns, resource: Resource = ()
+    ) -> DecodedRecords:
+        """Return the records that were counted."""
+        return DecodedRecords(
+            columns=columns, resource=resource, timed=self.timed, unreadable=self.unreadable
+        )

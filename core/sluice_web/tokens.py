@@ -85,13 +85,21 @@ def _parse_operator(item: str) -> Operator:
     return Operator(name=found[1], token_sha256=found[2])
 
 
+def token_sha256(token: str) -> str:
+    """Return the sha256 of a token as settings contain it, lower-case hexadecimal.
+
+    aiohttp decodes bytes that are not UTF-8 to surrogates.
+    """
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
 def operator_of(authorization: str, operators: Sequence[Operator]) -> str | None:
     """Return the name of the operator whose token an `Authorization` field contains, or None.
 
     The digests are compared in constant time, and all of them.
     """
     scheme, _, token = authorization.partition(" ")
-    sent = hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+    sent = token_sha256(token)
     names = [one.name for one in operators if hmac.compare_digest(one.token_sha256, sent)]
     return names[0] if names and scheme == CHALLENGE else None
 

@@ -1,6 +1,5 @@
 """Creates tokens for the clients of doors, and their entries in the principals file."""
 
-import hashlib
 import json
 import secrets
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.request_identity import DoorName, check_door_principal
+from sluice_web.tokens import token_sha256
 
 TOKEN_BYTES: Final = 32
 """256 bits: a token cannot be guessed, so its plain sha256 may be stored."""
@@ -41,7 +41,7 @@ def create_token(principal: str, doors: Sequence[DoorName]) -> DoorToken:
     """
     check_door_principal(principal)
     token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    sha256 = hashlib.sha256(token.encode()).hexdigest()
+    sha256 = token_sha256(token)
     identifier = sha256[:_ID_DIGITS]
     entry = (
         f"[[principals]]\nname = {json.dumps(principal)}\ndoors = {json.dumps(list(doors))}\n"

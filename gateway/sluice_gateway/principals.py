@@ -21,7 +21,6 @@ How a request is matched with a principal: `authentication`.
 import base64
 import binascii
 import datetime as dt
-import hashlib
 import re
 import tomllib
 from collections import Counter
@@ -37,6 +36,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sluice_protocol.errors import BadUsage, Unauthenticated
 from sluice_protocol.request_identity import DoorName, check_door_principal, is_door_agent
 from sluice_protocol.signatures import KEY_ID_CHARS_MAX
+from sluice_web.tokens import token_sha256
 
 Role = Literal["agent", "operator"]
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -162,8 +162,7 @@ class Principals:
         Raises:
             Unauthenticated: No principal has the token, or it has expired.
         """
-        sent = token.encode(errors="surrogateescape")
-        known = self.tokens.get(hashlib.sha256(sent).hexdigest())
+        known = self.tokens.get(token_sha256(token))
         if known is None:
             raise Unauthenticated("no principal has this token")
         if known.not_after_s is not None and now_s > known.not_after_s:

@@ -11,7 +11,7 @@ from typing import Final
 
 import zstandard
 
-from sluice_doors.canonical import canonical
+from sluice_doors.canonical import form_digest
 from sluice_doors.decoded import DecodedRecords
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns, kind_of
@@ -69,13 +69,13 @@ class MadeFrame:
 
 
 def make_frames(
-    decoded: DecodedRecords, content: bytes, origin: RequestOrigin
+    records: DecodedRecords, named: DecodedRecords, origin: RequestOrigin
 ) -> tuple[MadeFrame, ...]:
     """Return the frames of the records of one kind: one, unless it would be too large.
 
     Args:
-        decoded: The records.
-        content: The digest of the records, with a constant in place of the time of receipt.
+        records: The records, in canonical form.
+        named: The same with a constant in place of the time of receipt.
         origin: The sender, and what identifies the request.
 
     Raises:
@@ -83,8 +83,7 @@ def make_frames(
         InvalidFrame: The records or their resource break a rule of frames.
         BadUsage: The name of the principal is too long for an agent id.
     """
-    records = canonical(decoded)
-    source, value = _source(decoded, origin, content)
+    source, value = _source(named, origin)
     identity = request_identity(
         principal=origin.principal,
         door=origin.door,
@@ -99,15 +98,13 @@ def make_frames(
             digest=digest_of(frame),
             envelope=decode_head(frame).envelope,
             source=source,
-            reproducible=decoded.timed,
+            reproducible=records.timed,
         )
         for frame in _encode(identity, records.columns, resource, 0)
     )
 
 
-def _source(
-    decoded: DecodedRecords, origin: RequestOrigin, content: bytes
-) -> tuple[IdentitySource, bytes]:
+def _source(named: DecodedRecords, origin: RequestOrigin) -> tuple[IdentitySource, bytes]:
     """Return what identifies the request.
 
     A key is combined with the content: a sender that uses a key twice for other records sends two
@@ -115,9 +112,9 @@ def _source(
     without a key they identify nothing.
     """
     if origin.key:
-        return "key", content + origin.key
-    if decoded.timed:
-        return "content", content
+        return "key", form_digest(named) + origin.key
+    if named.timed:
+        return "content", form_digest(named)
     return "none", origin.unique
 
 

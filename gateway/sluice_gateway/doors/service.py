@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_doors.canonical import content_digest
+from sluice_doors.canonical import canonical
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import DecodedRecords
 from sluice_gateway.authentication import authenticate_door
@@ -198,15 +198,15 @@ class DoorService:
         self, body: bytes, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs
     ) -> tuple[list[MadeFrame], int]:
         plain = decompress(body, wanted.coding, bytes_max=self._body_bytes_max)
-        decoded = wanted.decode(plain, received_ns)
+        decoded = [canonical(records) for records in wanted.decode(plain, received_ns)]
+        named = decoded
         if origin.key and not all(records.timed for records in decoded):
-            named = wanted.decode(plain, UnixNs(0))  # the time of receipt differs in every retry
-        else:
-            named = decoded
+            # The time of receipt differs in every retry.
+            named = [canonical(records) for records in wanted.decode(plain, UnixNs(0))]
         frames = [
             frame
-            for records, content in zip(decoded, named, strict=True)
-            for frame in make_frames(records, content_digest(content), origin)
+            for records, constant in zip(decoded, named, strict=True)
+            for frame in make_frames(records, constant, origin)
         ]
         return frames, sum(records.unreadable for records in decoded)
 
