@@ -215,7 +215,7 @@ def _open_doors(
     """Create the doors that are open; without one their decoders are not imported."""
     if not settings.doors:
         return None, ()
-    from sluice_gateway.doors.api import DoorsApi  # noqa: PLC0415 - imports the decoders
+    from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 
     doors = DoorService(
@@ -225,7 +225,8 @@ def _open_doors(
         own_frame_bytes=settings.door_own_frame_bytes,
         flush_s=settings.door_flush_ms / 1000,
     )
-    return doors, tuple(DoorsApi(doors, settings.doors).endpoints())
+    # Each request has a token, a signature or a client certificate.
+    return doors, tuple(DoorsApi(doors, settings.doors, open_host=True).endpoints())
 
 
 def _spooling(

@@ -141,6 +141,11 @@ class GatewayMetrics:
             PRINCIPALS_STALE, "1 while an invalid principals file is ignored.", registry=registry
         )
         self.draining = Gauge(DRAINING, "1 after SIGTERM.", registry=registry)
+        self._add_spool(registry)
+        self._add_journal(registry)
+        self._add_doors(registry)
+
+    def _add_spool(self, registry: CollectorRegistry) -> None:
         self.spool_pending = Gauge(
             SPOOL_PENDING, "Spooled records not yet transferred.", registry=registry
         )
@@ -154,6 +159,8 @@ class GatewayMetrics:
         self.spool_expired = Counter(
             SPOOL_EXPIRED, "Manifests removed after the retry horizon.", registry=registry
         )
+
+    def _add_journal(self, registry: CollectorRegistry) -> None:
         self.journal_age = Gauge(JOURNAL_AGE, "Age of the newest object.", registry=registry)
         self.journal_waiting = Gauge(JOURNAL_WAITING, "Entries to write.", registry=registry)
         self.journal_objects = Counter(JOURNAL_OBJECTS, "Objects written.", registry=registry)
@@ -162,6 +169,8 @@ class GatewayMetrics:
         self.journal_registrations = Counter(
             JOURNAL_REGISTRATIONS, "Registrations.", registry=registry
         )
+
+    def _add_doors(self, registry: CollectorRegistry) -> None:
         self.door_requests = Counter(
             DOOR_REQUESTS, "Requests to doors.", ["door", "outcome"], registry=registry
         )
