@@ -19,10 +19,10 @@ from typing import Final
 import structlog
 
 from sluice_gateway.admission import BodyBudget
-from sluice_gateway.doors.combined_frames import DoorLane, SmallRequest, combine
+from sluice_gateway.doors.combined_frames import DoorLane, SmallRequest, check_records, combine
 from sluice_gateway.uploads import Upload
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import ErrorCode, SluiceError, retryable
+from sluice_protocol.errors import ErrorCode, InvalidFrame, SluiceError, TooLarge, retryable
 from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import digest_of
 from sluice_protocol.request_parts import PARTS_MAX
@@ -175,7 +175,14 @@ class Combiner:
         lane.is_due.clear()
         failure: SluiceError | None = None
         try:
-            await self._accept(await self._make(name, lane, [one.request for one in taken]))
+            try:
+                upload = await self._make(name, lane, [one.request for one in taken])
+            except (InvalidFrame, TooLarge):
+                taken = _refuse_invalid(lane, taken)
+                if not taken:
+                    return
+                upload = await self._make(name, lane, [one.request for one in taken])
+            await self._accept(upload)
             lane.seq_next += sum(one.request.count for one in taken)
         except SluiceError as error:
             failure = error
@@ -185,10 +192,7 @@ class Combiner:
         if failure is not None:
             lane.boot_id, lane.seq_next = self._ids.ulid(), 0
         for one in taken:
-            if one.request.request is not None:
-                del lane.known[one.request.request]
-            if not one.answer.done():
-                one.answer.set_result(failure)
+            _answer(lane, one, failure)
 
     async def _make(
         self, name: DoorLane, lane: _OpenLane, requests: Sequence[SmallRequest]
@@ -207,9 +211,34 @@ class Combiner:
         )
 
 
+def _refuse_invalid(lane: _OpenLane, taken: list[_Waiting]) -> list[_Waiting]:
+    """Refuse the requests that break a rule of frames; return the others.
+
+    The rules are checked for whole frames, and only then for each request: decoders break none.
+    """
+    valid = []
+    for one in taken:
+        try:
+            check_records(one.request.records)
+        except InvalidFrame as error:
+            _answer(lane, one, error)
+        else:
+            valid.append(one)
+    return valid
+
+
+def _answer(lane: _OpenLane, one: _Waiting, failure: SluiceError | None) -> None:
+    if one.request.request is not None:
+        del lane.known[one.request.request]
+    if not one.answer.done():
+        one.answer.set_result(failure)
+
+
 async def _answered(waiting: _Waiting) -> None:
     """Wait for the answer; the request stays in its frame if its client goes away."""
     failure = await asyncio.shield(waiting.answer)
+    if isinstance(failure, InvalidFrame):
+        raise failure  # never: the request itself breaks a rule
     if failure is not None:
         raise later(failure)
 

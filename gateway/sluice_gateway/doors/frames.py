@@ -13,7 +13,7 @@ import zstandard
 
 from sluice_door_http.identities import RequestOrigin, identity_of
 from sluice_doors.decoded import DecodedRecords
-from sluice_gateway.doors.combined_frames import SmallRequest, check_records, combined_bytes
+from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns
 from sluice_protocol.envelope import Envelope
@@ -77,7 +77,6 @@ def make_frames(
     identity = identity_of(named, origin)
     size_bytes = combined_bytes(records) if own_frame_bytes else 0
     if size_bytes < own_frame_bytes:
-        check_records(records)
         return (SmallRequest(records=records, identity=identity, size_bytes=size_bytes),)
     resource = (*records.resource, (ENCODER_RESOURCE, ENCODER))
     return tuple(
