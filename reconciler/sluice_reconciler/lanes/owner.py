@@ -257,7 +257,8 @@ class LaneOwner:
         if len(ledger.recent) > RECENT_MAX or ledger.must_spill:
             written = await self._log.spill(ledger, runs, self._now_s)
             runs, delta = written.runs, written.delta
-            # Before the recent batches are named no more: a new owner reads their requests.
+        if delta is not None or self._log.requests.window.must_spill:
+            # Before recent batches are named no more: a new owner reads their requests.
             requests = await self._log.requests.spill()
         record = replace(
             old,

@@ -38,6 +38,8 @@ CLOCK_MARGIN_S: Final = 60
 """More than the clocks of gateways and store differ."""
 RUN_REQUESTS_MAX: Final = 262_144
 """Requests of a run above which it is not merged again; about 7 MB."""
+UNSTORED_REQUESTS_MAX: Final = 65_536
+"""Requests in no run above which the next write of the lane state stores them; about 13 MB."""
 WINDOW_REQUESTS_MAX: Final = 4_194_304
 """Requests that a lane remembers at most, about 120 MB; the oldest are forgotten first."""
 
@@ -147,8 +149,8 @@ class JudgedBatches:
 
     Attributes:
         batches: Copies of their manifests for the work list, in the same order.
-        found: The requests of the batches. A repeated one keeps the batch that contains it, and is
-            remembered longer.
+        found: The requests that are new, or accepted later than known. A repeated one keeps the
+            batch that contains it, and is remembered longer.
         repeated: Number of parts that are repeated.
     """
 
@@ -170,6 +172,11 @@ class RequestWindow:
 
     def __len__(self) -> int:
         return len(self._unstored) + sum(map(len, self.runs))
+
+    @property
+    def must_spill(self) -> bool:
+        """Whether so many requests are in no run that they should be stored."""
+        return len(self._unstored) > UNSTORED_REQUESTS_MAX
 
     @property
     def unstored(self) -> dict[bytes, KnownRequest]:
@@ -209,7 +216,9 @@ class RequestWindow:
             if part.request in here or other.batch != me.batch:
                 repeated.append(part.records)
             latest_s = max(me.accepted_s, other.accepted_s)
-            found[part.request] = KnownRequest(batch=other.batch, accepted_s=latest_s)
+            latest = KnownRequest(batch=other.batch, accepted_s=latest_s)
+            if known.get(part.request) != latest:
+                found[part.request] = latest
             here.add(part.request)
         return repeated
 

@@ -23,6 +23,7 @@ from sluice_protocol.request_parts import (
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes import request_log as stored_runs
+from sluice_reconciler.lanes import request_window as window_module
 from sluice_reconciler.lanes.request_log import RequestLog, decode_run, encode_run
 from sluice_reconciler.lanes.request_window import (
     KnownRequest,
@@ -253,6 +254,24 @@ def test_old_requests_are_forgotten_and_the_number_is_bounded(
             await stored.spill()
         assert "requests_forgotten_early" in [one["event"] for one in logs]
         assert len(stored.log.window) == 0
+
+    asyncio.run(run())
+
+
+def test_requests_that_are_known_are_not_stored_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        stored = _Stored()
+        one = batch([1, 2])
+        judged(stored.log.window, one)
+        monkeypatch.setattr(window_module, "UNSTORED_REQUESTS_MAX", 1)
+        assert stored.log.window.must_spill
+        await stored.spill()
+        judged(stored.log.window, one)  # as a new owner does with recent batches
+        assert stored.log.window.unstored == {}
+        assert not stored.log.window.must_spill
+        judged(stored.log.window, batch([2], boot="g2", at_s=5))
+        first = ACCEPTED_AT_NS // NS_PER_S
+        assert [one.accepted_s for one in stored.log.window.unstored.values()] == [first + 5]
 
     asyncio.run(run())
 
