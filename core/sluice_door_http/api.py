@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final, Protocol
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from sluice_door_http import elasticsearch, json_lines, loki, otlp, prometheus
 from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
@@ -22,6 +22,9 @@ _ROUTES: Final = (
     *loki.ROUTES,
     *elasticsearch.ROUTES,
 )
+_UNAUTHENTICATED: Final = 401
+_CHALLENGE: Final = 'Basic realm="sluice"'
+"""Clients that wait for a challenge, such as collectd, know this scheme and may not know others."""
 _PROBLEMS: Final = {
     "400": "No record of the body can be read",
     "401": "The sender is not known",
@@ -76,10 +79,11 @@ class DoorsApi:
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield an endpoint for each path of each open door."""
-        for route in _ROUTES:
-            if route.door in self._doors:
+        open_routes = [route for route in _ROUTES if route.door in self._doors]
+        for route in open_routes:
+            for method in route.methods:
                 yield Endpoint(
-                    method="POST",
+                    method=method,
                     path=route.path,
                     handler=partial(self._accept, route),
                     summary=route.summary,
@@ -105,6 +109,8 @@ class DoorsApi:
     def _refuse(self, route: DoorRoute, request: web.Request, problem: Problem) -> web.Response:
         self._service.count_refused(route.door, problem)
         response = route.refuse(request, problem)
+        if response.status == _UNAUTHENTICATED:
+            response.headers[hdrs.WWW_AUTHENTICATE] = _CHALLENGE
         self._shed(response)
         return response
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import hdrs, web
 
@@ -73,6 +73,7 @@ class DoorRoute:
         read: Reads the head of a request.
         respond: Returns the response after every record was accepted.
         refuse: Returns the response to a request that is not accepted, or not yet.
+        methods: The methods that its clients use.
     """
 
     door: DoorName
@@ -82,6 +83,7 @@ class DoorRoute:
     read: Callable[[web.Request], DoorRequest]
     respond: Callable[[web.Request, DoorResult], web.Response]
     refuse: Callable[[web.Request, Problem], web.Response]
+    methods: tuple[Literal["POST", "PUT"], ...] = ("POST",)
 
 
 def idempotency_key(request: web.Request) -> bytes:
