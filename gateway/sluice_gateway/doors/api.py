@@ -7,7 +7,15 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_gateway.doors import elasticsearch, json_lines, loki, otlp, prometheus
+from sluice_gateway.doors import (
+    elasticsearch,
+    firehose,
+    hec,
+    json_lines,
+    loki,
+    otlp,
+    prometheus,
+)
 from sluice_gateway.doors.routes import DoorRoute
 from sluice_gateway.doors.service import DoorService
 from sluice_protocol.request_identity import DoorName
@@ -23,6 +31,8 @@ _ROUTES: Final = (
     *prometheus.ROUTES,
     *loki.ROUTES,
     *elasticsearch.ROUTES,
+    *hec.ROUTES,
+    *firehose.ROUTES,
 )
 _PROBLEMS: Final = {
     "400": "No record of the body can be read",
@@ -61,6 +71,8 @@ class DoorsApi:
                 )
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints()
+        if "hec" in self._doors:
+            yield from hec.state_endpoints(lambda: not self._service.uploads.running.draining)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
