@@ -27,14 +27,23 @@ def event_record(
         sources: What the protocol states next to the object: pairs of names and texts, and the
             prefix of those names that the object has too.
     """
-    field = next((one for one in MESSAGE_FIELDS if found.get(one) is not None), "")
+    field = _message_field(found)
     nested = dict in set(map(type, found.values()))
     flat = flat_fields(found, field) if nested else {**found}
     message = flat.pop(field) if field else ""
-    own = [(key, value_as_text(value)) for key, value in flat.items()]
-    return LogRecord(
-        ts_ns=ts_ns, body=value_as_text(message), attributes=merged([(OWN, own), *sources])
-    )
+    attributes = {
+        key: value if type(value) is str else json_text(value) for key, value in flat.items()
+    }
+    if "" in attributes or any(pairs for _, pairs in sources):
+        attributes = merged([(OWN, list(attributes.items())), *sources])
+    return LogRecord(ts_ns=ts_ns, body=value_as_text(message), attributes=attributes)
+
+
+def _message_field(found: Mapping[str, object]) -> str:
+    for name in MESSAGE_FIELDS:
+        if found.get(name) is not None:
+            return name
+    return ""
 
 
 def value_as_text(value: object) -> str:

@@ -35,7 +35,7 @@ METADATA_NAMES: Final[Mapping[str, str]] = {
     "index": "com.splunk.index",
 }
 """Splunk's fields under the names of OpenTelemetry's conventions."""
-_KNOWN: Final = frozenset({"time", "event", "fields", *METADATA_NAMES})
+_EVENT_FIELDS: Final = frozenset({"time", "event", "fields"})
 _METRIC: Final = "metric"
 _METRIC_NAME: Final = "metric_name"
 _METRIC_PREFIX: Final = "metric_name:"
@@ -56,11 +56,14 @@ class _Event:
 
     def metadata(self) -> dict[str, str]:
         """Return host, source, sourcetype and index, and what Splunk does not define."""
-        found: dict[str, str] = {}
-        for key, value in self.found.items():
-            if key not in {"time", "event", "fields"} and value not in (None, ""):
-                name = METADATA_NAMES.get(key, key)
-                found[name] = value_as_text(value)
+        pairs = [
+            (METADATA_NAMES.get(key, key), value_as_text(value))
+            for key, value in self.found.items()
+            if key not in _EVENT_FIELDS and value not in (None, "")
+        ]
+        found = dict(pairs)
+        if len(found) < len(pairs) or "" in found:
+            return merged([(OWN, pairs)])
         return found
 
 

@@ -112,12 +112,12 @@ class _Counted:
 
 def time_of(value: object) -> tuple[int, int] | None:
     """Return the seconds and nanoseconds of an extension that is a time; None for others."""
-    if isinstance(value, msgpack.Timestamp):
-        return value.seconds, value.nanoseconds
     if isinstance(value, msgpack.ExtType):
         code, data = value
         if code == _EVENT_TIME_CODE and len(data) == _EVENT_TIME_BYTES:
-            return int.from_bytes(data[:4], "big"), int.from_bytes(data[4:], "big")
+            return divmod(int.from_bytes(data, "big"), 1 << 32)
+    elif isinstance(value, msgpack.Timestamp):
+        return value.seconds, value.nanoseconds
     return None
 
 

@@ -146,7 +146,7 @@ async def consume(
 
 @dataclass
 class SimSender:
-    """Accepts batches of three agents beside the reconcilers, with late blobs in `years`."""
+    """Accepts batches of three agents next to the reconcilers, with late blobs in `years`."""
 
     store: SimStore
     faults: Faults

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from sluice_door_http.routes import SERVER_ERRORS, DoorRequest
 from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.forward import decode_forward
 from sluice_doors.forward_handshake import PING_BYTES_MAX, encode_ack, read_ping
@@ -27,8 +28,7 @@ from sluice_gateway.doors.forward_login import (
     new_greeting,
 )
 from sluice_gateway.doors.forward_stream import Chunk, ForwardStream
-from sluice_gateway.doors.routes import SERVER_ERRORS
-from sluice_gateway.doors.service import DoorRequest, DoorService
+from sluice_gateway.doors.service import DoorService
 from sluice_gateway.frame_reader import BodyPace
 from sluice_protocol.errors import BadUsage, SluiceError, Unauthenticated
 from sluice_protocol.units import NS_PER_S, UnixNs

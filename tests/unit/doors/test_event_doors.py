@@ -273,6 +273,15 @@ def test_a_metric_of_splunk_without_a_number_is_a_stale_marker() -> None:
     assert (line["value"], line["attributes"]["sluice.raw"]) == ("NaN", '"x"')
 
 
+def test_fields_of_an_object_that_share_a_name_are_both_kept() -> None:
+    (found,) = events(b'{"time":5,"event":"a","host":"x","host.name":"y","":"z"}')
+    assert dict(found.resource) == {
+        "host.name": "x",
+        "duplicate.host.name": "y",
+        "sluice.empty_key": "z",
+    }
+
+
 def test_damage_in_a_long_body_of_splunk_takes_linear_time() -> None:
     """An error in a text counts the lines before it."""
     spent = []

@@ -15,10 +15,16 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
+from sluice_door_http.routes import (
+    DoorRequest,
+    DoorResult,
+    DoorRoute,
+    idempotency_key,
+    retry_later,
+    status_for,
+)
 from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.hec import METADATA_NAMES, decode_events, decode_raw
-from sluice_gateway.doors.routes import DoorRoute, idempotency_key, retry_later, status_for
-from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint
@@ -143,16 +149,17 @@ def _json(status: int, body: object) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(body), content_type=JSON_TYPE)
 
 
-def state_endpoints(healthy: Callable[[], bool]) -> list[Endpoint]:
+def state_endpoints(sheds: Callable[[], bool], *, open_host: bool) -> list[Endpoint]:
     """Return the endpoints of health and of ack ids.
 
     Args:
-        healthy: Whether this gateway accepts requests now.
+        sheds: Whether clients should use another server now.
+        open_host: Whether the gate accepts any `Host`; the responses contain nothing secret.
     """
 
     async def health(request: web.Request) -> web.StreamResponse:
         del request
-        status, code = (200, HEALTHY) if healthy() else (503, UNHEALTHY)
+        status, code = (503, UNHEALTHY) if sheds() else (200, HEALTHY)
         return retry_later(_json(status, {"text": _TEXTS[code], "code": code}))
 
     return [
@@ -163,7 +170,7 @@ def state_endpoints(healthy: Callable[[], bool]) -> list[Endpoint]:
                 handler=health,
                 summary="Respond whether the collector is healthy",
                 problems={"503": "Use another gateway"},
-                open_host=True,  # depends on nothing that is secret
+                open_host=open_host,
             )
             for path in ("/health", "/health/1.0")
         ),
@@ -175,7 +182,7 @@ def state_endpoints(healthy: Callable[[], bool]) -> list[Endpoint]:
                 summary="Respond that every ack id is accepted",
                 body=AckQuery,
                 problems={"400": "The body is no list of ack ids", "413": "The body is too large"},
-                open_host=True,  # the response depends on the request only
+                open_host=open_host,
             )
             for path in ("/ack", "/ack/1.0")
         ),

@@ -10,10 +10,15 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
+from sluice_door_http.routes import (
+    DoorRequest,
+    DoorResult,
+    DoorRoute,
+    retry_later,
+    status_for,
+)
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.firehose import common_pairs, decode_firehose
-from sluice_gateway.doors.routes import DoorRoute, retry_later, status_for
-from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import JSON_TYPE
