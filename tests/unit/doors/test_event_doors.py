@@ -153,6 +153,13 @@ def test_one_bad_entry_spoils_no_other() -> None:
     assert found.unreadable == 2
 
 
+@pytest.mark.parametrize("name", ["fluent_signal", "compressed", "chunk", "size"])
+@pytest.mark.parametrize("value", [[1], {"a": 1}, b"\xff", True, 2**63, None, 1.5])
+def test_options_of_another_type_end_nothing(name: str, value: object) -> None:
+    (found,) = fluent(pack(["t", STREAM, {name: value}]))
+    assert len(lines((found,))) in (1, 6)
+
+
 def test_metrics_of_fluent_bit_are_kept_raw() -> None:
     (found,) = fluent(pack(["t", b"cmetrics", {"fluent_signal": 1}]))
     (line,) = lines((found,))
