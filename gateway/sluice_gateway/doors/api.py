@@ -63,6 +63,8 @@ class DoorsApi:
                     sends_continue=True,
                     open_host=True,  # a token, signature or client certificate: ADR 0028
                 )
+        if "loki" in self._doors:
+            yield from loki.probe_endpoints()
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints()
 
