@@ -11,7 +11,7 @@ The rule for a path, of a directory or of a bucket, where delta-rs finds no tabl
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
 from sluice_lake.schemas import schema_json
-from sluice_lake.tables import TABLES, Table, ingest_app_id
+from sluice_lake.tables import TABLES, Table
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreUnavailable
 
 CONFIGURATION: Final = {
@@ -135,14 +135,6 @@ def check_tables(store_url: str) -> None:
     """
     for table in TABLES:
         find_table(store_url, table, for_writing=True)
-
-
-def read_lane_versions(opened: DeltaTable, lanes: Sequence[int]) -> dict[int, int]:
-    """Return, for each lane, the last queue sequence that this state of the table contains.
-
-    A lane from which nothing was ingested has 0.
-    """
-    return {lane: opened.transaction_version(ingest_app_id(lane)) or 0 for lane in lanes}
 
 
 def _open(location: TableLocation) -> DeltaTable | None:

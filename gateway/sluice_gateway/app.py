@@ -215,11 +215,12 @@ def _open_doors(
     """Create the doors that are open; without one their decoders are not imported."""
     if not settings.doors:
         return None, ()
-    from sluice_gateway.doors.api import DoorsApi  # noqa: PLC0415 - imports the decoders
+    from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 
     doors = DoorService(uploads, store, body_bytes_max=settings.door_body_bytes_max)
-    return doors, tuple(DoorsApi(doors, settings.doors).endpoints())
+    # Each request has a token, a signature or a client certificate.
+    return doors, tuple(DoorsApi(doors, settings.doors, open_host=True).endpoints())
 
 
 def _spooling(

@@ -15,12 +15,12 @@ import grpc
 import structlog
 from grpc import aio
 
+from sluice_door_http.otlp import PROTOBUF_TYPE, export_response
+from sluice_door_http.routes import SERVER_ERRORS, Decode, DoorRequest
+from sluice_door_http.sent_tokens import token_of
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
-from sluice_gateway.authentication import token_of
-from sluice_gateway.doors.otlp import PROTOBUF_TYPE, export_response
-from sluice_gateway.doors.routes import SERVER_ERRORS
-from sluice_gateway.doors.service import Decode, DoorRequest, DoorService
+from sluice_gateway.doors.service import DoorService
 from sluice_protocol.errors import BadUsage, Unauthenticated
 from sluice_protocol.units import UnixNs
 from sluice_web.listening import TlsFiles

@@ -7,20 +7,19 @@ number of clients.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 from aiohttp import web
 
+from sluice_door_http.identities import RequestOrigin
+from sluice_door_http.routes import DoorRequest, DoorResult
 from sluice_doors.canonical import canonical
 from sluice_doors.content_coding import decompress
-from sluice_doors.decoded import DecodedRecords
 from sluice_gateway.authentication import authenticate_door
-from sluice_gateway.doors.frames import MadeFrame, RequestOrigin, make_frames
+from sluice_gateway.doors.frames import MadeFrame, make_frames
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
@@ -30,7 +29,7 @@ from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_identity import DoorName, IdentitySource
+from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal, Problem
@@ -39,44 +38,7 @@ INLINE_BYTES_MAX: Final = 16 * 1024
 """Bodies up to this size are decoded on the event loop."""
 THREADS: Final = 2
 
-Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
-"""Decodes a decompressed body that was received at a time."""
-
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorRequest:
-    """What the head of a request states.
-
-    Attributes:
-        door: The protocol.
-        decode: Decodes the body.
-        coding: The Content-Encoding, or the one that the protocol prescribes.
-        key: The name that came with the request; empty where there is none.
-    """
-
-    door: DoorName
-    decode: Decode
-    coding: str
-    key: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorResult:
-    """What was accepted.
-
-    Attributes:
-        records: The number of records, duplicates included.
-        unreadable: Those of them that were kept raw.
-        duplicate: Whether all of them were accepted before this request.
-        source: What identifies the request.
-    """
-
-    records: int
-    unreadable: int
-    duplicate: bool
-    source: IdentitySource
 
 
 def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
@@ -108,6 +70,10 @@ class DoorService:
     def close(self) -> None:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def sheds(self) -> bool:
+        """Return whether senders should use another gateway for a while."""
+        return self.uploads.running.draining or self.uploads.budget.sheds()
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of an HTTP request.

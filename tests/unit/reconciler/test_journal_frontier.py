@@ -159,6 +159,25 @@ def test_the_time_is_never_later_than_the_listing_of_the_registrations() -> None
     play(scene)
 
 
+def test_a_time_that_is_later_than_its_object_proves_nothing() -> None:
+    """A gateway whose clock is wrong could otherwise declare batches complete that do not exist."""
+
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        pass_time(store, 5)
+        number = await writer.append([], through_ns=now(store) + 3600 * NS_PER_S)
+        written_ns = store.held[journal_key(writer.process, number)].modified_ns
+        await rounds(store, subject, 4)
+        assert now(store) > written_ns
+        assert record(store).complete_through_unix_ns == written_ns
+        late = await writer.accept(1, at_ns=now(store))
+        await writer.append([late], through_ns=now(store))
+        await rounds(store, subject)
+        assert len(await enqueued(store)) == 1
+
+    play(scene)
+
+
 def test_a_gateway_without_a_journal_returns_the_decision_to_full_passes() -> None:
     async def scene(store: SimStore) -> None:
         subject, writer = await journaled(store)

@@ -1,15 +1,13 @@
-"""The endpoints of the doors that a gateway opens."""
+"""The endpoints of the doors that a gateway or an agent opens."""
 
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-import structlog
 from aiohttp import hdrs, web
 
-from sluice_gateway.doors import elasticsearch, json_lines, loki, otlp, prometheus
-from sluice_gateway.doors.routes import DoorRoute
-from sluice_gateway.doors.service import DoorService
+from sluice_door_http import elasticsearch, json_lines, loki, otlp, prometheus
+from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.upload_http import SHED_HEADER
 from sluice_web.endpoints import Endpoint
@@ -33,18 +31,51 @@ _PROBLEMS: Final = {
     "403": "The sender may not use this door",
     "413": "The body is too large",
     "415": "The media type is not one of this protocol",
-    "503": "Send the same request again, to any gateway",
+    "503": "Send the same request again",
 }
 
-log = structlog.get_logger()
+
+class DoorAcceptance(Protocol):
+    """Accepts the records of a request, and counts requests."""
+
+    async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
+        """Accept every record of a request.
+
+        Raises:
+            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
+        """
+        ...
+
+    def sheds(self) -> bool:
+        """Return whether clients should close their connections and use another server."""
+        ...
+
+    def count_accepted(self, door: DoorName, result: DoorResult) -> None:
+        """Count a request that was accepted."""
+        ...
+
+    def count_refused(self, door: DoorName, problem: Problem) -> None:
+        """Count a request that was refused, or not accepted yet."""
+        ...
 
 
 class DoorsApi:
     """The endpoints of the open doors."""
 
-    def __init__(self, service: DoorService, doors: Collection[DoorName]) -> None:
+    def __init__(
+        self, service: DoorAcceptance, doors: Collection[DoorName], *, open_host: bool
+    ) -> None:
+        """Bind what accepts the records.
+
+        Args:
+            service: Accepts them.
+            doors: The open doors.
+            open_host: Whether the gate accepts any `Host`, because every request is authenticated
+                by something that a browser cannot send (ADR 0028).
+        """
         self._service = service
         self._doors = doors
+        self._open_host = open_host
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield an endpoint for each path of each open door."""
@@ -61,12 +92,12 @@ class DoorsApi:
                     result_summary="Every record is accepted, by this request or an earlier one",
                     problems=_PROBLEMS,
                     sends_continue=True,
-                    open_host=True,  # a token, signature or client certificate: ADR 0028
+                    open_host=self._open_host,
                 )
         if "loki" in self._doors:
             yield from loki.probe_endpoints()
         if "elasticsearch" in self._doors:
-            yield from elasticsearch.probe_endpoints()
+            yield from elasticsearch.probe_endpoints(open_host=self._open_host)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
@@ -86,7 +117,6 @@ class DoorsApi:
         return response
 
     def _shed(self, response: web.Response) -> None:
-        uploads = self._service.uploads
-        if uploads.running.draining or uploads.budget.sheds():
+        if self._service.sheds():
             response.force_close()
             response.headers[SHED_HEADER] = "1"

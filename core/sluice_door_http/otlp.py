@@ -11,10 +11,16 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
+from sluice_door_http.routes import (
+    DoorRequest,
+    DoorResult,
+    DoorRoute,
+    idempotency_key,
+    retry_later,
+    status_for,
+)
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
-from sluice_gateway.doors.routes import DoorRoute, idempotency_key, retry_later, status_for
-from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import JSON_TYPE

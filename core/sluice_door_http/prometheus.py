@@ -5,10 +5,9 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute, refuse_in_text
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.prometheus import WrittenCounts, decode_remote_write
-from sluice_gateway.doors.routes import DoorRoute, refuse_in_text
-from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import UnixNs
 from sluice_web.problems import HttpRefusal

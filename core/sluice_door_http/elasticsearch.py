@@ -11,16 +11,17 @@ from typing import Final, Literal
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice_doors.decoded import DecodedRecords
-from sluice_doors.elasticsearch import BulkItem, BulkRequest, decode_bulk
-from sluice_gateway.doors.routes import (
+from sluice_door_http.routes import (
     LATER,
+    DoorRequest,
+    DoorResult,
     DoorRoute,
     idempotency_key,
     retry_later,
     status_for,
 )
-from sluice_gateway.doors.service import DoorRequest, DoorResult
+from sluice_doors.decoded import DecodedRecords
+from sluice_doors.elasticsearch import BulkItem, BulkRequest, decode_bulk
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
@@ -122,15 +123,18 @@ def _product(response: web.Response) -> web.Response:
     return response
 
 
-def probe_endpoints() -> list[Endpoint]:
-    """Return the endpoints that clients request before they send records."""
+def probe_endpoints(*, open_host: bool) -> list[Endpoint]:
+    """Return the endpoints that clients request before they send records.
+
+    The responses are constants, so any `Host` may read them; an agent without tokens is stricter.
+    """
     return [
         Endpoint(
             method=method,
             path=path,
             handler=_probe(body),
             summary="Respond as a client of Elasticsearch expects",
-            open_host=True,  # the responses are constants
+            open_host=open_host,
         )
         for path, body in _PROBES.items()
         for method in _methods(path)

@@ -5,10 +5,15 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from sluice_door_http.routes import (
+    DoorRequest,
+    DoorResult,
+    DoorRoute,
+    idempotency_key,
+    refuse_in_text,
+)
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.loki import decode_loki
-from sluice_gateway.doors.routes import DoorRoute, idempotency_key, refuse_in_text
-from sluice_gateway.doors.service import DoorRequest, DoorResult
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE

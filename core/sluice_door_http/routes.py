@@ -1,17 +1,55 @@
 """What a protocol of a door defines: how a request is read, and its three kinds of responses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from aiohttp import hdrs, web
 
-from sluice_gateway.doors.service import DoorRequest, DoorResult
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.decoded import DecodedRecords
+from sluice_protocol.request_identity import DoorName, IdentitySource
+from sluice_protocol.units import UnixNs
 from sluice_web.problems import RETRY_AFTER_S, Problem
 
 SERVER_ERRORS: Final = 500
 LATER: Final = 503
+
+Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
+"""Decodes a decompressed body that was received at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorRequest:
+    """What the head of a request states.
+
+    Attributes:
+        door: The protocol.
+        decode: Decodes the body.
+        coding: The Content-Encoding, or the one that the protocol prescribes.
+        key: The name that came with the request; empty where there is none.
+    """
+
+    door: DoorName
+    decode: Decode
+    coding: str
+    key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorResult:
+    """What was accepted.
+
+    Attributes:
+        records: The number of records, duplicates included.
+        unreadable: Those of them that were kept raw.
+        duplicate: Whether all of them were accepted before this request.
+        source: What identifies the request.
+    """
+
+    records: int
+    unreadable: int
+    duplicate: bool
+    source: IdentitySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
