@@ -104,6 +104,8 @@ class DoorsApi:
                     sends_continue=True,
                     open_host=self._open_host,
                 )
+        if "loki" in self._doors:
+            yield from loki.probe_endpoints()
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
         if "hec" in self._doors:
