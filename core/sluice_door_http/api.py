@@ -6,7 +6,15 @@ from typing import Final, Protocol
 
 from aiohttp import hdrs, web
 
-from sluice_door_http import elasticsearch, json_lines, loki, otlp, prometheus
+from sluice_door_http import (
+    elasticsearch,
+    firehose,
+    hec,
+    json_lines,
+    loki,
+    otlp,
+    prometheus,
+)
 from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.upload_http import SHED_HEADER
@@ -21,6 +29,8 @@ _ROUTES: Final = (
     *prometheus.ROUTES,
     *loki.ROUTES,
     *elasticsearch.ROUTES,
+    *hec.ROUTES,
+    *firehose.ROUTES,
 )
 _UNAUTHENTICATED: Final = 401
 _CHALLENGE: Final = 'Basic realm="sluice"'
@@ -94,8 +104,12 @@ class DoorsApi:
                     sends_continue=True,
                     open_host=self._open_host,
                 )
+        if "loki" in self._doors:
+            yield from loki.probe_endpoints()
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
+        if "hec" in self._doors:
+            yield from hec.state_endpoints(self._service.sheds, open_host=self._open_host)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))

@@ -56,7 +56,13 @@ class GatewaySettings:
         tls_key: PEM key of the chain.
         tls_client_ca: PEM of the authorities of client certificates; turns mTLS on.
         doors: Protocols of other clients that this gateway accepts; none by default.
-        otlp_grpc_listen: Address and port of OTLP over gRPC; empty for none. Senders need a token.
+        otlp_grpc_listen: Address and port of OTLP over gRPC; empty for none.
+        otlp_grpc_client_certificates: Require a client certificate of `tls_client_ca` over gRPC;
+            its SPIFFE id is the sender where there is no token. Otherwise senders need a token.
+        forward_listen: Address and port of Fluent's forward protocol; empty for none.
+        forward_principal: The sender of every connection to that port, without a handshake: for
+            clients that know no shared key. Empty to require a shared key or a certificate.
+        forward_idle_timeout_s: Time that a connection to that port may be idle.
         door_body_bytes_max: Largest body of a door's request, compressed and decompressed; a
             larger one is refused with 413.
         door_own_frame_bytes: Size of the records of a request from which it becomes a separate
@@ -94,6 +100,10 @@ class GatewaySettings:
     tls_client_ca: Path | None = None
     doors: tuple[DoorName, ...] = ()
     otlp_grpc_listen: str = ""
+    otlp_grpc_client_certificates: bool = False
+    forward_listen: str = ""
+    forward_principal: str = ""
+    forward_idle_timeout_s: float = 1800.0
     door_body_bytes_max: int = 20 * 1024 * 1024
     door_own_frame_bytes: int = 0
     door_flush_ms: int = 250
@@ -119,17 +129,25 @@ def check_settings(settings: GatewaySettings) -> None:
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     parse_listen(settings.listen)
-    if settings.otlp_grpc_listen:
-        _check_grpc(settings)
+    _check_door_ports(settings)
     parse_allowed_hosts(settings.allowed_hosts)
 
 
-def _check_grpc(settings: GatewaySettings) -> None:
-    _, port = parse_listen(settings.otlp_grpc_listen)
-    if "otlp" not in settings.doors:
-        raise BadUsage("otlp_grpc_listen needs otlp in doors")
+def _check_door_ports(settings: GatewaySettings) -> None:
+    if settings.otlp_grpc_listen:
+        _check_port(settings, "otlp", "otlp_grpc_listen", settings.otlp_grpc_listen)
+    if settings.forward_listen:
+        _check_port(settings, "forward", "forward_listen", settings.forward_listen)
+    if settings.otlp_grpc_client_certificates and settings.tls_client_ca is None:
+        raise BadUsage("otlp_grpc_client_certificates needs tls_client_ca")
+
+
+def _check_port(settings: GatewaySettings, door: DoorName, name: str, listen: str) -> None:
+    _, port = parse_listen(listen)
+    if door not in settings.doors:
+        raise BadUsage(f"{name} needs {door} in doors")
     if port == 0 and settings.workers != 1:
-        raise BadUsage("otlp_grpc_listen needs a port where workers share it")
+        raise BadUsage(f"{name} needs a port where workers share it")
 
 
 def _check_doors(settings: GatewaySettings) -> None:

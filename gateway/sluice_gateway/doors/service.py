@@ -118,7 +118,9 @@ class DoorService:
                 body = await self._read(request, length_bytes)
                 return await self._accept_body(body, sender, wanted)
 
-    async def accept_message(self, body: bytes, token: str, wanted: DoorRequest) -> DoorResult:
+    async def accept_message(
+        self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
+    ) -> DoorResult:
         """Accept every record of a message that another protocol than HTTP has received.
 
         Raises:
@@ -126,8 +128,6 @@ class DoorService:
         """
         uploads = self.uploads
         with uploads.running.upload():
-            now_s = uploads.clock.now_ns() // NS_PER_S
-            sender = uploads.principals.current.token_sender(token, now_s)
             check_door_right(sender, wanted.door)
             with uploads.budget.take(2 * len(body)):
                 return await self._accept_body(body, sender, wanted)
