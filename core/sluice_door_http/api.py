@@ -22,7 +22,7 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
 
 IDENTITY_HEADER: Final = "Sluice-Identity"
-"""What identified the request: `key`, `content` or `none`."""
+"""What identified the request: `key`, `content` or `none`, and whether it was combined."""
 _ROUTES: Final = (
     *otlp.ROUTES,
     *json_lines.ROUTES,
@@ -104,6 +104,8 @@ class DoorsApi:
                     sends_continue=True,
                     open_host=self._open_host,
                 )
+        if "loki" in self._doors:
+            yield from loki.probe_endpoints()
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
         if "hec" in self._doors:
@@ -114,7 +116,7 @@ class DoorsApi:
         result = await self._service.accept(request, route.read(request))
         self._service.count_accepted(route.door, result)
         response = route.respond(request, result)
-        response.headers[IDENTITY_HEADER] = result.source
+        response.headers[IDENTITY_HEADER] = result.identity
         self._shed(response)
         return response
 

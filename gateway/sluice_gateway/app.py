@@ -218,7 +218,13 @@ def _open_doors(
     from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 
-    doors = DoorService(uploads, store, body_bytes_max=settings.door_body_bytes_max)
+    doors = DoorService(
+        uploads,
+        store,
+        body_bytes_max=settings.door_body_bytes_max,
+        own_frame_bytes=settings.door_own_frame_bytes,
+        flush_s=settings.door_flush_ms / 1000,
+    )
     # Each request has a token, a signature or a client certificate.
     return doors, tuple(DoorsApi(doors, settings.doors, open_host=True).endpoints())
 
@@ -289,7 +295,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
     finally:
         gateway.uploads.frames.close()
         if gateway.doors is not None:
-            gateway.doors.close()
+            await gateway.doors.close()
 
 
 @asynccontextmanager

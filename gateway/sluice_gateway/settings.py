@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
@@ -9,6 +10,9 @@ from sluice_protocol.journals import FENCE_S
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
+
+OWN_FRAME_BYTES_MAX: Final = 1024 * 1024
+FLUSH_MS_MAX: Final = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,9 @@ class GatewaySettings:
         forward_idle_timeout_s: Time that a connection to that port may be idle.
         door_body_bytes_max: Largest body of a door's request, compressed and decompressed; a
             larger one is refused with 413.
+        door_own_frame_bytes: Size of the records of a request from which it becomes a separate
+            batch; smaller requests are combined. Must be equal in all gateways. 0 combines none.
+        door_flush_ms: Time for which the first request of a combined batch is kept.
         skip_probe: Serve on a store that the doctor has not examined; every log line reports it.
     """
 
@@ -98,6 +105,8 @@ class GatewaySettings:
     forward_principal: str = ""
     forward_idle_timeout_s: float = 1800.0
     door_body_bytes_max: int = 20 * 1024 * 1024
+    door_own_frame_bytes: int = 0
+    door_flush_ms: int = 250
     skip_probe: bool = False
 
 
@@ -108,6 +117,7 @@ def check_settings(settings: GatewaySettings) -> None:
         BadUsage: A limit is out of range, or one of two dependent options is missing.
     """
     _check_limits(settings)
+    _check_doors(settings)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise BadUsage("set both tls_certificate and tls_key, or neither")
     if settings.tls_client_ca is not None and settings.tls_certificate is None:
@@ -140,13 +150,20 @@ def _check_port(settings: GatewaySettings, door: DoorName, name: str, listen: st
         raise BadUsage(f"{name} needs a port where workers share it")
 
 
+def _check_doors(settings: GatewaySettings) -> None:
+    if settings.doors and 2 * settings.inflight_bytes_max < 5 * settings.door_body_bytes_max:
+        raise BadUsage("inflight_bytes_max must be at least 2.5 times door_body_bytes_max")
+    if not 0 <= settings.door_own_frame_bytes <= OWN_FRAME_BYTES_MAX:
+        raise BadUsage(f"door_own_frame_bytes must be 0 to {OWN_FRAME_BYTES_MAX}")
+    if not 1 <= settings.door_flush_ms <= FLUSH_MS_MAX:
+        raise BadUsage(f"door_flush_ms must be 1 to {FLUSH_MS_MAX}")
+
+
 def _check_limits(settings: GatewaySettings) -> None:
     if not 1 <= settings.frame_bytes_max <= FRAME_BYTES_MAX:
         raise BadUsage(f"frame_bytes_max must be 1 to {FRAME_BYTES_MAX}")
     if 4 * settings.inflight_bytes_max < 5 * settings.frame_bytes_max:
         raise BadUsage("inflight_bytes_max must be at least 1.25 times frame_bytes_max")
-    if settings.doors and 2 * settings.inflight_bytes_max < 5 * settings.door_body_bytes_max:
-        raise BadUsage("inflight_bytes_max must be at least 2.5 times door_body_bytes_max")
     if not 0 < settings.upload_time_s_max <= UPLOAD_TIME_S_MAX:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
     if not 0 < settings.journal_fence_s <= FENCE_S:
