@@ -200,7 +200,7 @@ def wait_for(arrived: Arrived, wanted: set[int]) -> None:
 
 
 def outcomes(trials: Sequence[Trial], store_url: str) -> dict[str, Outcome]:
-    """Return what became of the records of each client, as `sluice query` finds them."""
+    """Ingest, and return what became of the records of each client as `sluice query` finds them."""
     for _ in range(2):
         sluice("reconciler", "--store", store_url, "--once")
     sluice("spark", "ingest", "--store", store_url, "--once")

@@ -210,6 +210,7 @@ def test_trouble_closes_the_connection_of_a_client_that_waits(tmp_path: Path) ->
         ({"shared_key": "key-with-a-user-00000"}, False),
         ({"shared_key": "key-that-is-expired-0"}, False),
         ({"shared_key": "wrong"}, False),
+        ({"shared_key": "wrong", "username": "u", "password": "p"}, False),
         ({"shared_key": ""}, False),
     ],
 )
