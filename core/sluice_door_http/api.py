@@ -6,7 +6,15 @@ from typing import Final, Protocol
 
 from aiohttp import hdrs, web
 
-from sluice_door_http import elasticsearch, json_lines, loki, otlp, prometheus
+from sluice_door_http import (
+    elasticsearch,
+    firehose,
+    hec,
+    json_lines,
+    loki,
+    otlp,
+    prometheus,
+)
 from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.upload_http import SHED_HEADER
@@ -14,13 +22,15 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
 
 IDENTITY_HEADER: Final = "Sluice-Identity"
-"""What identified the request: `key`, `content` or `none`."""
+"""What identified the request: `key`, `content` or `none`, and whether it was combined."""
 _ROUTES: Final = (
     *otlp.ROUTES,
     *json_lines.ROUTES,
     *prometheus.ROUTES,
     *loki.ROUTES,
     *elasticsearch.ROUTES,
+    *hec.ROUTES,
+    *firehose.ROUTES,
 )
 _UNAUTHENTICATED: Final = 401
 _CHALLENGE: Final = 'Basic realm="sluice"'
@@ -98,13 +108,15 @@ class DoorsApi:
             yield from loki.probe_endpoints()
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
+        if "hec" in self._doors:
+            yield from hec.state_endpoints(self._service.sheds, open_host=self._open_host)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
         result = await self._service.accept(request, route.read(request))
         self._service.count_accepted(route.door, result)
         response = route.respond(request, result)
-        response.headers[IDENTITY_HEADER] = result.source
+        response.headers[IDENTITY_HEADER] = result.identity
         self._shed(response)
         return response
 

@@ -44,12 +44,21 @@ class DoorResult:
         unreadable: Those of them that were kept raw.
         duplicate: Whether all of them were accepted before this request.
         source: What identifies the request.
+        combined: Whether records are in a batch with those of other requests, so that a repetition
+            is found within a window of time only.
     """
 
     records: int
     unreadable: int
     duplicate: bool
     source: IdentitySource
+    combined: bool = False
+
+    @property
+    def identity(self) -> str:
+        """What identifies the request, as the response reports it."""
+        is_bounded = self.combined and self.source != "none"
+        return f"{self.source}; combined" if is_bounded else self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,7 @@ JOURNAL_REGISTRATIONS: Final = "sluice_journal_registrations"
 DOOR_REQUESTS: Final = "sluice_door_requests"
 DOOR_RECORDS: Final = "sluice_door_records"
 DOOR_UNREADABLE: Final = "sluice_door_unreadable_records"
+DOOR_COMBINED: Final = "sluice_door_combined_batches"
 
 _Result = TypeVar("_Result")
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
@@ -178,6 +179,9 @@ class GatewayMetrics:
         )
         self.door_unreadable = Counter(
             DOOR_UNREADABLE, "Records kept raw.", ["door"], registry=registry
+        )
+        self.door_combined_batches = Counter(
+            DOOR_COMBINED, "Batches of small requests accepted.", registry=registry
         )
 
     def count(self, metric: Counter, *labels: str) -> None:

@@ -73,8 +73,7 @@ class Reconciler:
         self.settings = settings if settings is not None else ReconcilerSettings()
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
         self.health = ReconcilerHealth()
-        if runtime is None:
-            runtime = Runtime(metrics=QueueMetrics(self.metrics.registry))
+        runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
         self._runtime = runtime
         self._requests = RequestLimit(self.settings.concurrency or CONCURRENCY)
         self._workers = LaneWorkers(
@@ -89,7 +88,8 @@ class Reconciler:
         self._registry = GatewayRegistry(self.discovery, self.metrics)
         self.live = LiveReader(store, self._live_window(), self._clock)
         holds = HoldRecords(store)
-        self.retirement = LifeRetirement(store, self._workers, holds, self.discovery, authority)
+        of_lanes = (store, self._workers, holds, self.discovery, authority)
+        self.retirement = LifeRetirement(*of_lanes, self.settings.door_window_s)
         self.pipeline = self._make_pipeline(holds)
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
