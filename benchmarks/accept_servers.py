@@ -195,14 +195,14 @@ def gateway_on(
     asyncio.run(_init(url))
     principals = folder / "principals.toml"
     principals.write_text(_principals(agents))
-    port = _free_port()
+    port = free_port()
     command = (
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
         *("--store", url, "--listen", f"127.0.0.1:{port}"),
         *("--principals", str(principals), "--skip-probe", *flags),
     )
     with child(*command) as process:
-        _until_live(port)
+        until_live(port)
         yield process.pid, port
 
 
@@ -231,13 +231,15 @@ async def _init(url: str) -> None:
         await create_authority(store)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that is free now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
-def _until_live(port: int) -> None:
+def until_live(port: int) -> None:
+    """Wait until a gateway listens on a port."""
     for _ in range(600):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return

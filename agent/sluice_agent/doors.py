@@ -121,6 +121,7 @@ class AgentDoors:
             unreadable=found.unreadable,
             duplicate=bool(known) and all(known),
             source=found.source,
+            combined=True,
         )
 
     def _sender(self, request: web.Request) -> str:

@@ -53,11 +53,15 @@ async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane
 
 
 def _read_lake(url: str, lanes: int) -> dict[Lane, int]:
-    from sluice_lake.delta import find_table, read_lane_versions  # noqa: PLC0415 - an extra
+    from sluice_lake.delta import find_table  # noqa: PLC0415 - an extra
+    from sluice_lake.lane_versions import read_lane_versions  # noqa: PLC0415 - an extra
+    from sluice_lake.locations import lake_location  # noqa: PLC0415 - an extra
     from sluice_lake.tables import BATCHES  # noqa: PLC0415 - an extra
 
     ledger = find_table(url, BATCHES)
-    positions = {} if ledger is None else read_lane_versions(ledger, range(lanes))
+    if ledger is None:
+        return {}
+    positions = read_lane_versions(lake_location(url, BATCHES.name), ledger, range(lanes))
     return {
         Lane(queue=INGEST_QUEUE, lane=lane): sequence
         for lane, sequence in positions.items()

@@ -4,9 +4,17 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final, Protocol
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from sluice_door_http import elasticsearch, json_lines, loki, otlp, prometheus
+from sluice_door_http import (
+    elasticsearch,
+    firehose,
+    hec,
+    json_lines,
+    loki,
+    otlp,
+    prometheus,
+)
 from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.upload_http import SHED_HEADER
@@ -14,14 +22,19 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
 
 IDENTITY_HEADER: Final = "Sluice-Identity"
-"""What identified the request: `key`, `content` or `none`."""
+"""What identified the request: `key`, `content` or `none`, and whether it was combined."""
 _ROUTES: Final = (
     *otlp.ROUTES,
     *json_lines.ROUTES,
     *prometheus.ROUTES,
     *loki.ROUTES,
     *elasticsearch.ROUTES,
+    *hec.ROUTES,
+    *firehose.ROUTES,
 )
+_UNAUTHENTICATED: Final = 401
+_CHALLENGE: Final = 'Basic realm="sluice"'
+"""Clients that wait for a challenge, such as collectd, know this scheme and may not know others."""
 _PROBLEMS: Final = {
     "400": "No record of the body can be read",
     "401": "The sender is not known",
@@ -76,10 +89,11 @@ class DoorsApi:
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield an endpoint for each path of each open door."""
-        for route in _ROUTES:
-            if route.door in self._doors:
+        open_routes = [route for route in _ROUTES if route.door in self._doors]
+        for route in open_routes:
+            for method in route.methods:
                 yield Endpoint(
-                    method="POST",
+                    method=method,
                     path=route.path,
                     handler=partial(self._accept, route),
                     summary=route.summary,
@@ -90,21 +104,27 @@ class DoorsApi:
                     sends_continue=True,
                     open_host=self._open_host,
                 )
+        if "loki" in self._doors:
+            yield from loki.probe_endpoints()
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
+        if "hec" in self._doors:
+            yield from hec.state_endpoints(self._service.sheds, open_host=self._open_host)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
         result = await self._service.accept(request, route.read(request))
         self._service.count_accepted(route.door, result)
         response = route.respond(request, result)
-        response.headers[IDENTITY_HEADER] = result.source
+        response.headers[IDENTITY_HEADER] = result.identity
         self._shed(response)
         return response
 
     def _refuse(self, route: DoorRoute, request: web.Request, problem: Problem) -> web.Response:
         self._service.count_refused(route.door, problem)
         response = route.refuse(request, problem)
+        if response.status == _UNAUTHENTICATED:
+            response.headers[hdrs.WWW_AUTHENTICATE] = _CHALLENGE
         self._shed(response)
         return response
 

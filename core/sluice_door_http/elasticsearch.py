@@ -103,30 +103,19 @@ def _item(item: BulkItem) -> dict[str, object]:
 def _refuse(request: web.Request, problem: Problem) -> web.Response:
     """Return an error of the whole request.
 
-    The module `omelasticsearch` of rsyslog drops a batch on a 503, and repeats items with 429. It
-    is the one known client that sends no `User-Agent`. Others may drop items with 429. Before the
-    items are known its connection is closed, which it takes for an outage.
+    The module `omelasticsearch` of rsyslog drops a batch on a 503. With 429 for each item it drops
+    those after the first, also with its setting `retryfailures` (tried with 8.2302). It repeats a
+    request whose connection was closed. It is the one known client that sends no `User-Agent`.
     """
     status = status_for(problem)
-    if status == LATER and hdrs.USER_AGENT not in request.headers:
-        if _BULK in request:
-            return _all_later(request[_BULK], problem)
-        if request.transport is not None:
-            request.transport.abort()
+    no_agent = hdrs.USER_AGENT not in request.headers
+    if status == LATER and no_agent and request.transport is not None:
+        request.transport.abort()
     reason = problem.detail.encode(errors="replace").decode()
     error = {"type": _REASONS.get(status, "illegal_argument_exception"), "reason": reason}
     body = msgspec.json.encode({"error": error, "status": status})
     response = web.Response(status=status, body=body, content_type="application/json")
     return retry_later(_product(response))
-
-
-def _all_later(bulk: BulkRequest, problem: Problem) -> web.Response:
-    error = {"type": "es_rejected_execution_exception", "reason": problem.detail}
-    items = [
-        {item.action: {"_index": item.index, "_id": item.id or "-", "status": 429, "error": error}}
-        for item in bulk.items
-    ]
-    return _product(json_response({"took": 0, "errors": True, "items": items}))
 
 
 def _product(response: web.Response) -> web.Response:
@@ -174,6 +163,7 @@ def _route(path: str) -> DoorRoute:
         read=_read,
         respond=_respond,
         refuse=_refuse,
+        methods=("POST", "PUT"),
     )
 
 

@@ -15,6 +15,7 @@ from sluice_door_http.routes import (
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.loki import decode_loki
 from sluice_protocol.units import UnixNs
+from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE
 
 PUSH_PATH: Final = "/loki/api/v1/push"
@@ -39,6 +40,24 @@ def _read(request: web.Request) -> DoorRequest:
 def _respond(request: web.Request, result: DoorResult) -> web.Response:
     del request, result
     return web.Response(status=204)
+
+
+def probe_endpoints() -> list[Endpoint]:
+    """Return the endpoints that Vector requests before it sends records."""
+
+    async def ready(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.Response(text="ready\n")
+
+    return [
+        Endpoint(
+            method="GET",
+            path="/ready",
+            handler=ready,
+            summary="Respond as a client of Loki expects",
+            open_host=True,  # the response is a constant
+        )
+    ]
 
 
 ROUTES: Final = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import hdrs, web
 
@@ -44,12 +44,21 @@ class DoorResult:
         unreadable: Those of them that were kept raw.
         duplicate: Whether all of them were accepted before this request.
         source: What identifies the request.
+        combined: Whether records are in a batch with those of other requests, so that a repetition
+            is found within a window of time only.
     """
 
     records: int
     unreadable: int
     duplicate: bool
     source: IdentitySource
+    combined: bool = False
+
+    @property
+    def identity(self) -> str:
+        """What identifies the request, as the response reports it."""
+        is_bounded = self.combined and self.source != "none"
+        return f"{self.source}; combined" if is_bounded else self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,7 @@ class DoorRoute:
         read: Reads the head of a request.
         respond: Returns the response after every record was accepted.
         refuse: Returns the response to a request that is not accepted, or not yet.
+        methods: The methods that its clients use.
     """
 
     door: DoorName
@@ -73,6 +83,7 @@ class DoorRoute:
     read: Callable[[web.Request], DoorRequest]
     respond: Callable[[web.Request, DoorResult], web.Response]
     refuse: Callable[[web.Request, Problem], web.Response]
+    methods: tuple[Literal["POST", "PUT"], ...] = ("POST",)
 
 
 def idempotency_key(request: web.Request) -> bytes:

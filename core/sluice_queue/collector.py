@@ -13,6 +13,7 @@ object version and can be repeated.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,11 +23,16 @@ from sluice_protocol.outcomes import Deleted, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
 from sluice_queue.lane import Lane, Runtime
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 
 GRACE_S_DEFAULT: Final = 3600.0
 """Grace period, seconds: a reader may still read the list of a descriptor it fetched before the
 acknowledgement.
+"""
+
+CONCURRENT_DELETES: Final = 32
+"""Objects that are deleted concurrently: one at a time would be slower than many producers write.
 """
 
 _WORK_LIST: Final = re.compile(
@@ -106,22 +112,21 @@ class Collector:
             for key, (queue, acked_ns) in self._acked.items()
             if now_ns - acked_ns >= self._grace_ns
         ]
-        for key, queue in ripe:
-            if await self._delete(key, queue, "work_list"):
-                del self._acked[key]
+        for key in await self._delete_all(ripe, "work_list"):
+            del self._acked[key]
         return len(ripe)
 
     async def _delete_segments(self, view: LaneSnapshot) -> int:
         lane = view.lane
-        deleted = 0
+        gone: list[tuple[ObjectKey, str]] = []
         async for page in self._store.list(f"{QUEUE}{lane.queue}.{lane.lane:03d}/segments/"):
             for one in page.objects:
                 found = _SEGMENT.fullmatch(one.key)
-                gone = found is not None and int(found["last"]) <= view.state.acked_through
+                acked = found is not None and int(found["last"]) <= view.state.acked_through
                 aged = page.date_ns - one.last_modified_ns >= self._grace_ns
-                if gone and aged:
-                    deleted += await self._delete(one.key, lane.queue, "segment")
-        return deleted
+                if acked and aged:
+                    gone.append((one.key, lane.queue))
+        return len(await self._delete_all(gone, "segment"))
 
     async def _delete_unnamed(self) -> int:
         """Delete lists older than the horizon that no register names, read after the listing."""
@@ -137,9 +142,8 @@ class Collector:
         if not old:
             return 0
         named = await self._all_named()
-        return sum(
-            [await self._delete(key, queue, "work_list") for key, queue in old if key not in named]
-        )
+        unnamed = [(key, queue) for key, queue in old if key not in named]
+        return len(await self._delete_all(unnamed, "work_list"))
 
     async def _all_named(self) -> set[ObjectKey]:
         named: set[ObjectKey] = set()
@@ -149,6 +153,20 @@ class Collector:
                 raise InvalidRecord(lane.key, "not every pending entry could be read")
             named.update(one.location for one in view.descriptors)
         return named
+
+    async def _delete_all(
+        self, objects: Sequence[tuple[ObjectKey, str]], kind: str
+    ) -> list[ObjectKey]:
+        """Delete objects, each with its queue; return those that no longer exist."""
+        deleted: list[ObjectKey] = []
+
+        async def delete(one: tuple[ObjectKey, str]) -> None:
+            key, queue = one
+            if await self._delete(key, queue, kind):
+                deleted.append(key)
+
+        await run_concurrently(objects, delete, concurrency=CONCURRENT_DELETES)
+        return deleted
 
     async def _delete(self, key: ObjectKey, queue: str, kind: str) -> bool:
         """Delete the current object; return False if it is unknown whether it was deleted."""

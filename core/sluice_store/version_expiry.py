@@ -1,11 +1,11 @@
 """Deletion of expired noncurrent versions where the store has no lifecycle.
 
 It deletes the versions that the rendered lifecycle rules of `sluice_policies` would delete, each by
-its version id. A run is bounded and may be killed at any time: what it has deleted is not listed
-again. Two concurrent runs delete the same versions, which changes nothing.
+its version id, except under `gateways/`. A run is bounded and may be killed at any time: what it
+has deleted is not listed again. Two concurrent runs delete the same versions, which changes
+nothing.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,8 @@ from typing import Final
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.outcomes import Deleted, HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_protocol.version_expiry import EXPIRING, StoredVersion, VersionRuling, decide_version
+from sluice_protocol.version_expiry import SWEPT, StoredVersion, VersionRuling, decide_version
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 
 CONCURRENT_REQUESTS: Final = 32
@@ -97,7 +98,6 @@ class _Expiry:
         self._settings = settings
         self._retention_ns = settings.retention_s * NS_PER_S
         self._tally = _Tally()
-        self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
     async def run(self, start_after: str) -> ExpiryReport:
         state: _KeyState | None = None
@@ -136,29 +136,27 @@ class _Expiry:
             self._tally.kept[ruling.value] += 1
 
     async def _purge(self, states: Sequence[_KeyState]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for state in states:
-                if state.doomed:
-                    group.create_task(self._purge_key(state))
+        touched = [state for state in states if state.doomed]
+        unconfirmed = [state for state in touched if state.confirmed is None]
+        await run_concurrently(unconfirmed, self._confirm, concurrency=CONCURRENT_REQUESTS)
+        doomed: list[tuple[_KeyState, ListedIncarnation]] = []
+        for state in touched:
+            if state.confirmed:
+                doomed += [(state, one) for one in state.doomed]
+            else:
+                state.remains = True
+                self._tally.kept["changed"] += len(state.doomed)
+            state.doomed = []
+        await run_concurrently(doomed, self._delete, concurrency=CONCURRENT_REQUESTS)
 
-    async def _purge_key(self, state: _KeyState) -> None:
-        if state.confirmed is None:
-            async with self._slots:
-                state.confirmed = _agrees(state.newest, await self._store.head(state.key))
-        doomed, state.doomed = state.doomed, []
-        if not state.confirmed:
-            state.remains = True
-            self._tally.kept["changed"] += len(doomed)
-            return
-        async with asyncio.TaskGroup() as group:
-            for one in doomed:
-                group.create_task(self._delete(state, one))
+    async def _confirm(self, state: _KeyState) -> None:
+        state.confirmed = _agrees(state.newest, await self._store.head(state.key))
 
-    async def _delete(self, state: _KeyState, one: ListedIncarnation) -> None:
+    async def _delete(self, doomed: tuple[_KeyState, ListedIncarnation]) -> None:
+        state, one = doomed
         if not self._settings.dry_run:
             try:
-                async with self._slots:
-                    outcome = await self._store.delete(one.key, one.incarnation)
+                outcome = await self._store.delete(one.key, one.incarnation)
             except StoreDenied:
                 state.remains = True
                 self._tally.kept["denied"] += 1
@@ -167,18 +165,19 @@ class _Expiry:
                 state.remains = True
                 self._tally.unknown += 1
                 return
-        prefix = next(prefix for prefix in EXPIRING if one.key.startswith(prefix))
+        prefix = next(prefix for prefix in SWEPT if one.key.startswith(prefix))
         self._tally.deleted[prefix] += 1
         self._tally.deleted_bytes += one.size_bytes
 
     async def _finish(self, states: Sequence[_KeyState], now_ns: int) -> None:
         """Delete the marker of each key of which nothing else is left."""
-        async with asyncio.TaskGroup() as group:
-            for state in states:
-                marker = _facts(state.newest, newer_ns=None, hides=state.remains)
-                ruling = decide_version(marker, now_ns=now_ns, retention_ns=self._retention_ns)
-                if ruling is VersionRuling.DELETE:
-                    group.create_task(self._delete(state, state.newest))
+        doomed: list[tuple[_KeyState, ListedIncarnation]] = []
+        for state in states:
+            marker = _facts(state.newest, newer_ns=None, hides=state.remains)
+            ruling = decide_version(marker, now_ns=now_ns, retention_ns=self._retention_ns)
+            if ruling is VersionRuling.DELETE:
+                doomed.append((state, state.newest))
+        await run_concurrently(doomed, self._delete, concurrency=CONCURRENT_REQUESTS)
 
     def _report(self, resume_after: ObjectKey | None) -> ExpiryReport:
         tally = self._tally
@@ -218,7 +217,7 @@ def _agrees(newest: ListedIncarnation, head: HeadOutcome) -> bool:
 async def _pages(
     store: ObjectStore, start_after: str
 ) -> AsyncIterator[tuple[tuple[ListedIncarnation, ...], UnixNs]]:
-    for prefix in EXPIRING:
+    for prefix in SWEPT:
         if start_after > prefix and not start_after.startswith(prefix):
             continue
         after = start_after if start_after.startswith(prefix) else ""

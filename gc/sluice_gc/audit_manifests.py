@@ -23,7 +23,6 @@ from sluice_gc.evidence_files import (
     read_table_if_kept,
 )
 from sluice_gc.key_ranges import DigestShard, RangeListing, split_shards
-from sluice_gc.task_engine import run_concurrently
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
@@ -42,6 +41,7 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ETag, ObjectKey
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.retry import Backoff
 

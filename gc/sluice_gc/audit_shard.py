@@ -30,7 +30,6 @@ from sluice_gc.evidence_files import (
     read_tables,
 )
 from sluice_gc.key_ranges import DigestShard, KeyRange, RangeListing, parse_shard
-from sluice_gc.task_engine import run_concurrently
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
@@ -51,6 +50,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import encode_reference
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore
 from sluice_store.retry import Backoff, create_known
 

@@ -35,7 +35,6 @@ from sluice_gc.evidence_files import (
 )
 from sluice_gc.plan import ClockReadings, check_clock_fall, check_clocks
 from sluice_gc.plan_inputs import PlanStopped, check_not_stopped, read_store_time, stopped_key
-from sluice_gc.task_engine import run_concurrently
 from sluice_gc.trash import copy_to_trash
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
@@ -46,6 +45,7 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Deleted, NotFound
 from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
 

@@ -24,7 +24,6 @@ from sluice_gc.deletion_proof import (
 from sluice_gc.evidence_files import digest_bytes, encode_table, read_names
 from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys
-from sluice_gc.task_engine import run_concurrently
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import Candidate, MayDelete
 from sluice_protocol.clock import Clock
@@ -33,6 +32,7 @@ from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_digest
 from sluice_protocol.outcomes import Deleted, Found
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.authority import read_authority
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once, overwrite_known
 

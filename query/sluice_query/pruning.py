@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats, list_files, total_bytes
-from sluice_lake.delta import find_table, read_lane_versions
+from sluice_lake.delta import find_table
+from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import LOGS, Table
 from sluice_protocol.errors import InvalidRecord
@@ -76,7 +77,7 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
         location=location,
         read=read,
         pruned=len(files) - len(read),
-        lanes=read_lane_versions(opened, lanes),
+        lanes=read_lane_versions(location, opened, lanes),
     )
 
 

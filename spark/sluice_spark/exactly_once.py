@@ -53,6 +53,16 @@ class TablePositions:
         """Return the position of the ledger in a lane."""
         return self.ledger.get(lane, 0)
 
+    def after(self, done: "IngestRound") -> "TablePositions":
+        """Return the positions after the commits of a round."""
+        return TablePositions(
+            records={
+                kind: {**found, **done.record_versions.get(kind, {})}
+                for kind, found in self.records.items()
+            },
+            ledger={**self.ledger, **done.versions},
+        )
+
     def committed_through(self, lane: int) -> int:
         """Return the sequence up to which every table has committed a lane."""
         return min(

@@ -6,7 +6,7 @@ separate thread.
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Self, TypeVar
 
@@ -44,11 +44,11 @@ class FencedConsumers:
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
 
-    def open(self, resume_after: Callable[[int], int]) -> tuple[int, ...]:
+    def open(self, resume_after: Callable[[Sequence[int]], Mapping[int, int]]) -> tuple[int, ...]:
         """Acquire the next epoch of every lane and acknowledge what is already in the lake.
 
         Args:
-            resume_after: Returns, for a lane, the last sequence that is committed to the lake.
+            resume_after: Returns, for each lane, the last sequence that is committed to the lake.
 
         Returns:
             The lanes.
@@ -59,12 +59,15 @@ class FencedConsumers:
         """
         return self._call(self._open(resume_after))
 
-    async def _open(self, resume_after: Callable[[int], int]) -> tuple[int, ...]:
+    async def _open(
+        self, resume_after: Callable[[Sequence[int]], Mapping[int, int]]
+    ) -> tuple[int, ...]:
         store = await self._stack.enter_async_context(open_store(self._url))
         authority = await read_authority(store)
-        for lane in range(authority.lanes):
+        ends = resume_after(range(authority.lanes))
+        for lane, end in ends.items():
             self._consumers[lane] = await Consumer.open(
-                store, queue=self._queue, lane=lane, resume_after=resume_after(lane)
+                store, queue=self._queue, lane=lane, resume_after=end
             )
         return tuple(self._consumers)
 

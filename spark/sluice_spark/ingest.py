@@ -91,7 +91,7 @@ def run_ingest(
     with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
         snapshot = open_snapshot(store_url)
         find_table(store_url, DEAD_LETTERS, for_writing=True)  # refuse it now, not at its first use
-        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
+        consumers.open(snapshot.committed_through)
         session = spark or _session(store_url, settings)
         try:
             return _run(session, store_url, settings, consumers)

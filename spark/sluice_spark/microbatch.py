@@ -12,9 +12,11 @@ from typing import Final
 import structlog
 from deltalake import DeltaTable
 
-from sluice_lake.delta import open_or_create_table, read_lane_versions
+from sluice_lake.delta import open_or_create_table
 from sluice_lake.errors import CommitConflict
-from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES
+from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.locations import lake_location
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
@@ -58,13 +60,35 @@ class IngestTotals:
 class LakeSnapshot:
     """Every table that a round commits to, opened; commits are made from these objects."""
 
+    store_url: str
     records: dict[Kind, DeltaTable]
     ledger: DeltaTable
 
     def positions(self, lanes: Sequence[int]) -> TablePositions:
-        """Return the positions of the tables in some lanes."""
-        records = {kind: read_lane_versions(table, lanes) for kind, table in self.records.items()}
-        return TablePositions(records=records, ledger=read_lane_versions(self.ledger, lanes))
+        """Return the positions of the tables in some lanes.
+
+        Raises:
+            StoreUnavailable: The bucket is unreachable.
+        """
+        return TablePositions(
+            records={
+                kind: self._versions(RECORD_TABLES[kind], opened, lanes)
+                for kind, opened in self.records.items()
+            },
+            ledger=self._versions(BATCHES, self.ledger, lanes),
+        )
+
+    def _versions(self, table: Table, opened: DeltaTable, lanes: Sequence[int]) -> dict[int, int]:
+        return read_lane_versions(lake_location(self.store_url, table.name), opened, lanes)
+
+    def committed_through(self, lanes: Sequence[int]) -> dict[int, int]:
+        """Return the sequence up to which every table has committed each lane.
+
+        Raises:
+            StoreUnavailable: The bucket is unreachable.
+        """
+        positions = self.positions(lanes)
+        return {lane: positions.committed_through(lane) for lane in lanes}
 
 
 def open_snapshot(store_url: str) -> LakeSnapshot:
@@ -76,7 +100,8 @@ def open_snapshot(store_url: str) -> LakeSnapshot:
     records = {
         kind: open_or_create_table(store_url, table) for kind, table in RECORD_TABLES.items()
     }
-    return LakeSnapshot(records=records, ledger=open_or_create_table(store_url, BATCHES))
+    ledger = open_or_create_table(store_url, BATCHES)
+    return LakeSnapshot(store_url=store_url, records=records, ledger=ledger)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +155,20 @@ class Ingester:
         snapshot = open_snapshot(self.store_url)
         positions = snapshot.positions(lanes)
         boundary = plan_boundary(rows, positions)
-        if not boundary:
-            self._acknowledge(positions, lanes)
-            return False
-        plan = plan_round(
-            rows,
-            boundary,
-            positions,
-            ledger=read_identities(snapshot.ledger, rows),
-            unreadable=_read_unreadable_rows(snapshot, positions, lanes),
-        )
-        self._commit(snapshot, plan)
-        return True
+        if boundary:
+            plan = plan_round(
+                rows,
+                boundary,
+                positions,
+                ledger=read_identities(snapshot.ledger, rows),
+                unreadable=_read_unreadable_rows(snapshot, positions, lanes),
+            )
+            self._commit(snapshot, plan)
+            positions = positions.after(plan)
+            if plan_boundary(rows, positions):
+                return True
+        self._acknowledge(positions, lanes)
+        return False
 
     def _acknowledge(self, positions: TablePositions, lanes: Sequence[int]) -> None:
         self.failpoint.reach("before_ack")

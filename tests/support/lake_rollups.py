@@ -8,7 +8,9 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from support.query_rollups import RollupJob, Sample, rollups_table
 from support.spark_lake import Deployment
 
-from sluice_lake.delta import find_table, open_or_create_table, read_lane_versions
+from sluice_lake.delta import find_table, open_or_create_table
+from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.locations import lake_location
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, source_range_key
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.manifests import encode_record
@@ -42,7 +44,8 @@ class LakeRollups:
         opened = find_table(self.place.url, METRICS)
         assert opened is not None
         samples = [_sample(row) for row in opened.to_pyarrow_table().to_pylist()]
-        ends = read_lane_versions(opened, range(self.place.lanes))
+        location = lake_location(self.place.url, METRICS.name)
+        ends = read_lane_versions(location, opened, range(self.place.lanes))
         deletes = asyncio.run(self._start(ends))
         if crash:
             return

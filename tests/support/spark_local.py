@@ -55,7 +55,7 @@ def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
     """Ingest the backlog to the end, at most `entries_max` entries of each lane at a time."""
     with FencedConsumers(url, "spark") as consumers:
         snapshot = open_snapshot(url)
-        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
+        consumers.open(snapshot.committed_through)
         job = ingester(url, consumers)
         while rows := pending_rows(url):
             first: dict[int, int] = {}

@@ -13,6 +13,7 @@ import zstandard
 
 from sluice_door_http.identities import RequestOrigin, identity_of
 from sluice_doors.decoded import DecodedRecords
+from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns
 from sluice_protocol.envelope import Envelope
@@ -45,16 +46,28 @@ class MadeFrame:
     source: IdentitySource
     reproducible: bool
 
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return self.envelope.count
+
 
 def make_frames(
-    records: DecodedRecords, named: DecodedRecords, origin: RequestOrigin
-) -> tuple[MadeFrame, ...]:
+    records: DecodedRecords,
+    named: DecodedRecords,
+    origin: RequestOrigin,
+    *,
+    own_frame_bytes: int = 0,
+) -> tuple[MadeFrame | SmallRequest, ...]:
     """Return the frames of the records of one kind: one, unless it would be too large.
+
+    A request with less than `own_frame_bytes` is returned as it is, to be combined with others.
 
     Args:
         records: The records, in canonical form.
         named: The same with a constant in place of the time of receipt.
         origin: The sender, and what identifies the request.
+        own_frame_bytes: Size of the records from which the request becomes a separate batch.
 
     Raises:
         TooLarge: A single record is larger than a frame.
@@ -62,6 +75,9 @@ def make_frames(
         BadUsage: The name of the principal is too long for an agent id.
     """
     identity = identity_of(named, origin)
+    size_bytes = combined_bytes(records) if own_frame_bytes else 0
+    if size_bytes < own_frame_bytes:
+        return (SmallRequest(records=records, identity=identity, size_bytes=size_bytes),)
     resource = (*records.resource, (ENCODER_RESOURCE, ENCODER))
     return tuple(
         MadeFrame(

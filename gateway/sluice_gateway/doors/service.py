@@ -7,6 +7,7 @@ number of clients.
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -18,6 +19,8 @@ from sluice_door_http.identities import RequestOrigin, canonical_records
 from sluice_door_http.routes import DoorRequest, DoorResult
 from sluice_doors.content_coding import decompress
 from sluice_gateway.authentication import authenticate_door
+from sluice_gateway.doors.combined_frames import SmallRequest
+from sluice_gateway.doors.combiner import Combiner
 from sluice_gateway.doors.frames import MadeFrame, make_frames
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
@@ -53,21 +56,42 @@ def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
 class DoorService:
     """Accepts requests of clients that know no sequence numbers."""
 
-    def __init__(self, uploads: UploadService, store: ObjectStore, *, body_bytes_max: int) -> None:
+    def __init__(
+        self,
+        uploads: UploadService,
+        store: ObjectStore,
+        *,
+        body_bytes_max: int,
+        own_frame_bytes: int = 0,
+        flush_s: float = 0.25,
+    ) -> None:
         """Bind the acceptance of this worker.
 
         Args:
             uploads: Accepts the frames.
             store: The store that accepts, read after a conflict.
             body_bytes_max: Largest body, compressed and decompressed.
+            own_frame_bytes: Size of the records of a request from which it becomes a separate
+                batch; 0 for all.
+            flush_s: Time for which the first request of a combined batch is kept.
         """
         self.uploads = uploads
         self._store = store
         self._body_bytes_max = body_bytes_max
+        self._own_frame_bytes = own_frame_bytes
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="door")
+        self._combiner = Combiner(
+            self._accept_combined,
+            uploads.budget,
+            self._threads,
+            uploads.clock,
+            uploads.ids,
+            flush_s=flush_s,
+        )
 
-    def close(self) -> None:
-        """Stop the threads."""
+    async def close(self) -> None:
+        """Stop the threads; requests that wait for others are not answered."""
+        await self._combiner.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def sheds(self) -> bool:
@@ -90,7 +114,9 @@ class DoorService:
                 body = await self._read(request, length_bytes)
                 return await self._accept_body(body, sender, wanted)
 
-    async def accept_message(self, body: bytes, token: str, wanted: DoorRequest) -> DoorResult:
+    async def accept_message(
+        self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
+    ) -> DoorResult:
         """Accept every record of a message that another protocol than HTTP has received.
 
         Raises:
@@ -98,8 +124,6 @@ class DoorService:
         """
         uploads = self.uploads
         with uploads.running.upload():
-            now_s = uploads.clock.now_ns() // NS_PER_S
-            sender = uploads.principals.current.token_sender(token, now_s)
             check_door_right(sender, wanted.door)
             with uploads.budget.take(2 * len(body)):
                 return await self._accept_body(body, sender, wanted)
@@ -119,14 +143,35 @@ class DoorService:
     async def _accept_body(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
     ) -> DoorResult:
-        frames, unreadable = await self._make(body, sender, wanted)
-        duplicates = [await self._accept_frame(made, sender) for made in frames]
+        made, unreadable = await self._make(body, sender, wanted)
+        small = [one for one in made if isinstance(one, SmallRequest)]
+        frames = [one for one in made if isinstance(one, MadeFrame)]
+        duplicates = await self._accept_small(small)
+        duplicates += [await self._accept_frame(one, sender) for one in frames]
         return DoorResult(
-            records=sum(made.envelope.count for made in frames),
+            records=sum(one.count for one in made),
             unreadable=unreadable,
-            duplicate=bool(frames) and all(duplicates),
-            source=frames[0].source if frames else "none",
+            duplicate=bool(made) and all(duplicates),
+            source=made[0].source if made else "none",
+            combined=bool(small),
         )
+
+    async def _accept_small(self, small: Sequence[SmallRequest]) -> list[bool]:
+        """Accept the records of each kind; all of them are waited for, whatever becomes of one."""
+        if len(small) == 1:  # most requests have one kind
+            return [await self._combiner.accept(small[0])]
+        found = await asyncio.gather(*map(self._combiner.accept, small), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return [one for one in found if isinstance(one, bool)]
+
+    async def _accept_combined(self, upload: Upload) -> None:
+        uploads = self.uploads
+        result = await uploads.accept_made(upload, UploadPhases(uploads.clock))
+        if not isinstance(result, AcceptedResponse):
+            raise HttpRefusal(result.code, result.detail)
+        uploads.metrics.door_combined_batches.inc()
 
     def _announced_bytes(self, request: web.Request) -> int:
         """Return the length of the body; the largest allowed one where it is not announced."""
@@ -147,7 +192,7 @@ class DoorService:
 
     async def _make(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
-    ) -> tuple[list[MadeFrame], int]:
+    ) -> tuple[list[MadeFrame | SmallRequest], int]:
         origin = RequestOrigin(
             principal=sender.principal,
             door=wanted.door,
@@ -161,11 +206,15 @@ class DoorService:
 
     def _decode(
         self, body: bytes, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs
-    ) -> tuple[list[MadeFrame], int]:
+    ) -> tuple[list[MadeFrame | SmallRequest], int]:
         plain = decompress(body, wanted.coding, bytes_max=self._body_bytes_max)
         kinds = canonical_records(plain, wanted, received_ns)
         frames = [
-            frame for kind in kinds for frame in make_frames(kind.records, kind.named, origin)
+            frame
+            for kind in kinds
+            for frame in make_frames(
+                kind.records, kind.named, origin, own_frame_bytes=self._own_frame_bytes
+            )
         ]
         return frames, sum(kind.records.unreadable for kind in kinds)
 

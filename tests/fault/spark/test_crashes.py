@@ -13,12 +13,13 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES
 from sluice_protocol.errors import Fenced
 from sluice_queue.errors import ResumeRefused
+from sluice_spark import microbatch
 from sluice_spark.commits import commit_files
 from sluice_spark.errors import LakeInconsistent
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ledger import LedgerFiles
-from sluice_spark.microbatch import open_snapshot
+from sluice_spark.microbatch import LakeSnapshot, open_snapshot
 
 TESTS = Path(__file__).parents[2]
 STEPS = (
@@ -44,7 +45,7 @@ def die_at(deployment: Deployment, step: str, entries_max: int | None = None) ->
         env=os.environ | {FAILPOINT_VARIABLE: step, "PYTHONPATH": str(TESTS)},
         check=False,
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
 
@@ -92,12 +93,39 @@ def test_run_over_all_entries_completes_a_crashed_run_over_few(step: str, tmp_pa
     assert lost not in good
 
 
+def test_a_micro_batch_opens_each_table_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The positions after the commits are known, so the tables are not read again to acknowledge.
+
+    Only what a crashed run left behind takes a second round.
+    """
+    opened: list[str] = []
+
+    def count(url: str) -> LakeSnapshot:
+        opened.append(url)
+        return open_snapshot(url)
+
+    monkeypatch.setattr(microbatch, "open_snapshot", count)
+    deployment = Deployment(tmp_path).init()
+    for number in range(2):
+        deployment.deliver([make_batch(number * 10)])
+        ingest_locally(deployment.url)
+    assert len(opened) == 2
+    deployment.deliver([make_batch(20)])
+    deployment.deliver([make_batch(30)])
+    die_at(deployment, "after_records_logs", entries_max=1)
+    ingest_locally(deployment.url)
+    assert len(opened) == 4
+    assert pending_rows(deployment.url) == []
+
+
 def test_fenced_job_with_a_stale_snapshot_cannot_commit(tmp_path: Path) -> None:
     """A job that was fenced while it wrote cannot commit what it wrote."""
     deployment = Deployment(tmp_path).init()
     deployment.deliver([make_batch(n * 10, agent=f"host-{n}") for n in range(4)])
     with FencedConsumers(deployment.url, "spark") as consumers:
-        consumers.open(lambda _: 0)
+        consumers.open(lambda lanes: dict.fromkeys(lanes, 0))
         job = ingester(deployment.url, consumers)
         stale, rows = open_snapshot(deployment.url), pending_rows(deployment.url)
         ingest_locally(deployment.url)
@@ -117,7 +145,7 @@ def test_missing_record_table_stops_the_job(tmp_path: Path) -> None:
     deployment.deliver([make_batch(10)])
     with FencedConsumers(deployment.url, "spark") as consumers:
         snapshot = open_snapshot(deployment.url)
-        consumers.open(lambda lane: snapshot.positions([lane]).committed_through(lane))
+        consumers.open(snapshot.committed_through)
         job, rows = ingester(deployment.url, consumers), pending_rows(deployment.url)
         (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
         with pytest.raises(LakeInconsistent, match="sluice rebuild"):

@@ -21,6 +21,7 @@ from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
 from sluice_agent.disk import RealDisk
+from sluice_agent.doors import AgentDoors
 from sluice_agent.listen_settings import AgentDoor
 from sluice_agent.settings import AgentSettings, SpoolSettings, WhenFull
 from sluice_agent.spool import Spool
@@ -33,6 +34,9 @@ WRITE_2 = {
     "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
     "Content-Encoding": "snappy",
 }
+BOUNDED = "content; combined"
+"""A repetition is found within the window of the spool."""
+EVENTS = b'{"time":1763769600.5,"event":"one","host":"h"}{"time":1763769601,"event":"two"}'
 TIMED = b'{"time":"2026-11-22T00:00:00Z","message":"one"}\n{"time":1763769600123,"message":"two"}\n'
 
 
@@ -47,6 +51,7 @@ REQUESTS: dict[str, tuple[str, bytes, Mapping[str, str], int]] = {
     "loki": ("/loki/api/v1/push", packed(LOKI), PROTOBUF, 204),
     "loki-json": ("/loki/api/v1/push", LOKI_JSON, JSON, 204),
     "elasticsearch": ("/_bulk", BULK, {"Content-Type": "application/x-ndjson"}, 200),
+    "hec": ("/services/collector/event", EVENTS, {**JSON, "Authorization": "Splunk x"}, 200),
 }
 
 
@@ -116,7 +121,7 @@ def test_a_success_is_durable_and_a_retry_adds_nothing(tmp_path: Path, name: str
     async def check(client: Client) -> None:
         for _ in range(2):
             answer = await client.post(path, body, headers)
-            assert (answer.status, answer.headers["Sluice-Identity"]) == (status, "content")
+            assert (answer.status, answer.headers["Sluice-Identity"]) == (status, BOUNDED)
 
     for _ in range(2):
         served(tmp_path, check)
@@ -157,8 +162,10 @@ def test_concurrent_equal_requests_are_stored_once(tmp_path: Path) -> None:
 def test_requests_without_identity_are_always_new(tmp_path: Path) -> None:
     """Records without a time may be meant twice; a key makes them one request."""
 
+    named = {**JSON, "Idempotency-Key": "k"}
+
     async def check(client: Client) -> None:
-        for headers, source in ((JSON, "none"), ({**JSON, "Idempotency-Key": "k"}, "key")):
+        for headers, source in ((JSON, "none"), (named, "key; combined")):
             for _ in range(2):
                 answer = await client.post("/v1/ingest", b'{"message":"x"}', headers)
                 assert (answer.status, answer.headers["Sluice-Identity"]) == (200, source)
@@ -289,8 +296,11 @@ def test_elasticsearch_clients_find_what_they_probe(tmp_path: Path) -> None:
 
 
 def test_every_door_of_the_agent_has_an_endpoint() -> None:
+    ports: Any = None
     for door in get_args(AgentDoor):
-        assert list(DoorsApi(None, [door], open_host=False).endpoints())  # type: ignore[arg-type]
+        acceptance = AgentDoors(ports, tokens=(), body_bytes_max=1)
+        assert list(DoorsApi(acceptance, [door], open_host=False).endpoints())
+        acceptance.close()
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_older_of_two_ingest_jobs_is_fenced(spark: Any, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path).init()
     deployment.deliver(mixed())
     with FencedConsumers(deployment.url, "spark") as older:
-        older.open(lambda _: 0)
+        older.open(lambda lanes: dict.fromkeys(lanes, 0))
         ingest(spark, deployment)
         with pytest.raises(Fenced):
             older.check()

@@ -7,9 +7,10 @@ from support.builders import manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.keys import WORK_LISTS
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.outcomes import HeadOutcome
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.appender import Appender
-from sluice_queue.collector import Collector
+from sluice_queue.collector import CONCURRENT_DELETES, Collector
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import ProducerSettings
@@ -92,5 +93,33 @@ def test_acknowledged_segments_are_deleted() -> None:
         assert 0 < found.segments < before
         assert segments(store) == before - found.segments
         assert [one.sequence for one in await consumer.next_descriptors(99)] == list(range(21, 41))
+
+    asyncio.run(run())
+
+
+def test_lists_are_deleted_concurrently() -> None:
+    """One request at a time would take longer than many lanes take to write the next lists."""
+
+    async def run() -> None:
+        store, _, runtime = world()
+        await fill(store, runtime, 3 * CONCURRENT_DELETES)
+        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, grace_s=0, runtime=runtime)
+        await collector.run()
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
+        await consumer.ack_through(3 * CONCURRENT_DELETES)
+        running = most = 0
+        head = store.head
+
+        async def counted(key: ObjectKey) -> HeadOutcome:
+            nonlocal running, most
+            running, most = running + 1, max(most, running + 1)
+            found = await head(key)
+            running -= 1
+            return found
+
+        store.head = counted  # type: ignore[method-assign]
+        assert (await collector.run()).acked_lists == 3 * CONCURRENT_DELETES
+        assert lists(store) == 0
+        assert most == CONCURRENT_DELETES
 
     asyncio.run(run())

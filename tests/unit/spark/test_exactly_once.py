@@ -55,7 +55,8 @@ def run_round(
     state: LakeState, rows: tuple[PendingBatch, ...], *, back: bool, steps: int
 ) -> LakeState:
     """Run one round that crashes after some steps: a step per record table, then the ledger."""
-    boundary = plan_boundary(rows, state.positions)
+    before = state.positions
+    boundary = plan_boundary(rows, before)
     if not boundary:
         return state
     unreadable = {
@@ -66,7 +67,7 @@ def run_round(
         if through == state.reached[n]
         for row_id in rows_of_commit
     }
-    plan = plan_round(rows, boundary, state.positions, ledger=state.ledger, unreadable=unreadable)
+    plan = plan_round(rows, boundary, before, ledger=state.ledger, unreadable=unreadable)
     lost = {row.order for row in plan.fresh if row.manifest == LOST and not back}
     for n, kind in enumerate(KINDS[:steps]):
         if kind not in plan.record_versions:
@@ -84,7 +85,9 @@ def run_round(
         return state
     entered = [r.identity for r in (*plan.recovered, *plan.fresh) if r.order not in lost]
     assert not state.ledger & set(entered), "a ledger row is duplicated"
-    return replace(state, ledger=state.ledger | set(entered), entered=boundary[0])
+    done = replace(state, ledger=state.ledger | set(entered), entered=boundary[0])
+    assert before.after(plan) == done.positions, "the tables are elsewhere after the commits"
+    return done
 
 
 def check(state: LakeState) -> None:

@@ -7,14 +7,15 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.marked_store import MarkedStore
+from support.marked_store import MarkedStore, ProcessDied
 
 from sluice_protocol import keys
-from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.errors import StoreMisconfigured, StoreUnavailable
 from sluice_protocol.units import NS_PER_S, ObjectKey, ObjectVersion, UnixNs
 from sluice_protocol.version_expiry import (
     EXPIRING,
     PERMANENT,
+    SWEPT,
     StoredVersion,
     VersionRuling,
     decide_version,
@@ -35,6 +36,7 @@ def run(store: MarkedStore, settings: ExpirySettings = KEEP, after: str = "") ->
 
 def test_the_prefixes_are_disjoint_and_in_order() -> None:
     assert list(EXPIRING) == sorted(EXPIRING)
+    assert set(EXPIRING) - set(SWEPT) == {keys.GATEWAYS}
     for one in EXPIRING:
         assert not any(one.startswith(other) or other.startswith(one) for other in PERMANENT)
 
@@ -128,12 +130,27 @@ def test_a_dry_run_counts_the_same_and_deletes_nothing() -> None:
 
 
 def test_a_denied_deletion_is_counted_and_the_run_continues() -> None:
-    store = MarkedStore(now_ns=10 * DAY, denied={"journal"})
-    for key, name in ((f"{keys.GATEWAYS}x", "journal"), (LANE, "old")):
+    store = MarkedStore(now_ns=10 * DAY, denied={"chunk"})
+    for key, name in ((f"{keys.INDEX}x", "chunk"), (LANE, "old")):
         store.put(key, name, 1 * DAY)
         store.put(key, f"{name} now", 2 * DAY)
     report = run(store)
     assert (report.kept, report.deleted) == ({"denied": 1}, {keys.QUEUE: 1})
+
+
+def test_an_unreachable_store_ends_the_run_with_its_error() -> None:
+    """The schedule of maintenance retries a store error; anything else would end it."""
+
+    def unreachable(key: str) -> None:
+        raise StoreUnavailable("head", key, "no response")
+
+    store = MarkedStore(now_ns=10 * DAY, before_head=unreachable)
+    for number in range(3):
+        store.put(f"{keys.QUEUE}{number}", "old", 1 * DAY)
+        store.put(f"{keys.QUEUE}{number}", "now", 2 * DAY)
+    with pytest.raises(StoreUnavailable):
+        run(store)
+    assert store.deleted == []
 
 
 def test_suspended_versioning_is_refused() -> None:
@@ -160,7 +177,9 @@ def test_bounded_runs_reach_the_end() -> None:
     assert all(len(rows) == 1 for rows in store.rows.values())
 
 
-PLACES = st.sampled_from([f"{EXPIRING[0]}a", LANE, FILE, "accepted/v1/x", f"{keys.RAW_BLOBS}b"])
+PLACES = st.sampled_from(
+    [f"{keys.GATEWAYS}a", f"{SWEPT[0]}a", LANE, FILE, "accepted/v1/x", f"{keys.RAW_BLOBS}b"]
+)
 WRITES = st.lists(st.tuples(PLACES, st.integers(0, 9), st.booleans()), max_size=24)
 
 
@@ -176,7 +195,7 @@ def test_no_read_ever_changes_and_what_expired_goes(
     before = {key: list(rows) for key, rows in store.rows.items()}
     for deletes in [*crashes, None]:
         store.die_after = None if deletes is None else len(store.deleted) + deletes
-        with suppress(BaseExceptionGroup):
+        with suppress(ProcessDied):
             run(store)
         assert {key: store.read(key) for key in reads} == reads
     for key, rows in before.items():
@@ -184,5 +203,5 @@ def test_no_read_ever_changes_and_what_expired_goes(
         kept = [row for n, row in enumerate(rows) if n == 0 or at[n - 1] + 3 * DAY > store.now_ns]
         if len(kept) == 1 and kept[0].marker and kept[0].at_ns + 3 * DAY <= store.now_ns:
             kept = []
-        expected = kept if key.startswith(EXPIRING) else rows
+        expected = kept if key.startswith(SWEPT) else rows
         assert store.rows[key] == expected

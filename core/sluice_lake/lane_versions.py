@@ -1,0 +1,221 @@
+"""The queue sequences that one state of a table contains, read from the newest entries of its log.
+
+Each commit of the ingestion records the last sequence of its lanes as transaction versions.
+delta-rs returns the version of one lane in a call, and reads the log since the checkpoint for it.
+Here the log is read once for all lanes, newest entry first, until every lane is found. A lane
+without batches in these entries is in the checkpoint, of which only one column is read.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from sluice_lake.locations import TableLocation, open_filesystem
+from sluice_lake.tables import ingest_app_id
+from sluice_protocol.errors import StoreUnavailable
+
+ENTRIES_MAX: Final = 256
+"""Log entries that are read before delta-rs searches for the remaining lanes."""
+_CONCURRENT_READS: Final = 16
+_LAST_CHECKPOINT: Final = "_last_checkpoint"
+
+
+class LogFiles(Protocol):
+    """The files of one table's log."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a file, or None if it does not exist."""
+        ...
+
+    def open(self, name: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+        """Open a file for reads of ranges, or return None if it does not exist."""
+        ...
+
+
+def read_lane_versions(
+    location: TableLocation, opened: DeltaTable, lanes: Sequence[int]
+) -> dict[int, int]:
+    """Return, for each lane, the last queue sequence that this state of the table contains.
+
+    A lane from which nothing was ingested has 0.
+
+    Args:
+        location: The table's location.
+        opened: The state.
+        lanes: The lanes.
+
+    Raises:
+        StoreUnavailable: The bucket is unreachable.
+    """
+    apps = {lane: ingest_app_id(lane) for lane in lanes}
+    try:
+        search = search_transactions(open_log(location), opened.version(), apps.values())
+    except OSError as error:
+        raise StoreUnavailable("read", location.uri, str(error)) from error
+    versions = dict(search.found)
+    if not search.complete:
+        rest = [app for app in apps.values() if app not in versions]
+        versions |= {app: opened.transaction_version(app) or 0 for app in rest}
+    return {lane: versions.get(app, 0) for lane, app in apps.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionSearch:
+    """The result of a search for transaction versions.
+
+    Attributes:
+        found: The version of each application that was found.
+        complete: Whether an application that was not found has no version in this state.
+    """
+
+    found: dict[str, int] = field(default_factory=dict)
+    complete: bool = False
+
+    def add(self, entry: bytes, apps: Collection[str]) -> None:
+        """Add what a log entry records; entries are added newest first."""
+        for app, version in _transactions_of(entry):
+            if app in apps:
+                self.found.setdefault(app, version)
+
+    def is_done(self, apps: Collection[str]) -> bool:
+        """Return True if every application is found."""
+        return len(self.found) == len(set(apps))
+
+
+def search_transactions(log: LogFiles, version: int, apps: Collection[str]) -> TransactionSearch:
+    """Search one state of a table for the transaction versions of some applications.
+
+    Args:
+        log: The table's log.
+        version: The version of the state.
+        apps: The applications.
+
+    Raises:
+        OSError: The log could not be read.
+    """
+    search = TransactionSearch()
+    newest = log.read(_entry_name(version))
+    if newest is None:
+        return search
+    search.add(newest, apps)
+    if search.is_done(apps):
+        search.complete = True
+        return search
+    checkpoint = _checkpoint_before(log.read(_LAST_CHECKPOINT), version)
+    first = 0 if checkpoint is None else checkpoint + 1
+    oldest = max(first, version - ENTRIES_MAX)
+    whole = _search_entries(log, range(version - 1, oldest - 1, -1), search, apps)
+    if search.is_done(apps):
+        search.complete = True
+    elif whole and oldest == first:
+        search.complete = checkpoint is None or _search_checkpoint(log, checkpoint, search, apps)
+    return search
+
+
+def _search_entries(
+    log: LogFiles, versions: Sequence[int], search: TransactionSearch, apps: Collection[str]
+) -> bool:
+    """Search entries until every application is found; return False if an entry is missing."""
+    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+        for at in range(0, len(versions), _CONCURRENT_READS):
+            names = [_entry_name(one) for one in versions[at : at + _CONCURRENT_READS]]
+            for entry in pool.map(log.read, names):
+                if entry is None:
+                    return False
+                search.add(entry, apps)
+            if search.is_done(apps):
+                break
+    return True
+
+
+def _search_checkpoint(
+    log: LogFiles, version: int, search: TransactionSearch, apps: Collection[str]
+) -> bool:
+    """Add what a checkpoint records; return False if it is not one file with that column."""
+    opened = log.open(f"{version:020d}.checkpoint.parquet")
+    if opened is None:
+        return False
+    import pyarrow.parquet as pq  # noqa: PLC0415 - takes 0.3 s to import; rarely needed
+
+    with opened:
+        file = pq.ParquetFile(opened)
+        if "txn" not in file.schema_arrow.names:
+            return False
+        rows = file.read(columns=["txn"])["txn"].drop_null().to_pylist()
+    for row in rows:
+        if row["appId"] in apps:
+            search.found.setdefault(row["appId"], int(row["version"]))
+    return True
+
+
+def _entry_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def _transactions_of(entry: bytes) -> Iterator[tuple[str, int]]:
+    for line in entry.splitlines():
+        if b'"txn"' in line:  # most lines add a file and have long statistics
+            txn = json.loads(line).get("txn")
+            if txn is not None:
+                yield txn["appId"], int(txn["version"])
+
+
+def _checkpoint_before(pointer: bytes | None, version: int) -> int | None:
+    """Return the version of the newest checkpoint, or None if it is not known or too new."""
+    if pointer is None:
+        return None
+    try:
+        checkpoint = int(json.loads(pointer)["version"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return checkpoint if checkpoint <= version else None
+
+
+def open_log(location: TableLocation) -> LogFiles:
+    """Return the log of a table."""
+    if location.is_local:
+        return _LocalLog(Path(location.uri, "_delta_log"))
+    filesystem, root = open_filesystem(location)
+    return _BucketLog(filesystem, f"{root}/_delta_log")
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalLog:
+    folder: Path
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def open(self, name: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+        try:
+            return pa.OSFile(str(self.folder / name))
+        except FileNotFoundError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _BucketLog:
+    filesystem: Any
+    folder: str
+
+    def read(self, name: str) -> bytes | None:
+        opened = self.open(name)
+        if opened is None:
+            return None
+        with opened:
+            return bytes(opened.read())
+
+    def open(self, name: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+        try:
+            return self.filesystem.open_input_file(f"{self.folder}/{name}")
+        except FileNotFoundError:
+            return None
