@@ -7,6 +7,7 @@ number of clients.
 """
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -80,6 +81,8 @@ class DoorService:
         self._store = store
         self._body_bytes_max = body_bytes_max
         self._own_frame_bytes = own_frame_bytes
+        self._process = uploads.ids.ulid().encode()
+        self._requests = itertools.count()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="door")
         self._combiner = Combiner(
             self._accept_combined,
@@ -198,7 +201,7 @@ class DoorService:
             principal=sender.principal,
             door=wanted.door,
             key=wanted.key,
-            unique=self.uploads.ids.ulid().encode(),
+            unique=b"%s-%d" % (self._process, next(self._requests)),
         )
         make = partial(self._decode, body, wanted, origin, self.uploads.clock.now_ns())
         if len(body) <= INLINE_BYTES_MAX:

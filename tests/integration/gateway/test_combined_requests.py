@@ -71,7 +71,7 @@ def test_requests_of_one_principal_share_batches(tmp_path: Path) -> None:
             if frame.identity.seq_start:
                 assert lives[frame.identity.agent_id, frame.identity.boot_id] > 1
 
-    serve(tmp_path, check)
+    serve(tmp_path, check, door_flush_ms=2000)
 
 
 def test_large_requests_are_batches_of_their_own(tmp_path: Path) -> None:
