@@ -5,7 +5,13 @@ from typing import Final
 import msgspec
 
 from sluice_doors.any_values import json_text
-from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    REASON_CHARACTERS_MAX,
+    BodyUnreadable,
+    DecodedRecords,
+    check_count,
+    check_lines,
+)
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
@@ -29,8 +35,9 @@ def decode_json(
 
     Raises:
         BodyUnreadable: No part of the body is a JSON object.
-        BodyTooLarge: The records expand to more than the limits.
+        BodyTooLarge: There are too many records, or they expand to more than the limits.
     """
+    check_lines(body)
     fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
     tally = Tally()
     rows = _whole(body, fields, tally)
@@ -54,6 +61,7 @@ def _whole(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] |
         if _is_array(body):
             raise BodyUnreadable(f"cannot read body as JSON: {error}") from error
         return _one_object(body, fields, tally)
+    check_count(found)
     return [_record(one, fields, tally) for one in found]
 
 
