@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Timer
 from typing import get_args
 
 from support.client_programs import NUMBER, ClientCase, Sending
@@ -178,13 +179,15 @@ def run_trials(trials: Sequence[Trial], served: Fleet, way: Balancer) -> None:
                     trial.balancer.lost_responses = LOST
             if fault == "kill":
                 served.kill()
-            way.reachable = fault != "outage"
+            outage = Timer(OUTAGE_S, lambda: setattr(way, "reachable", True))
+            if fault == "outage":
+                way.reachable = False
+                outage.start()  # programs that wait for a response read no more records
             feed(second, third)
             time.sleep(MEANWHILE_S)
             feed(third, end)
             if fault == "outage":
-                time.sleep(OUTAGE_S)
-                way.reachable = True
+                outage.join()
             wait(end)
         time.sleep(SETTLED_S)
         list(pool.map(lambda trial: trial.sending.stop(), trials))
