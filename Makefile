@@ -41,7 +41,8 @@ test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built o
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest -m "s3 and not long"
 
-test-clients: setup  ## run the tests with real clients of the doors; builds them once with Go
+test-clients: setup  ## run the tests with real clients of the doors; builds or unpacks them once. SLUICE_CLIENT_RECORDS=100000 is the full size
+	@$(BIN)/python -m deploy.java
 	@deploy/clients/build.sh
 	$(BIN)/python -m pytest tests/integration/clients
 

@@ -28,6 +28,7 @@ from sluice_agent.spool import Spool
 from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe
 from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_web.addresses import parse_allowed_hosts
@@ -44,8 +45,10 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
         SluiceError: The agent cannot continue: unusable settings, or a spool whose durability is
             unknown.
     """
-    if not settings.paths and not settings.host_metrics_s and not settings.otlp:
-        raise BadUsage("nothing to ship: set --paths, --otlp or --host-metrics-s")
+    doors = settings.for_doors()  # wrong settings are reported before anything is opened
+    receives = doors.doors or settings.for_syslog().addresses
+    if not settings.paths and not settings.host_metrics_s and not receives:
+        raise BadUsage("nothing to ship: set --paths, --doors, --syslog or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await run_with_background(ship_files(agent, stop), agent)
         return agent.result()
@@ -98,7 +101,7 @@ async def _opened(
     )
     uploading = settings.for_uploader(stop_when_refused=stop_when_refused, give_up_s=give_up_s)
     transport = HttpTransport(session, key=key, clock=clock)
-    agent = _build(settings, uploading, spool, transport, metrics)
+    agent = _build(settings, uploading, spool, transport, metrics, clock)
     _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
         async with (
@@ -118,9 +121,9 @@ def _build(
     spool: Spool,
     transport: HttpTransport,
     metrics: AgentMetrics,
+    clock: Clock,
 ) -> Agent:
     """Create the parts of an agent over an open spool."""
-    clock = SystemClock()
     rng = random.Random()  # noqa: S311 - jitter, not a secret
     gateways = Gateways(settings.gateways, SystemResolver(), clock=clock, rng=rng)
     batcher = Batcher(

@@ -12,6 +12,7 @@ PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "deltalake": ("query", "spark"),
     "duckdb": ("query",),
     "grpc": ("doors",),
+    "msgpack": ("doors",),
     "pandas": ("spark",),
     "plotext": ("query",),
     "policy_sentry": ("policies",),

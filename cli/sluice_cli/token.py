@@ -23,6 +23,7 @@ def create(
 
     Append the entry to the principals file of the gateways. For a principal that the file already
     contains, add only the part in braces to its `tokens`. Remove it there to revoke the token.
+    For the door `forward` the entry also contains the shared key that the client needs.
 
     Args:
         principal: The name of the sender; the lake shows its records under `door:<name>:…`.

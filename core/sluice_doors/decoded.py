@@ -1,5 +1,6 @@
 """The result of every decoder, and the two errors that a decoder raises."""
 
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,9 @@ for each record, so a small request can describe a large one.
 """
 PAIRS_MAX: Final = 16 * 1024 * 1024
 """Limit of the attributes of one decoded request, over all records."""
+
+RECORDS_MAX: Final = 1024 * 1024
+"""Limit of the records of one request, where a record may be as short as a byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,3 +59,15 @@ class BodyTooLarge(SluiceError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def check_count(records: Sized) -> None:
+    """Check the number of records while they are collected.
+
+    Raises:
+        BodyTooLarge: There are more than `RECORDS_MAX`.
+    """
+    if len(records) > RECORDS_MAX:
+        raise BodyTooLarge(
+            f"body is too large: it has more than {RECORDS_MAX} records; send smaller requests"
+        )

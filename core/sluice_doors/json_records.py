@@ -58,7 +58,9 @@ def record_of(
         extra: Attributes that the object does not contain; renamed `<key>#2` if it does.
     """
     # A shallow copy: the fields with a meaning are removed from it.
-    flat = _flat(found, fields.message) if dict in set(map(type, found.values())) else {**found}
+    flat = (
+        flat_fields(found, fields.message) if dict in set(map(type, found.values())) else {**found}
+    )
     message = flat.pop(fields.message, None)
     body = message if isinstance(message, str) else "" if message is None else json_text(message)
     stated = flat.pop(fields.time, None)
@@ -103,18 +105,18 @@ def parse_time(value: object) -> int | None:
             return _from_text(value.strip())
         case bool():
             return None
-        case int() | float():
+        case int() | float() | Decimal():
             return _from_number(value)
         case _:
             return None
 
 
-def _from_number(value: float) -> int | None:
+def _from_number(value: float | Decimal) -> int | None:
     if not 0 < value < TS_END:
         return None
     unit_ns = next((unit for end, unit in _UNITS if value < end), 1)
     # A decimal keeps the digits of the text: a product of doubles is wrong by up to 256 ns.
-    found = int(Decimal(repr(value)) * unit_ns)
+    found = int(Decimal(str(value)) * unit_ns)
     return found if found < TS_END else None
 
 
@@ -149,7 +151,13 @@ def _second_ns(text: str) -> int | None:
     return found if 0 <= found < TS_END - NS_PER_S else None
 
 
-def _flat(found: Mapping[str, object], message: str) -> dict[str, object]:
+def flat_fields(found: Mapping[str, object], message: str) -> dict[str, object]:
+    """Return the values of an object by their dotted key.
+
+    Args:
+        found: The object.
+        message: The key whose value is not divided.
+    """
     flat: dict[str, object] = {}
     after: dict[str, int] = {}
     for key, value in _leaves(found, message):

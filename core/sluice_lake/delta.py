@@ -11,16 +11,18 @@ The rule for a path, of a directory or of a bucket, where delta-rs finds no tabl
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
+from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table
@@ -33,6 +35,8 @@ CONFIGURATION: Final = {
 """With deletion vectors a reader of the data files alone would return deleted rows (ADR 0051)."""
 _CONFLICTS: Final = ("Failed to commit transaction", "Tried committing existing table version")
 """How delta-rs begins the error of a commit that lost to another one (ADR 0053)."""
+LaneEnds = Mapping[int, int]
+"""Lane to a queue sequence."""
 _STORE_FAILURES: Final = ("Log storage error", "Transaction failed")
 _UNSUPPORTED: Final = "Unsupported table features required"
 _LOG: Final = "_delta_log"
@@ -101,6 +105,36 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
         _check_features(location, opened)
         _check_schema(location, table, opened, exact=for_writing)
     return opened
+
+
+def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds) -> set[str] | None:
+    """Return the paths of the data files of an earlier version of a table.
+
+    Args:
+        store_url: The store.
+        table: The table.
+        version: The version.
+        at_most: For each lane, the last queue sequence that the version may contain.
+
+    Returns:
+        None if the log no longer contains the version, or if the version contains later sequences.
+
+    Raises:
+        StoreUnavailable: The bucket is unreachable.
+    """
+    location = lake_location(store_url, table.name)
+    try:
+        opened = DeltaTable(
+            location.uri, version=version, storage_options=dict(location.storage_options)
+        )
+    except DeltaError:
+        return None
+    except OSError as error:
+        raise StoreUnavailable("open", location.uri, _first_line(error)) from error
+    found = read_lane_versions(location, opened, list(at_most))
+    if any(found[lane] > end for lane, end in at_most.items()):
+        return None
+    return set(pa.table(opened.get_add_actions()).column("path").to_pylist())
 
 
 def open_or_create_table(store_url: str, table: Table) -> DeltaTable:

@@ -53,6 +53,8 @@ def small_blobs_table(
 
 
 def _decode(kind: Kind, manifest: AcceptedManifest, body: bytes | None) -> _SmallBatch | None:
+    if manifest.repeated:
+        return None
     if body is None or hashlib.sha256(body).hexdigest() != manifest.frame_sha256:
         return None
     try:

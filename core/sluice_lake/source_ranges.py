@@ -31,6 +31,9 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
         through: Lane to the last sequence of the range.
         deletes: The deletes that apply to every row up to this range, sorted. For those that the
             range before did not list, the affected hours are aggregated again (ADR 0057).
+        metrics_version: A version of the table `metrics` without rows later than `through`, so that
+            the next range needs only files that were added after it. A range of an earlier version
+            of sluice has none.
     """
 
     schema: str = "sluice.rollup_cover.v1"
@@ -38,6 +41,7 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     after: dict[str, int]
     through: dict[str, int]
     deletes: tuple[str, ...] = ()
+    metrics_version: int | msgspec.UnsetType = msgspec.UNSET
 
     def ends(self, lane: int) -> tuple[int, int]:
         """Return the sequences of a lane: after the first, through the second."""

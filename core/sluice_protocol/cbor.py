@@ -163,6 +163,8 @@ def encode_head(major: int, argument: int) -> bytes:
     """Return the shortest head of a major type and its argument, 0 to 2**64 - 1."""
     if argument <= _INLINE_MAX:
         return bytes((major << _MAJOR_SHIFT | argument,))
+    if argument < SHORTEST_ARGUMENTS[1]:
+        return bytes((major << _MAJOR_SHIFT | (_INLINE_MAX + 1), argument))
     width_index = sum(argument >= least for least in SHORTEST_ARGUMENTS[1:])
     head = bytes((major << _MAJOR_SHIFT | (_INLINE_MAX + 1 + width_index),))
     return head + argument.to_bytes(1 << width_index, "big")

@@ -67,7 +67,8 @@ class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
         process: The process that wrote it.
         number: Its number, from 1, without gaps.
         complete_through_unix_ns: This object and the ones before it name every batch that the
-            process acknowledged before this time of the store's clock.
+            process acknowledged before this time of the store's clock. Readers bound it by the
+            Last-Modified of the object (`bounded_through_ns`).
         closed: Whether the process stopped in order: it acknowledges nothing after this object.
         batches: Number of lines that follow.
     """
@@ -179,6 +180,15 @@ def decode_journal_header(key: ObjectKey, start: bytes) -> JournalHeader:
     if (header.process, header.number) != (place.process, place.number):
         raise InvalidRecord(key, "header of the journal object names another object")
     return header
+
+
+def bounded_through_ns(header: JournalHeader, written_ns: UnixNs) -> UnixNs:
+    """Return the time through which a journal object proves completeness.
+
+    A process can still acknowledge batches after it wrote an object. A time that is later than the
+    Last-Modified of the object therefore proves nothing beyond it.
+    """
+    return min(UnixNs(header.complete_through_unix_ns), written_ns)
 
 
 def decode_journal(key: ObjectKey, body: bytes) -> Journal:

@@ -47,6 +47,7 @@ GATEWAY_JOURNALS: Final = f"{GATEWAYS}journals/"
 MAINTAIN: Final = "maintain/v1/"
 MAINTAIN_TASKS: Final = f"{MAINTAIN}tasks/"
 LAKE: Final = "lake/v1/"
+PACKED_DELETES: Final = ObjectKey(f"{LAKE}deletes.json.z")
 LEDGER_LOG: Final = f"{LAKE}batches/_delta_log/"
 """Prefix that has objects once the lake has its ledger of ingested batches."""
 

@@ -16,6 +16,7 @@ from sluice_protocol.keys import (
     parse_digest,
     quarantine_key,
 )
+from sluice_protocol.request_parts import RecordRange, kept_ranges
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 
 TRANSFER_MARKERS: Final = "landed/v1/"
@@ -48,7 +49,9 @@ def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
 class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The record that decides an identity.
 
-    Times are Unix ns; `min_ts_unix_ns` and `max_ts_unix_ns` are null without `ts`.
+    Times are Unix ns; `min_ts_unix_ns` and `max_ts_unix_ns` are null without `ts`. `parts` lists
+    the requests of a combined batch (`request_parts`). `repeated` exists only in the copies in work
+    lists: the records that an earlier batch of the lane contains, which no consumer reads again.
     """
 
     schema: Literal["lightmetrics.accepted_batch.v1"] = "lightmetrics.accepted_batch.v1"
@@ -69,6 +72,13 @@ class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     min_ts_unix_ns: int | None
     max_ts_unix_ns: int | None
     principal: str
+    parts: str | msgspec.UnsetType = msgspec.UNSET
+    repeated: tuple[RecordRange, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def kept(self) -> tuple[RecordRange, ...]:
+        """The records that consumers of a work list read: all of them, except the repeated ones."""
+        return kept_ranges(self.record_count, self.repeated or ())
 
     @property
     def identity(self) -> Identity:

@@ -6,6 +6,7 @@ other is copied in one piece.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, cast
 
 import numpy as np
@@ -251,10 +252,16 @@ def encode_payload(columns: Columns) -> bytes:
     """Return the canonical encoding of columns that `check_columns` has accepted."""
     parts = _parts(columns)
     pieces: list[bytes | memoryview] = [encode_map_head(len(parts))]
-    for name in sorted(parts, key=key_order):
-        pieces.append(encode_text(name))
+    for name, encoded in _in_order(tuple(parts)):
+        pieces.append(encoded)
         pieces.extend(_encode_part(parts[name]))
     return b"".join(pieces)
+
+
+@lru_cache(maxsize=32)
+def _in_order(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    """Return the names of columns in the order of a payload, with their encodings."""
+    return tuple((name, encode_text(name)) for name in sorted(names, key=key_order))
 
 
 def _parts(columns: Columns) -> dict[str, _Part]:

@@ -114,3 +114,8 @@ def is_door_agent(agent_id: str) -> bool:
 def is_single_request(agent_id: str, boot_id: str) -> bool:
     """Return whether a boot belongs to one request, so that nothing can follow or be missing."""
     return is_door_agent(agent_id) and _REQUEST_BOOT.fullmatch(boot_id) is not None
+
+
+def is_combined_life(agent_id: str, boot_id: str) -> bool:
+    """Return whether a life is of a gateway that combines requests of several clients."""
+    return is_door_agent(agent_id) and _REQUEST_BOOT.fullmatch(boot_id) is None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from sluice_protocol import keys
-from sluice_protocol.version_expiry import EXPIRING
+from sluice_protocol.version_expiry import SWEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ TASK_RIGHTS: Final = {
     ),
     "compact": TaskRights(
         reads=(keys.AUTHORITY, keys.LAKE, keys.ROLLUP, keys.DELETES, keys.ACTIVE_DELETES),
-        writes=(keys.LAKE, keys.ACTIVE_DELETES),
+        writes=(keys.LAKE, keys.ACTIVE_DELETES, keys.ROLLUP),
         uploads=(keys.LAKE,),
-        deletes=(keys.LAKE,),
+        deletes=(keys.LAKE, keys.ROLLUP),
     ),
     "index": TaskRights(reads=(keys.AUTHORITY, keys.LAKE, keys.INDEX), writes=(keys.INDEX,)),
     "retention": TaskRights(
@@ -67,10 +67,7 @@ TASK_RIGHTS: Final = {
     "queue": TaskRights(
         reads=(keys.AUTHORITY, keys.QUEUE, keys.WORK_LISTS), deletes=(keys.QUEUE, keys.WORK_LISTS)
     ),
-    # The reconciler alone deletes journals.
-    "noncurrent": TaskRights(
-        reads=EXPIRING, expires=tuple(prefix for prefix in EXPIRING if prefix != keys.GATEWAYS)
-    ),
+    "noncurrent": TaskRights(reads=SWEPT, expires=SWEPT),
     "audit": TaskRights(
         reads=_EVIDENCE,
         writes=(

@@ -19,6 +19,11 @@ EXPIRING: Final = (
 )
 """Prefixes whose noncurrent versions and delete markers expire, in the order of their keys."""
 
+SWEPT: Final = tuple(prefix for prefix in EXPIRING if prefix != keys.GATEWAYS)
+"""Those under which a task deletes versions where the store has no lifecycle. Journals are created
+once, and the reconciler, which alone may delete them, deletes exact versions. So nothing noncurrent
+is left there, and no further role needs a right to delete."""
+
 PERMANENT: Final = (
     *(keys.ACCEPTED, keys.RAW_BLOBS, keys.QUARANTINE, keys.AUDIT, "gc/v1/"),
     *(keys.DECISIONS, keys.DELETES, keys.AUTHORITY),

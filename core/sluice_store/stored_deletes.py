@@ -29,6 +29,7 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
 from sluice_protocol.units import ETag
+from sluice_store.packed_deletes import read_known_deletes
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
 
@@ -243,7 +244,7 @@ async def compact_deletes(
             await create_known(store, ACTIVE_DELETES, encode_record(_empty(ids)), backoff)
             continue
         before = decode_active_deletes(read.body)
-        records = await read_all_deletes(store)
+        records = await read_known_deletes(store)
         needed = needed_deletes(records, honoured)
         result = CompactedDeletes(known=len(records), active=len(needed))
         wanted = ActiveDeletes(

@@ -1,8 +1,9 @@
 """Deletion of expired noncurrent versions where the store has no lifecycle.
 
 It deletes the versions that the rendered lifecycle rules of `sluice_policies` would delete, each by
-its version id. A run is bounded and may be killed at any time: what it has deleted is not listed
-again. Two concurrent runs delete the same versions, which changes nothing.
+its version id, except under `gateways/`. A run is bounded and may be killed at any time: what it
+has deleted is not listed again. Two concurrent runs delete the same versions, which changes
+nothing.
 """
 
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Final
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.outcomes import Deleted, HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_protocol.version_expiry import EXPIRING, StoredVersion, VersionRuling, decide_version
+from sluice_protocol.version_expiry import SWEPT, StoredVersion, VersionRuling, decide_version
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 
@@ -164,7 +165,7 @@ class _Expiry:
                 state.remains = True
                 self._tally.unknown += 1
                 return
-        prefix = next(prefix for prefix in EXPIRING if one.key.startswith(prefix))
+        prefix = next(prefix for prefix in SWEPT if one.key.startswith(prefix))
         self._tally.deleted[prefix] += 1
         self._tally.deleted_bytes += one.size_bytes
 
@@ -216,7 +217,7 @@ def _agrees(newest: ListedIncarnation, head: HeadOutcome) -> bool:
 async def _pages(
     store: ObjectStore, start_after: str
 ) -> AsyncIterator[tuple[tuple[ListedIncarnation, ...], UnixNs]]:
-    for prefix in EXPIRING:
+    for prefix in SWEPT:
         if start_after > prefix and not start_after.startswith(prefix):
             continue
         after = start_after if start_after.startswith(prefix) else ""

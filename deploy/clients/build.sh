@@ -1,23 +1,104 @@
 #!/usr/bin/env bash
-# Build the clients of `make test-clients` once with Go and store them in the cache.
+# Build or unpack the clients of `make test-clients` once and store them in the cache.
+# Nothing is installed: Debian's packages are unpacked, and Go builds from the source of a module.
 set -euo pipefail
 
-version=v0.150.0
-bin="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/bin"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/sluice"
+bin="$cache/bin"
 here="$(cd "$(dirname "$0")" && pwd)"
-
-if [ -x "$bin/otelcol" ]; then
-  exit 0
-fi
-if ! command -v go > /dev/null; then
-  echo "make test-clients needs Go to build the clients: install it from https://go.dev/dl/" >&2
-  exit 1
-fi
-mkdir -p "$bin"
 work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
-echo "building the OpenTelemetry Collector $version in $bin (only once, takes some minutes)"
-GOBIN="$work" go install "go.opentelemetry.io/collector/cmd/builder@$version"
-cp "$here/otelcol.yaml" "$work/"
-(cd "$work" && ./builder --config otelcol.yaml 2> build.log || { cat build.log >&2; exit 1; })
-mv "$work/build/otelcol" "$bin/otelcol"
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+mkdir -p "$bin"
+
+need() {
+  if ! command -v "$1" > /dev/null; then
+    echo "make test-clients needs $1 to build the clients: $2" >&2
+    exit 1
+  fi
+}
+
+collector() {
+  local version=v0.150.0
+  [ -x "$bin/otelcol" ] && return
+  need go "install it from https://go.dev/dl/"
+  echo "building the OpenTelemetry Collector $version in $bin (only once, takes some minutes)"
+  GOBIN="$work" go install "go.opentelemetry.io/collector/cmd/builder@$version"
+  cp "$here/otelcol.yaml" "$work/"
+  (cd "$work" && ./builder --config otelcol.yaml 2> build.log || { cat build.log >&2; exit 1; })
+  mv "$work/build/otelcol" "$bin/otelcol"
+}
+
+# Build a command from the source of its module, with the replacements that its go.mod contains.
+from_module() {
+  local name="$1" module="$2" package="$3" tags="$4" folder
+  [ -x "$bin/$name" ] && return
+  need go "install it from https://go.dev/dl/"
+  echo "building $module in $bin (only once, takes some minutes)"
+  folder="$(cd "$work" && go mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')"
+  (cd "$folder" && go build -trimpath -tags "$tags" -o "$work/$name" "$package")
+  mv "$work/$name" "$bin/$name"
+}
+
+# Unpack packages of Debian and those of their dependencies that this machine does not have.
+debian() {
+  local root="$cache/debian" name
+  [ -e "$root/complete" ] && return
+  need apt-get "they are packages of Debian 12"
+  echo "unpacking Prometheus, rsyslog, syslog-ng and collectd in $root (only once)"
+  apt-cache show prometheus > /dev/null 2>&1 || apt-get update
+  mkdir -p "$root" "$work/debs"
+  {
+    for name in prometheus 'rsyslog rsyslog-elasticsearch' 'syslog-ng-core syslog-ng-mod-http' \
+      collectd-core; do
+      # shellcheck disable=SC2086
+      apt-get --simulate --no-install-recommends install $name | awk '/^Inst/ { print $2 }'
+    done
+    echo prometheus rsyslog rsyslog-elasticsearch syslog-ng-core syslog-ng-mod-http
+    echo collectd-core libyajl2 libcurl3-gnutls libltdl7
+  } | tr ' ' '\n' | grep -vE '^(libjs|fonts)-' | sort -u > "$work/names"
+  (cd "$work/debs" && xargs apt-get -o APT::Sandbox::User=root download < "$work/names")
+  for name in "$work"/debs/*.deb; do
+    dpkg -x "$name" "$root"
+  done
+  touch "$root/complete"
+}
+
+node_clients() {
+  local folder="$cache/node"
+  cmp -s "$here/node/package.json" "$folder/installed.json" && return
+  need npm "install Node 20 or later"
+  echo "installing the clients for Node in $folder (only once)"
+  mkdir -p "$folder"
+  cp "$here/node/package.json" "$folder/"
+  (cd "$folder" && npm install --no-audit --no-fund --silent)
+  cp "$folder/package.json" "$folder/installed.json"
+}
+
+java_clients() {
+  local folder="$cache/java"
+  cmp -s "$here/java/pom.xml" "$folder/installed.xml" && return
+  need mvn "install Maven and Java 17"
+  echo "fetching the clients for Java in $folder (only once)"
+  mkdir -p "$folder"
+  cp "$here/java/pom.xml" "$work/"
+  (cd "$work" && mvn --quiet --batch-mode dependency:copy-dependencies -DoutputDirectory="$folder")
+  cp "$here/java/pom.xml" "$folder/installed.xml"
+}
+
+python_clients() {
+  local folder="$cache/python" wanted=elasticsearch==9.5.1
+  [ "$(cat "$folder/installed.txt" 2> /dev/null)" = "$wanted" ] && return
+  echo "installing the clients for Python in $folder (only once)"
+  "$here/../../.venv/bin/uv" pip install --quiet --target "$folder" "$wanted"
+  echo "$wanted" > "$folder/installed.txt"
+}
+
+"$here/../versitygw.sh"
+collector
+from_module filebeat github.com/elastic/beats/v7@v7.17.29 ./filebeat ""
+from_module telegraf github.com/influxdata/telegraf@v1.37.2 ./cmd/telegraf \
+  custom,inputs.cpu,inputs.tail,outputs.http,parsers.influx,serializers.prometheusremotewrite
+debian
+node_clients
+java_clients
+python_clients

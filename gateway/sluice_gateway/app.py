@@ -5,7 +5,7 @@ import random  # noqa: TID251 - the seeded source is created here
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ from sluice_protocol.units import UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_store.url import parse_local_path
-from sluice_web.addresses import parse_allowed_hosts
+from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.endpoints import Endpoint
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
@@ -215,11 +215,18 @@ def _open_doors(
     """Create the doors that are open; without one their decoders are not imported."""
     if not settings.doors:
         return None, ()
-    from sluice_gateway.doors.api import DoorsApi  # noqa: PLC0415 - imports the decoders
+    from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 
-    doors = DoorService(uploads, store, body_bytes_max=settings.door_body_bytes_max)
-    return doors, tuple(DoorsApi(doors, settings.doors).endpoints())
+    doors = DoorService(
+        uploads,
+        store,
+        body_bytes_max=settings.door_body_bytes_max,
+        own_frame_bytes=settings.door_own_frame_bytes,
+        flush_s=settings.door_flush_ms / 1000,
+    )
+    # Each request has a token, a signature or a client certificate.
+    return doors, tuple(DoorsApi(doors, settings.doors, open_host=True).endpoints())
 
 
 def _spooling(
@@ -263,21 +270,18 @@ def _spool_capacity(
 
 
 def _frame_reader(settings: GatewaySettings) -> FrameReader:
-    pace = BodyPace(grace_s=settings.body_grace_s, rate_min=settings.body_rate_min_bytes_per_s)
-    return FrameReader(frame_bytes_max=settings.frame_bytes_max, pace=pace)
+    return FrameReader(frame_bytes_max=settings.frame_bytes_max, pace=_body_pace(settings))
+
+
+def _body_pace(settings: GatewaySettings) -> BodyPace:
+    return BodyPace(grace_s=settings.body_grace_s, rate_min=settings.body_rate_min_bytes_per_s)
 
 
 @asynccontextmanager
 async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
     """Serve on a bound socket until the block ends; open requests have a second to end."""
     settings = gateway.settings
-    limits = ConnectionLimits(
-        connections_max=settings.connections_max,
-        per_address_max=settings.connections_per_address_max,
-        head_timeout_s=settings.head_timeout_s,
-        idle_timeout_s=settings.idle_timeout_s,
-        metrics=gateway.metrics,
-    )
+    limits = _connection_limits(settings, gateway.metrics, settings.idle_timeout_s)
     try:
         async with listening_on(
             gateway.api.application(),
@@ -291,7 +295,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
     finally:
         gateway.uploads.frames.close()
         if gateway.doors is not None:
-            gateway.doors.close()
+            await gateway.doors.close()
 
 
 @asynccontextmanager
@@ -314,10 +318,47 @@ async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
     async with serving_otlp_grpc(
         doors,
         settings.otlp_grpc_listen,
-        tls=_tls_files(settings),
+        tls=_grpc_tls_files(settings),
         message_bytes_max=settings.door_body_bytes_max,
     ) as port:
         yield port
+
+
+@asynccontextmanager
+async def serving_forward_port(gateway: Gateway) -> AsyncIterator[int]:
+    """Serve Fluent's forward protocol until the block ends; yield the port."""
+    from sluice_gateway.doors.forward_server import (  # noqa: PLC0415 - an extra
+        ForwardRules,
+        serving_forward,
+    )
+
+    settings, doors = gateway.settings, gateway.doors
+    if doors is None:
+        raise BadUsage("forward_listen needs forward in doors")
+    rules = ForwardRules(
+        principal=settings.forward_principal,
+        hostname=f"sluice/{gateway.uploads.collector_id}",  # clients refuse their host name
+        message_bytes_max=settings.door_body_bytes_max,
+        login_s=settings.head_timeout_s,
+        pace=_body_pace(settings),
+    )
+    limits = _connection_limits(settings, gateway.metrics, settings.forward_idle_timeout_s)
+    tls = _tls_files(settings)
+    address = parse_listen(settings.forward_listen)
+    async with serving_forward(doors, address, rules, limits, tls=tls) as port:
+        yield port
+
+
+def _connection_limits(
+    settings: GatewaySettings, metrics: GatewayMetrics, idle_timeout_s: float
+) -> ConnectionLimits:
+    return ConnectionLimits(
+        connections_max=settings.connections_max,
+        per_address_max=settings.connections_per_address_max,
+        head_timeout_s=settings.head_timeout_s,
+        idle_timeout_s=idle_timeout_s,
+        metrics=metrics,
+    )
 
 
 def _server_options(settings: GatewaySettings) -> ServerOptions:
@@ -337,3 +378,10 @@ def _tls_files(settings: GatewaySettings) -> TlsFiles | None:
         key=settings.tls_key,
         client_ca=settings.tls_client_ca,
     )
+
+
+def _grpc_tls_files(settings: GatewaySettings) -> TlsFiles | None:
+    files = _tls_files(settings)
+    if files is None or settings.otlp_grpc_client_certificates:
+        return files
+    return replace(files, client_ca=None)

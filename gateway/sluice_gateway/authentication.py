@@ -5,12 +5,11 @@ Content-Digest, which `frame_reader` compares with the body. A client of a door 
 sends a token, in one of the fields that such clients can be configured to send.
 """
 
-import base64
-import binascii
 from collections.abc import Mapping
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
+from sluice_door_http.sent_tokens import sent_token
 from sluice_gateway.principals import Principals, VerifiedSender
 from sluice_protocol.errors import Unauthenticated
 from sluice_protocol.signatures import read_signature, verify_signature, view_request
@@ -72,52 +71,3 @@ def authenticate_door(request: web.Request, principals: Principals, now_s: int) 
     if token is not None:
         return principals.token_sender(token, now_s)
     return authenticate(request, principals, now_s)
-
-
-def sent_token(headers: Mapping[str, str]) -> str | None:
-    """Return the token in the header fields of a request; None where there is none.
-
-    Known forms: `Bearer T`, `Splunk T`, `ApiKey T` or `ApiKey base64(id:T)` as Elasticsearch's
-    clients send it, `Basic base64(user:T)`, and Firehose's own field.
-
-    Raises:
-        Unauthenticated: `Authorization` has another form.
-    """
-    access_key = headers.get("X-Amz-Firehose-Access-Key")
-    if access_key is not None:
-        return access_key
-    authorization = headers.get(hdrs.AUTHORIZATION)
-    return None if authorization is None else token_of(authorization)
-
-
-def token_of(authorization: str) -> str:
-    """Return the token in the value of an `Authorization` field.
-
-    Raises:
-        Unauthenticated: It has another form.
-    """
-    scheme, _, value = authorization.partition(" ")
-    match scheme.lower():
-        case "bearer" | "splunk":
-            return value.strip()
-        case "basic":
-            return _after_colon(value)
-        case "apikey":
-            return _after_colon(value) if _decoded(value) is not None else value.strip()
-        case _:
-            raise Unauthenticated("the scheme of Authorization is not known")
-
-
-def _after_colon(value: str) -> str:
-    decoded = _decoded(value)
-    if decoded is None:
-        raise Unauthenticated("Authorization is not base64 of name and token")
-    return decoded.partition(":")[2]
-
-
-def _decoded(value: str) -> str | None:
-    try:
-        decoded = base64.b64decode(value.strip(), validate=True).decode()
-    except (binascii.Error, ValueError):
-        return None
-    return decoded if ":" in decoded else None

@@ -45,16 +45,17 @@ class ConnectionLimits:
             return False
         self._open.add(guard)
         self._addresses[guard.address] += 1
-        self.metrics.connections.set(len(self._open))
+        self.metrics.connections.inc()
         return True
 
     def leave(self, guard: "ConnectionGuard") -> None:
         """Remove a connection that `enter` added."""
+        if guard in self._open:
+            self.metrics.connections.dec()
         self._open.discard(guard)
         self._addresses[guard.address] -= 1
         if self._addresses[guard.address] <= 0:
             del self._addresses[guard.address]
-        self.metrics.connections.set(len(self._open))
 
 
 class ConnectionGuard(asyncio.Protocol):

@@ -18,7 +18,7 @@ _ID_DIGITS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorToken:
-    """A new token.
+    """A new token, and a shared key where the door `forward` is among its doors.
 
     Attributes:
         token: The secret; it is not stored anywhere.
@@ -47,4 +47,8 @@ def create_token(principal: str, doors: Sequence[DoorName]) -> DoorToken:
         f"[[principals]]\nname = {json.dumps(principal)}\ndoors = {json.dumps(list(doors))}\n"
         f'tokens = [{{ id = "{identifier}", sha256 = "{sha256}" }}]\n'
     )
+    if "forward" in doors:
+        # Fluent's handshake needs the text of the key on both ends (ADR 0161).
+        key = secrets.token_urlsafe(TOKEN_BYTES)
+        entry += f'forward = [{{ id = "{identifier}", shared_key = "{key}" }}]\n'
     return DoorToken(token=token, id=identifier, sha256=sha256, principal=entry)

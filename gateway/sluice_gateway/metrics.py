@@ -84,6 +84,7 @@ JOURNAL_REGISTRATIONS: Final = "sluice_journal_registrations"
 DOOR_REQUESTS: Final = "sluice_door_requests"
 DOOR_RECORDS: Final = "sluice_door_records"
 DOOR_UNREADABLE: Final = "sluice_door_unreadable_records"
+DOOR_COMBINED: Final = "sluice_door_combined_batches"
 
 _Result = TypeVar("_Result")
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
@@ -140,6 +141,11 @@ class GatewayMetrics:
             PRINCIPALS_STALE, "1 while an invalid principals file is ignored.", registry=registry
         )
         self.draining = Gauge(DRAINING, "1 after SIGTERM.", registry=registry)
+        self._add_spool(registry)
+        self._add_journal(registry)
+        self._add_doors(registry)
+
+    def _add_spool(self, registry: CollectorRegistry) -> None:
         self.spool_pending = Gauge(
             SPOOL_PENDING, "Spooled records not yet transferred.", registry=registry
         )
@@ -153,6 +159,8 @@ class GatewayMetrics:
         self.spool_expired = Counter(
             SPOOL_EXPIRED, "Manifests removed after the retry horizon.", registry=registry
         )
+
+    def _add_journal(self, registry: CollectorRegistry) -> None:
         self.journal_age = Gauge(JOURNAL_AGE, "Age of the newest object.", registry=registry)
         self.journal_waiting = Gauge(JOURNAL_WAITING, "Entries to write.", registry=registry)
         self.journal_objects = Counter(JOURNAL_OBJECTS, "Objects written.", registry=registry)
@@ -161,6 +169,8 @@ class GatewayMetrics:
         self.journal_registrations = Counter(
             JOURNAL_REGISTRATIONS, "Registrations.", registry=registry
         )
+
+    def _add_doors(self, registry: CollectorRegistry) -> None:
         self.door_requests = Counter(
             DOOR_REQUESTS, "Requests to doors.", ["door", "outcome"], registry=registry
         )
@@ -169,6 +179,9 @@ class GatewayMetrics:
         )
         self.door_unreadable = Counter(
             DOOR_UNREADABLE, "Records kept raw.", ["door"], registry=registry
+        )
+        self.door_combined_batches = Counter(
+            DOOR_COMBINED, "Batches of small requests accepted.", registry=registry
         )
 
     def count(self, metric: Counter, *labels: str) -> None:

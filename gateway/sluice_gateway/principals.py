@@ -14,6 +14,8 @@ content stays in effect.
 `{agent}` is one whole path segment: the lower-case hex of the agent id. Source: ADR 0021.
     tokens = [{ id = "t1", sha256 = "…" }]  # `sluice token create`; for clients that cannot sign
     doors = ["otlp", "json"]                # which doors the principal may use
+    forward = [{ id = "f1", shared_key = "…" }]   # keys of Fluent's handshake; optionally
+                                            # `username` and `password`. Readable: ADR 0161.
 
 How a request is matched with a principal: `authentication`.
 """
@@ -39,6 +41,7 @@ from sluice_protocol.signatures import KEY_ID_CHARS_MAX
 from sluice_web.tokens import token_sha256
 
 Role = Literal["agent", "operator"]
+SHARED_KEY_CHARS_MIN: Final = 16
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 _AGENT_SEGMENT: Final = r"(?P<agent>(?:[0-9a-f]{2}){1,120})"
 _PLACEHOLDER: Final = "{agent}"
@@ -63,6 +66,16 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     not_after: dt.datetime | None = None
 
 
+class ForwardKeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One shared key of Fluent's handshake, for one user where `username` is set."""
+
+    id: str
+    shared_key: str
+    username: str | None = None
+    password: str = ""
+    not_after: dt.datetime | None = None
+
+
 class PrincipalEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One principal of the file."""
 
@@ -71,6 +84,7 @@ class PrincipalEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     agents: tuple[str, ...] = ()
     keys: tuple[KeyEntry, ...] = ()
     tokens: tuple[TokenEntry, ...] = ()
+    forward: tuple[ForwardKeyEntry, ...] = ()
     doors: tuple[DoorName, ...] = ()
     spiffe: str | None = None
     agent_template: str | None = None
@@ -117,6 +131,17 @@ class KnownToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownForwardKey:
+    """A shared key and its owner; `username` is None where no user is required."""
+
+    shared_key: str
+    username: str | None
+    password: str
+    sender: VerifiedSender
+    not_after_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SenderTemplate:
     """The SPIFFE ids of a principal that is many agents, and what each of them may do."""
 
@@ -132,12 +157,16 @@ class Principals:
     Attributes:
         keys: Known keys by id.
         tokens: Known tokens by the hex of their sha256.
+        forward: Known keys of Fluent's handshake by id.
+        names: Senders by name.
         spiffe: Senders by exact SPIFFE id.
         templates: Patterns of SPIFFE ids with the agent in one segment, each with its roles.
     """
 
     keys: Mapping[str, KnownKey]
     tokens: Mapping[str, KnownToken]
+    forward: Mapping[str, KnownForwardKey]
+    names: Mapping[str, VerifiedSender]
     spiffe: Mapping[str, VerifiedSender]
     templates: tuple[SenderTemplate, ...]
 
@@ -204,12 +233,15 @@ def parse_principals(text: str) -> Principals:
     _refuse_duplicates("name", [entry.name for entry in entries])
     _refuse_duplicates("key id", [key.id for entry in entries for key in entry.keys])
     _refuse_duplicates("token", [token.sha256 for entry in entries for token in entry.tokens])
+    _refuse_duplicates("forward id", [key.id for entry in entries for key in entry.forward])
     _refuse_duplicates("spiffe", [entry.spiffe for entry in entries if entry.spiffe is not None])
     return Principals(
         keys={key.id: _known(entry, key) for entry in entries for key in entry.keys},
         tokens={
             token.sha256: _known_token(entry, token) for entry in entries for token in entry.tokens
         },
+        forward={key.id: _known_forward(entry, key) for entry in entries for key in entry.forward},
+        names={entry.name: _sender(entry) for entry in entries},
         spiffe={entry.spiffe: _sender(entry) for entry in entries if entry.spiffe is not None},
         templates=tuple(
             SenderTemplate(
@@ -307,6 +339,20 @@ def _known_token(entry: PrincipalEntry, token: TokenEntry) -> KnownToken:
             f" `sluice token create`, token id=`{token.id}`"
         )
     return KnownToken(sender=_sender(entry), not_after_s=_seconds(token.not_after, token.id))
+
+
+def _known_forward(entry: PrincipalEntry, key: ForwardKeyEntry) -> KnownForwardKey:
+    if len(key.shared_key) < SHARED_KEY_CHARS_MIN:
+        raise BadUsage(
+            f"shared_key must have at least {SHARED_KEY_CHARS_MIN} characters, id=`{key.id}`"
+        )
+    return KnownForwardKey(
+        shared_key=key.shared_key,
+        username=key.username,
+        password=key.password,
+        sender=_sender(entry),
+        not_after_s=_seconds(key.not_after, key.id),
+    )
 
 
 def _known(entry: PrincipalEntry, key: KeyEntry) -> KnownKey:

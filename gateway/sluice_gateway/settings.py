@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
@@ -9,6 +10,9 @@ from sluice_protocol.journals import FENCE_S
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
+
+OWN_FRAME_BYTES_MAX: Final = 1024 * 1024
+FLUSH_MS_MAX: Final = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +56,18 @@ class GatewaySettings:
         tls_key: PEM key of the chain.
         tls_client_ca: PEM of the authorities of client certificates; turns mTLS on.
         doors: Protocols of other clients that this gateway accepts; none by default.
-        otlp_grpc_listen: Address and port of OTLP over gRPC; empty for none. Senders need a token.
+        otlp_grpc_listen: Address and port of OTLP over gRPC; empty for none.
+        otlp_grpc_client_certificates: Require a client certificate of `tls_client_ca` over gRPC;
+            its SPIFFE id is the sender where there is no token. Otherwise senders need a token.
+        forward_listen: Address and port of Fluent's forward protocol; empty for none.
+        forward_principal: The sender of every connection to that port, without a handshake: for
+            clients that know no shared key. Empty to require a shared key or a certificate.
+        forward_idle_timeout_s: Time that a connection to that port may be idle.
         door_body_bytes_max: Largest body of a door's request, compressed and decompressed; a
             larger one is refused with 413.
+        door_own_frame_bytes: Size of the records of a request from which it becomes a separate
+            batch; smaller requests are combined. Must be equal in all gateways. 0 combines none.
+        door_flush_ms: Time for which the first request of a combined batch is kept.
         skip_probe: Serve on a store that the doctor has not examined; every log line reports it.
     """
 
@@ -87,7 +100,13 @@ class GatewaySettings:
     tls_client_ca: Path | None = None
     doors: tuple[DoorName, ...] = ()
     otlp_grpc_listen: str = ""
+    otlp_grpc_client_certificates: bool = False
+    forward_listen: str = ""
+    forward_principal: str = ""
+    forward_idle_timeout_s: float = 1800.0
     door_body_bytes_max: int = 20 * 1024 * 1024
+    door_own_frame_bytes: int = 0
+    door_flush_ms: int = 250
     skip_probe: bool = False
 
 
@@ -98,6 +117,7 @@ def check_settings(settings: GatewaySettings) -> None:
         BadUsage: A limit is out of range, or one of two dependent options is missing.
     """
     _check_limits(settings)
+    _check_doors(settings)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise BadUsage("set both tls_certificate and tls_key, or neither")
     if settings.tls_client_ca is not None and settings.tls_certificate is None:
@@ -109,17 +129,34 @@ def check_settings(settings: GatewaySettings) -> None:
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     parse_listen(settings.listen)
-    if settings.otlp_grpc_listen:
-        _check_grpc(settings)
+    _check_door_ports(settings)
     parse_allowed_hosts(settings.allowed_hosts)
 
 
-def _check_grpc(settings: GatewaySettings) -> None:
-    _, port = parse_listen(settings.otlp_grpc_listen)
-    if "otlp" not in settings.doors:
-        raise BadUsage("otlp_grpc_listen needs otlp in doors")
+def _check_door_ports(settings: GatewaySettings) -> None:
+    if settings.otlp_grpc_listen:
+        _check_port(settings, "otlp", "otlp_grpc_listen", settings.otlp_grpc_listen)
+    if settings.forward_listen:
+        _check_port(settings, "forward", "forward_listen", settings.forward_listen)
+    if settings.otlp_grpc_client_certificates and settings.tls_client_ca is None:
+        raise BadUsage("otlp_grpc_client_certificates needs tls_client_ca")
+
+
+def _check_port(settings: GatewaySettings, door: DoorName, name: str, listen: str) -> None:
+    _, port = parse_listen(listen)
+    if door not in settings.doors:
+        raise BadUsage(f"{name} needs {door} in doors")
     if port == 0 and settings.workers != 1:
-        raise BadUsage("otlp_grpc_listen needs a port where workers share it")
+        raise BadUsage(f"{name} needs a port where workers share it")
+
+
+def _check_doors(settings: GatewaySettings) -> None:
+    if settings.doors and 2 * settings.inflight_bytes_max < 5 * settings.door_body_bytes_max:
+        raise BadUsage("inflight_bytes_max must be at least 2.5 times door_body_bytes_max")
+    if not 0 <= settings.door_own_frame_bytes <= OWN_FRAME_BYTES_MAX:
+        raise BadUsage(f"door_own_frame_bytes must be 0 to {OWN_FRAME_BYTES_MAX}")
+    if not 1 <= settings.door_flush_ms <= FLUSH_MS_MAX:
+        raise BadUsage(f"door_flush_ms must be 1 to {FLUSH_MS_MAX}")
 
 
 def _check_limits(settings: GatewaySettings) -> None:
@@ -127,8 +164,6 @@ def _check_limits(settings: GatewaySettings) -> None:
         raise BadUsage(f"frame_bytes_max must be 1 to {FRAME_BYTES_MAX}")
     if 4 * settings.inflight_bytes_max < 5 * settings.frame_bytes_max:
         raise BadUsage("inflight_bytes_max must be at least 1.25 times frame_bytes_max")
-    if settings.doors and 2 * settings.inflight_bytes_max < 5 * settings.door_body_bytes_max:
-        raise BadUsage("inflight_bytes_max must be at least 2.5 times door_body_bytes_max")
     if not 0 < settings.upload_time_s_max <= UPLOAD_TIME_S_MAX:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
     if not 0 < settings.journal_fence_s <= FENCE_S:

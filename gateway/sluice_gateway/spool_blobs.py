@@ -72,7 +72,8 @@ class SpoolBlobs:
         Raises:
             StoreError: The spool is unreachable or refused the call.
         """
-        self._capacity.dropped(await delete_all_versions(self._local, blob_key(digest)))
+        await delete_all_versions(self._local, blob_key(digest))
+        self._capacity.dropped(blob_key(digest))
 
     async def count(self) -> None:
         """Count the bytes of all blobs again.
@@ -80,10 +81,12 @@ class SpoolBlobs:
         Raises:
             StoreError: The spool cannot be read.
         """
-        used_bytes = 0
+        self._capacity.begin_count()
+        listed: Counter[ObjectKey] = Counter()
         async for page in self._local.list(RAW_BLOBS):
-            used_bytes += sum(item.size_bytes for item in page.objects)
-        self._capacity.counted(used_bytes)
+            for item in page.objects:
+                listed[item.key] += item.size_bytes
+        self._capacity.end_count(listed)
 
     async def sweep_page(self) -> int:
         """Check the next page of blobs; return the number of deleted ones.

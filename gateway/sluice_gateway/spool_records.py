@@ -75,20 +75,17 @@ async def _keys(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectKey]:
             yield item.key
 
 
-async def delete_all_versions(local: ObjectStore, key: ObjectKey) -> int:
-    """Delete every version of an object of the spool; return their bytes.
+async def delete_all_versions(local: ObjectStore, key: ObjectKey) -> None:
+    """Delete every version of an object of the spool.
 
     Raises:
         StoreError: The spool is unreachable or refused the call.
     """
-    dropped_bytes = 0
     for _ in range(VERSIONS_MAX):
         info = await local.head(key)
         if not isinstance(info, ObjectInfo) or info.incarnation is None:
             break
         await local.delete(key, info.incarnation)
-        dropped_bytes += info.size_bytes
-    return dropped_bytes
 
 
 async def read_spooled_record(local: ObjectStore, key: ObjectKey) -> Found:

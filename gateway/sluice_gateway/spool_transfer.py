@@ -39,11 +39,10 @@ from sluice_protocol.keys import (
     DECISIONS,
     QUARANTINE_CONFLICTS,
     accepted_key,
+    blob_key,
     quarantine_key,
 )
-from sluice_protocol.manifests import (
-    TransferResult,
-)
+from sluice_protocol.manifests import TransferResult
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_web.problems import HttpRefusal
@@ -136,11 +135,11 @@ class SpoolTransfer:
     def _add(self, upload: Upload, run: AcceptanceRun) -> bool:
         """Add the record that an upload created in the spool; return False if that is unknown."""
         match run.verdict:
-            case Accepted(duplicate=duplicate):
-                self._spool.capacity.stored(0 if duplicate else len(upload.frame))
+            case Accepted():
+                self._spool.capacity.stored(blob_key(upload.digest), len(upload.frame))
                 self._add_key(accepted_key(upload.identity))
             case Conflict():
-                self._spool.capacity.stored(len(upload.frame))
+                self._spool.capacity.stored(blob_key(upload.digest), len(upload.frame))
                 self._add_key(quarantine_key(upload.identity, upload.digest))
             case _:
                 return False

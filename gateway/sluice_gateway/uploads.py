@@ -29,6 +29,7 @@ class Upload:
         principal: The sender.
         attempt_id: ULID of this upload, the same in all its tries.
         sent_before: Whether the agent reports that it sent these bytes before.
+        parts: The requests of a combined batch, as the manifest lists them; empty for others.
         manifest: The bytes of the manifest of a batch that a spool accepted, written unchanged;
             None where this gateway creates the manifest.
     """
@@ -40,6 +41,7 @@ class Upload:
     principal: str
     attempt_id: str
     sent_before: bool = False
+    parts: str = ""
     manifest: bytes | None = None
 
 
@@ -66,6 +68,7 @@ def accepted_manifest(
         min_ts_unix_ns=envelope.min_ts_ns,
         max_ts_unix_ns=envelope.max_ts_ns,
         principal=upload.principal,
+        parts=upload.parts or msgspec.UNSET,
     )
 
 

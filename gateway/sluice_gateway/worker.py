@@ -13,7 +13,14 @@ import structlog
 import uvloop
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from sluice_gateway.app import Gateway, build_gateway, serving, serving_grpc, serving_health
+from sluice_gateway.app import (
+    Gateway,
+    build_gateway,
+    serving,
+    serving_forward_port,
+    serving_grpc,
+    serving_health,
+)
 from sluice_gateway.background import start_background_tasks
 from sluice_gateway.mode_switch import adopt_records
 from sluice_gateway.readiness import require_proof
@@ -88,6 +95,8 @@ async def _serve(plan: WorkerPlan) -> bool:
         await stack.enter_async_context(serving(gateway, bind_shared(plan.host, plan.port)))
         if plan.settings.otlp_grpc_listen:
             await stack.enter_async_context(serving_grpc(gateway))
+        if plan.settings.forward_listen:
+            await stack.enter_async_context(serving_forward_port(gateway))
         if plan.settings.metrics_port:
             port = plan.settings.metrics_port + plan.index
             await stack.enter_async_context(serving_health(gateway, plan.host, port))

@@ -11,7 +11,7 @@ import structlog
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import AuditCounts
 from sluice_gc.certificate_chain import read_newest
-from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
 from sluice_gc.evidence_retention import prune_evidence
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.plan import Plan, check_certificate_for
@@ -199,7 +199,8 @@ async def execute_due_plan(
     As in a cycle, the store must have been read completely not long before.
 
     Raises:
-        GcRefused: A safety rule is violated, or the newest audit is too old.
+        GcRefused: A safety rule is violated.
+        AuditTooOld: The newest audit is too old; the same call succeeds after the next one.
         CertificateInvalid: A certificate was altered.
         StoreError: The store is unreachable or refused a request.
     """
@@ -212,10 +213,6 @@ async def execute_due_plan(
     check_certificate_for(await read_authority(store), newest.certificate)
     age_s = (await read_store_time(store) - newest.certificate.started_at_unix_ns) / NS_PER_S
     if age_s > audit_age_s_max:
-        raise GcRefused(
-            RefusalRule.NO_CERTIFICATE,
-            f"the newest audit is {age_s:.0f} s old; run an audit, audit_age_s_max="
-            f"`{audit_age_s_max:g}`",
-        )
+        raise AuditTooOld(age_s, audit_age_s_max)
     report = await PlanRunner(store, engine, trusted, clock).run(plan.plan_id, settings)
     return DueReport(plan_id=plan.plan_id, facts=report.facts)

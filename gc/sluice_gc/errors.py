@@ -45,6 +45,28 @@ class GcRefused(SluiceError):
         return f"garbage collection refused: {self.reason}, rule=`{self.rule.value}`"
 
 
+class AuditTooOld(SluiceError):
+    """The newest audit is too old to execute a plan by.
+
+    Nothing was deleted. A later audit is enough to continue, so this is no refusal.
+
+    Attributes:
+        age_s: The age of the audit.
+        age_s_max: Its limit.
+    """
+
+    def __init__(self, age_s: float, age_s_max: float) -> None:
+        super().__init__(age_s, age_s_max)
+        self.age_s = age_s
+        self.age_s_max = age_s_max
+
+    def __str__(self) -> str:
+        return (
+            f"plan not executed: the newest audit is {self.age_s:.0f} s old; let the task `audit`"
+            f" run, audit_age_s_max=`{self.age_s_max:g}`"
+        )
+
+
 class CertificateInvalid(SluiceError):
     """A certificate, or the chain of certificates, is not valid.
 

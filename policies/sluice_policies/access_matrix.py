@@ -12,7 +12,7 @@ from typing import Final
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
 from sluice_protocol.task_rights import CERTIFYING, LEASES, TASK_RIGHTS, TaskRights, union_of
-from sluice_protocol.version_expiry import EXPIRING
+from sluice_protocol.version_expiry import SWEPT
 
 GC: Final = "gc/v1/"
 
@@ -154,11 +154,7 @@ MATRIX: Final = {
             Verb.WRITE: (keys.RAW_BLOBS, *TASK_RIGHTS["gc"].writes, keys.MAINTAIN),
             Verb.DELETE: (keys.GC_TRASH,),
             # Where the store has no lifecycle, `sluice gc noncurrent` deletes what it would delete.
-            # Journals are excepted: the reconciler alone deletes them, version by version.
-            Verb.DELETE_VERSION: (
-                keys.RAW_BLOBS,
-                *(prefix for prefix in EXPIRING if prefix != keys.GATEWAYS),
-            ),
+            Verb.DELETE_VERSION: (keys.RAW_BLOBS, *SWEPT),
         },
     ),
     RoleName.AUDITOR: Rights(

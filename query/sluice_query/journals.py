@@ -21,6 +21,7 @@ from sluice_protocol.journals import (
     Journal,
     JournalHeader,
     ProcessProgress,
+    bounded_through_ns,
     decode_journal,
     decode_journal_header,
     journal_key,
@@ -43,6 +44,7 @@ JOURNALS_MIN: Final = 4
 READS_CONCURRENT: Final = 32
 """Small objects that are read concurrently."""
 _HEADER_BYTES: Final = 4096
+_NEVER: Final = UnixNs(0)
 _NOT_LAPSED: Final = UnixNs(2**63 - 1)
 """The time of the newest object of a process that cannot be counted as lapsed."""
 
@@ -122,11 +124,13 @@ class _Newest:
 
     Attributes:
         header: The header of the last processed object; None if there is none or it is missing.
+        header_written_ns: The Last-Modified of that object.
         newest_ns: The Last-Modified of the newest object.
     """
 
     newest_ns: UnixNs
     header: JournalHeader | None = None
+    header_written_ns: UnixNs = _NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +161,18 @@ class _TailReader:
         except InvalidRecord:
             return _Tail(progress=_unreadable(process))
         page = await self._list(process, processed)
-        journals = await self._read_journals(self._choose(page, processed))
+        chosen = self._choose(page, processed)
+        journals = await self._read_journals([one.key for one in chosen])
         newest = _Newest(newest_ns=_newest_ns(listed, page))
         if processed and not journals:
             newest = await self._read_processed(journal_key(process, processed), newest.newest_ns)
-        header = journals[-1].header if journals else newest.header
+        header, written_ns = newest.header, newest.header_written_ns
+        if journals:
+            header = journals[-1].header
+            written_ns = chosen[len(journals) - 1].last_modified_ns
         complete_ns = registration.started_at_unix_ns
         if header is not None:
-            complete_ns = header.complete_through_unix_ns
+            complete_ns = bounded_through_ns(header, written_ns)
         progress = ProcessProgress(
             collector_id=registration.collector_id,
             process=process,
@@ -183,9 +191,9 @@ class _TailReader:
         async with self.limit:
             return await anext(aiter(self.store.list(journal_prefix(process), start_after=after)))
 
-    def _choose(self, page: ListPage, processed: int) -> list[ObjectKey]:
-        """Return the keys of the next objects without a gap, within the bounds."""
-        chosen: list[ObjectKey] = []
+    def _choose(self, page: ListPage, processed: int) -> list[ListedObject]:
+        """Return the next objects without a gap, within the bounds."""
+        chosen: list[ListedObject] = []
         size_bytes = 0
         for one in page.objects[: self.objects_max]:
             size_bytes += one.size_bytes
@@ -194,7 +202,7 @@ class _TailReader:
                 break
             if _number_of(one.key) != processed + len(chosen) + 1:
                 break
-            chosen.append(one.key)
+            chosen.append(one)
         return chosen
 
     async def _read_journals(self, keys: Sequence[ObjectKey]) -> list[Journal]:
@@ -224,9 +232,12 @@ class _TailReader:
             return _Newest(newest_ns=_NOT_LAPSED)
         newest_ns = max(newest_ns, read.info.last_modified_ns)
         try:
-            return _Newest(header=decode_journal_header(key, read.body), newest_ns=newest_ns)
+            header = decode_journal_header(key, read.body)
         except InvalidRecord:
             return _Newest(newest_ns=newest_ns)
+        return _Newest(
+            header=header, header_written_ns=read.info.last_modified_ns, newest_ns=newest_ns
+        )
 
 
 def _newest_ns(listed: ListedObject, page: ListPage) -> UnixNs:

@@ -15,7 +15,8 @@ from typing import Final
 import pyarrow as pa
 
 from sluice_lake.blobs import RejectedBlob, fetch_frame
-from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.kept_records import kept_batches
+from sluice_lake.records import records_table
 from sluice_lake.small_blobs import small_blobs_table
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import Frame
@@ -271,13 +272,10 @@ async def _fetch_group(
         for one, frame in zip(manifests, alone, strict=True)
         if not isinstance(frame, str)
     ]
-    decoded = [
-        DecodedBatch(frame=frame, accepted_at_ns=one.accepted_at_unix_ns, sequence=0)
-        for one, frame in read
-    ]
+    decoded = [batch for one, frame in read for batch in kept_batches(frame, one, 0)]
     return FetchedBatches(
         tables=(records_table(manifests[0].kind, decoded, plain=True),) if decoded else (),
-        batches=len(decoded),
+        batches=len(read),
         size_bytes=sum(one.frame_bytes for one, _ in read),
         problems=tuple(one for one in alone if isinstance(one, str)),
     )

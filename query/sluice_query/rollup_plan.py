@@ -90,6 +90,17 @@ class RollupPlan:
         """
         return all(lanes.get(lane, 0) >= end for lane, end in enumerate(self.through))
 
+    def hides_samples(self, files: "SampleFiles") -> bool:
+        """Return True if retention may hide samples that the rows do not contain.
+
+        Args:
+            files: The files that the plan needs.
+        """
+        if self.rollups_only_before_ns is None:
+            return False
+        lost = TimeSpan(self.span.from_ns, self.rollups_only_before_ns)
+        return any(_overlaps(file, [lost]) for file in files.later)
+
     def later_lanes(self, lanes: Mapping[int, int], agents: Sequence[str]) -> frozenset[int]:
         """Return the lanes with samples that the rows do not contain and the query may need.
 

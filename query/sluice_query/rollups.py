@@ -40,6 +40,9 @@ _WITHOUT_RESOURCES: Final = (
     "attributes of resources are not compared where retention removed samples: rollups contain only"
     " those of the records"
 )
+_NOT_ROLLED_UP: Final = (
+    "retention hides samples that rollups do not contain yet: run `sluice spark rollup`"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,10 @@ class ChosenRollups:
         wanted = {file.path for file in (*divided.every, *divided.later)}
         read = tuple(file for file in selected.read if file.path in wanted)
         pruned = selected.pruned + len(selected.read) - len(read)
-        return self, replace(selected, read=read, pruned=pruned), divided
+        chosen = self
+        if plan.hides_samples(divided):
+            chosen = replace(self, problems=(*self.problems, _NOT_ROLLED_UP))
+        return chosen, replace(selected, read=read, pruned=pruned), divided
 
 
 def _unusable(reason: str, *, lost: bool) -> ChosenRollups:

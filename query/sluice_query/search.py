@@ -38,7 +38,12 @@ from sluice_query.sql import (
     records_sql,
     returned_columns,
 )
-from sluice_query.unqueued import UnqueuedBatches, choose_unqueued, confirm_named
+from sluice_query.unqueued import (
+    UnqueuedBatches,
+    choose_unqueued,
+    confirm_named,
+    leave_out_repeated,
+)
 from sluice_store.port import ObjectStore
 from sluice_store.stored_deletes import DeletesCache, read_active_deletes
 
@@ -194,7 +199,8 @@ class _Search:
         url = self.searcher.store_url
         ledger = await self._bounded(lambda: read_ledger(self.engine, url, unqueued.batches))
         left = choose_unqueued(unqueued, (pending, later), ledger, files.lanes)
-        return await confirm_named(store, left, self.query, settings)
+        left = await confirm_named(store, left, self.query, settings)
+        return leave_out_repeated(left, [*pending.manifests, *later.manifests])
 
     def _lanes(self, pending: PendingSnapshot, coverage: Coverage) -> range | tuple[int, ...]:
         # For batches outside of the queue every lane is needed: one may get its first entry while

@@ -22,10 +22,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sluice_protocol.errors import SluiceError
+from msgspec.structs import replace as copy_with
+
+from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.request_parts import (
+    RecordRange,
+    RequestPart,
+    decode_parts,
+    joined_ranges,
+)
 from sluice_query.held import read_manifest
 from sluice_query.ledger import LedgerRow
 from sluice_query.pending import PendingSnapshot, choose_newest, may_match
@@ -87,6 +95,42 @@ def choose_unqueued(
     }
     left = [manifest for manifest in unqueued.batches if manifest.identity not in returned]
     return replace(unqueued, batches=tuple(left))
+
+
+def leave_out_repeated(
+    unqueued: UnqueuedBatches, pending: Iterable[AcceptedManifest]
+) -> UnqueuedBatches:
+    """Leave out requests of combined batches that are in another batch of the answer.
+
+    The owner of their lane decides when it enqueues them. Until then a repetition of a request that
+    is in the records already may be returned twice.
+
+    Args:
+        unqueued: Batches that are read because no queue contains them yet.
+        pending: Batches of the queue.
+    """
+    if not any(one.parts for one in unqueued.batches):
+        return unqueued
+    known = {part.request for one in pending for part in _parts_of(one)}
+    batches: list[AcceptedManifest] = []
+    for one in unqueued.batches:
+        repeated: list[RecordRange] = []
+        for part in _parts_of(one):
+            if part.request in known:
+                repeated.append(part.records)
+            known.add(part.request)
+        batches.append(copy_with(one, repeated=joined_ranges(repeated)) if repeated else one)
+    return replace(unqueued, batches=tuple(batches))
+
+
+def _parts_of(manifest: AcceptedManifest) -> tuple[RequestPart, ...]:
+    if not manifest.parts:
+        return ()
+    try:
+        key = accepted_key(manifest.identity)
+        return decode_parts(key, manifest.parts, manifest.record_count)
+    except InvalidRecord:
+        return ()
 
 
 async def confirm_named(

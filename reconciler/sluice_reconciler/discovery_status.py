@@ -14,6 +14,7 @@ from sluice_protocol.journals import (
     LAPSE_S,
     GatewayProcess,
     ProcessProgress,
+    bounded_through_ns,
     decode_journal,
     ended_processes,
     journal_key,
@@ -207,7 +208,7 @@ class _ProcessReader:
             else:
                 progress = replace(
                     progress,
-                    complete_through_ns=UnixNs(header.complete_through_unix_ns),
+                    complete_through_ns=bounded_through_ns(header, read.info.last_modified_ns),
                     newest_ns=read.info.last_modified_ns,
                     closed=header.closed,
                 )

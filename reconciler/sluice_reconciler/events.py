@@ -22,7 +22,8 @@ import structlog
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_reconciler.concurrency import run_all
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.pipeline import BatchPipeline
 
@@ -31,7 +32,10 @@ log = structlog.get_logger()
 HINTS_MAX: Final = 100_000
 """Keys named by events that are queued; further ones are left to the full pass."""
 HINT_RETRY_S: Final = 1.0
-"""Pause after hinted keys could not be processed, seconds."""
+"""Pause after hinted keys could not be processed for the first time; it doubles each time."""
+HINT_PAUSE_S_MAX: Final = 60.0
+HINT_ATTEMPTS_MAX: Final = 16
+"""Attempts of one key, over about 11 minutes; then the full pass finds its batch."""
 KEYS_MAX: Final = 10_000
 _DEPTH_MAX: Final = 3
 
@@ -140,8 +144,33 @@ def parse_counted_events(body: bytes, metrics: ReconcilerMetrics) -> EventHints:
     return hints
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FailedHints:
+    """Keys whose processing failed.
+
+    Attributes:
+        keys: The keys.
+        attempts: How often they were processed.
+        due_ns: When they are processed again, by the monotonic clock.
+    """
+
+    keys: list[ObjectKey]
+    attempts: int
+    due_ns: int
+
+
+def hint_delay_s(attempts: int) -> float:
+    """Return the pause before keys are processed again, after some failed attempts."""
+    return min(HINT_PAUSE_S_MAX, HINT_RETRY_S * 2.0 ** (attempts - 1))
+
+
 class HintQueue:
-    """Accepted keys that events named and that are not processed yet."""
+    """Accepted keys that events named and that are not processed yet.
+
+    Keys whose processing failed are tried again, in smaller parts each time, so that a key that
+    always fails does not stop the others. New keys do not wait for them. After
+    `HINT_ATTEMPTS_MAX` attempts they are left to the full pass.
+    """
 
     def __init__(
         self, pipeline: BatchPipeline, metrics: ReconcilerMetrics, clock: Clock, batches_max: int
@@ -151,6 +180,8 @@ class HintQueue:
         self._clock = clock
         self._batches_max = batches_max
         self._keys: asyncio.Queue[ObjectKey] = asyncio.Queue(HINTS_MAX)
+        self._failed: asyncio.Queue[_FailedHints] = asyncio.Queue()
+        self._failed_keys = 0
 
     def add(self, keys: Sequence[ObjectKey]) -> int:
         """Queue keys; return how many there was space for."""
@@ -166,12 +197,41 @@ class HintQueue:
 
     async def run(self) -> None:
         """Process queued keys until cancelled, many together."""
+        await run_all([self._process_new(), self._process_failed()])
+
+    async def _process_new(self) -> None:
         while True:
             keys = [await self._keys.get()]
             while not self._keys.empty() and len(keys) < self._batches_max:
                 keys.append(self._keys.get_nowait())
-            try:
-                await self._pipeline.process_new(keys)
-            except SluiceError as error:
-                log.warning("route_failed", route="events", reason=str(error))
+            if not await self._process(keys, 1):
                 await self._clock.sleep(HINT_RETRY_S)
+
+    async def _process_failed(self) -> None:
+        while True:
+            failed = await self._failed.get()
+            wait_s = (failed.due_ns - self._clock.monotonic_ns()) / NS_PER_S
+            if wait_s > 0:
+                await self._clock.sleep(wait_s)
+            self._failed_keys -= len(failed.keys)
+            size = max(1, self._batches_max >> failed.attempts)
+            for first in range(0, len(failed.keys), size):
+                await self._process(failed.keys[first : first + size], failed.attempts + 1)
+
+    async def _process(self, keys: list[ObjectKey], attempts: int) -> bool:
+        try:
+            await self._pipeline.process_new(keys)
+        except SluiceError as error:
+            log.warning("route_failed", route="events", reason=str(error))
+            self._keep(keys, attempts)
+            return False
+        return True
+
+    def _keep(self, keys: list[ObjectKey], attempts: int) -> None:
+        if attempts >= HINT_ATTEMPTS_MAX or self._failed_keys + len(keys) > HINTS_MAX:
+            self._metrics.hints_dropped.inc(len(keys))
+            log.warning("hints_abandoned", keys=len(keys), first_key=keys[0], attempts=attempts)
+            return
+        self._failed_keys += len(keys)
+        due_ns = self._clock.monotonic_ns() + int(hint_delay_s(attempts) * NS_PER_S)
+        self._failed.put_nowait(_FailedHints(keys=keys, attempts=attempts, due_ns=due_ns))

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 import structlog
+from msgspec.structs import replace as copy_with
 
 from sluice_protocol.columns import (
     AttributeColumns,
@@ -23,13 +24,20 @@ from sluice_protocol.columns import (
     MetricColumns,
     TextColumn,
 )
-from sluice_protocol.errors import InvalidFrame, StoreError, TooLarge, UnsupportedVersion
+from sluice_protocol.errors import (
+    InvalidFrame,
+    InvalidRecord,
+    StoreError,
+    TooLarge,
+    UnsupportedVersion,
+)
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.journals import Frontier
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
+from sluice_protocol.request_parts import decode_parts, joined_ranges
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.lanes.new_batches import RecentKeys
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
@@ -67,6 +75,7 @@ class LiveReader:
         self._work = asyncio.Event()
         self._grew = asyncio.Condition()
         self._offered = RecentKeys(OFFERED_MAX)
+        self._requests = RecentKeys(OFFERED_MAX)
         self._listed: dict[ObjectKey, int] = {}
         self._pass_began_ns = 0
         self._compared_ns = 0
@@ -93,12 +102,25 @@ class LiveReader:
         if not self._window.on:
             return
         self._offered.add(accepted_key(one.identity) for one in batches)
+        batches = [self._without_repeated(one) for one in batches]
         young = [one for one in batches if one.accepted_at_ns > now_ns - self._window.window_ns]
         self._backlog.extend(sorted(young, key=lambda one: one.accepted_at_unix_ns))
         while len(self._backlog) > BACKLOG_MAX:
             self._window.skip(self._backlog.popleft().accepted_at_unix_ns)
         if young:
             self._work.set()
+
+    def _without_repeated(self, one: AcceptedManifest) -> AcceptedManifest:
+        """Return a combined batch without the requests that were offered lately."""
+        if not one.parts:
+            return one
+        try:
+            parts = decode_parts(accepted_key(one.identity), one.parts, one.record_count)
+        except InvalidRecord:
+            return one  # reported where it is enqueued
+        repeated = [part.records for part in parts if part.request.hex() in self._requests]
+        self._requests.add(part.request.hex() for part in parts)
+        return copy_with(one, repeated=joined_ranges(repeated)) if repeated else one
 
     def begin_pass(self) -> None:
         """Begin to compare what a full pass lists with what is offered."""
@@ -187,7 +209,7 @@ class LiveReader:
         self._window.add(
             manifest.agent_id,
             lines,
-            cut=manifest.record_count - len(lines),
+            cut=sum(end - start for start, end in manifest.kept) - len(lines),
             accepted_at_ns=manifest.accepted_at_unix_ns,
         )
         async with self._grew:
@@ -249,9 +271,15 @@ def newest_lines(manifest: AcceptedManifest, blob: bytes, bytes_max: int) -> lis
     # JSON is hardly ever smaller than the columns, so no more records than these can fit.
     few = min(count, 1 + count * bytes_max // max(1, frame.payload_raw_bytes))
     start = count - few
+    kept = manifest.kept
+
+    def is_kept(number: int) -> bool:
+        return any(first <= number < end for first, end in kept)
+
     lines = [
         _line(manifest, frame, start + number, text)
         for number, text in enumerate(ndjson_from_columns(_from(frame.columns, start)))
+        if is_kept(start + number)
     ]
     room, first = bytes_max, len(lines)
     while first > 0 and room >= len(lines[first - 1]) + LINE_OVERHEAD_BYTES:

@@ -6,6 +6,8 @@
 | sluice_reconciler_listed_total | counter | none | keys that full passes listed |
 | sluice_reconciler_enqueued_total | counter | queue | batches enqueued |
 | sluice_reconciler_maybe_doubled_total | counter | queue | batches that may be enqueued twice |
+| sluice_reconciler_repeated_parts_total | counter | queue | requests that repeat earlier ones |
+| sluice_reconciler_known_requests | gauge | none | requests that are remembered |
 | sluice_reconciler_held_batches | gauge | none | batches that are held |
 | sluice_reconciler_hints_dropped_total | counter | none | event keys left to the next full pass |
 | sluice_reconciler_event_messages_total | counter | outcome | messages of the event queue |
@@ -63,6 +65,17 @@ class ReconcilerMetrics:
             "sluice_reconciler_maybe_doubled",
             "batches that may be enqueued twice",
             ["queue"],
+            registry=on,
+        )
+        self.repeated_parts = Counter(
+            "sluice_reconciler_repeated_parts",
+            "requests in combined batches that repeat earlier ones",
+            ["queue"],
+            registry=on,
+        )
+        self.known_requests = Gauge(
+            "sluice_reconciler_known_requests",
+            "requests of combined batches that are remembered",
             registry=on,
         )
         self.unhealthy = Gauge(

@@ -1,9 +1,9 @@
 """The data of claimed entries as NDJSON, so that a consumer needs no access to the store.
 
 Lines, in this order: for each entry `{"entry": …}`; for each of its batches `{"batch": …}` with its
-manifest. With `data=frame` that line has the member `frame`, the bytes in base64. With
-`data=records` one `{"record": …}` follows for each record, in the format of
-`sluice frame inspect --records`. The last line is `{"summary": …}`.
+manifest. With `data=frame` that line has the member `frame`, the bytes in base64; the manifest's
+`repeated` names the records to leave out. With `data=records` one `{"record": …}` follows for each
+other record, in the format of `sluice frame inspect --records`. The last line is `{"summary": …}`.
 A stream without it is incomplete: an `{"error": …}` line states why, or the
 connection was lost. One batch is in memory at a time.
 """
@@ -11,10 +11,12 @@ connection was lost. One batch is in memory at a time.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal
 
 import msgspec
 
+from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.errors import (
     ErrorCode,
     InvalidFrame,
@@ -94,10 +96,10 @@ async def entry_chunks(
             yield await asyncio.to_thread(_line, {"batch": manifest, "frame": body})
         else:
             yield _line({"batch": manifest})
-            for chunk in _record_chunks(frame):
+            for chunk in _record_chunks(frame, manifest):
                 yield chunk
         count.batches += 1
-        count.records += frame.envelope.count
+        count.records += sum(end - start for start, end in manifest.kept)
     count.entries += 1
 
 
@@ -122,9 +124,11 @@ def _decode(manifest: AcceptedManifest, body: bytes | None) -> Frame:
         raise BatchUnreadable(f"{error}, key=`{manifest.raw_blob_key}`") from error
 
 
-def _record_chunks(frame: Frame) -> Iterator[bytes]:
-    chunk = bytearray()
-    for record in ndjson_from_columns(frame.columns):
+def _record_chunks(frame: Frame, manifest: AcceptedManifest) -> Iterator[bytes]:
+    chunk, columns = bytearray(), [frame.columns]
+    if manifest.repeated:
+        columns = [slice_columns(frame.columns, *kept) for kept in manifest.kept]
+    for record in chain.from_iterable(map(ndjson_from_columns, columns)):
         chunk += b'{"record":' + record.encode() + b"}\n"
         if len(chunk) >= CHUNK_BYTES:
             yield bytes(chunk)

@@ -73,8 +73,7 @@ class Reconciler:
         self.settings = settings if settings is not None else ReconcilerSettings()
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
         self.health = ReconcilerHealth()
-        if runtime is None:
-            runtime = Runtime(metrics=QueueMetrics(self.metrics.registry))
+        runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
         self._runtime = runtime
         self._requests = RequestLimit(self.settings.concurrency or CONCURRENCY)
         self._workers = LaneWorkers(
@@ -89,27 +88,13 @@ class Reconciler:
         self._registry = GatewayRegistry(self.discovery, self.metrics)
         self.live = LiveReader(store, self._live_window(), self._clock)
         holds = HoldRecords(store)
-        self.retirement = LifeRetirement(store, self._workers, holds, self.discovery, authority)
+        of_lanes = (store, self._workers, holds, self.discovery, authority)
+        self.retirement = LifeRetirement(*of_lanes, self.settings.door_window_s)
         self.pipeline = self._make_pipeline(holds)
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
         self.journals = self._make_journal_route()
-        removal = JournalRemoval(
-            store,
-            self.discovery,
-            self._requests,
-            self._clock,
-            self.metrics,
-            horizon_ns=authority.retry_horizon_ns,
-        )
-        self._journal_loop = JournalLoop(
-            self.journals,
-            self._registry,
-            removal,
-            health=self.health,
-            settings=self.settings,
-            runtime=runtime,
-        )
+        self._journal_loop = self._make_journal_loop()
         self._held = self._make_held_batches(holds)
         self.progress = PassProgress(store, runtime)
         self._pass_loop = self._make_pass_loop(holds)
@@ -122,12 +107,7 @@ class Reconciler:
         self._hints = HintQueue(
             self.pipeline, self.metrics, runtime.clock, self.settings.list_batches_max
         )
-        self.http_queues = {
-            name: HttpQueue(store, name, runtime, lease_s=self.settings.lease_s)
-            for name in self.settings.http_queue_names
-        }
-        for queue in self.http_queues.values():
-            queue.owners = self.share
+        self.http_queues = self._make_http_queues()
 
     def _live_window(self) -> LiveWindow:
         return LiveWindow(
@@ -135,6 +115,33 @@ class Reconciler:
             bytes_max=self.settings.live_bytes_max,
             agent_bytes_max=self.settings.live_agent_bytes_max,
         )
+
+    def _make_journal_loop(self) -> JournalLoop:
+        removal = JournalRemoval(
+            self.store,
+            self.discovery,
+            self._requests,
+            self._clock,
+            self.metrics,
+            horizon_ns=self.authority.retry_horizon_ns,
+        )
+        return JournalLoop(
+            self.journals,
+            self._registry,
+            removal,
+            health=self.health,
+            settings=self.settings,
+            runtime=self._runtime,
+        )
+
+    def _make_http_queues(self) -> dict[str, HttpQueue]:
+        queues = {
+            name: HttpQueue(self.store, name, self._runtime, lease_s=self.settings.lease_s)
+            for name in self.settings.http_queue_names
+        }
+        for queue in queues.values():
+            queue.owners = self.share
+        return queues
 
     def _make_pipeline(self, holds: HoldRecords) -> BatchPipeline:
         parts = PipelineParts(

@@ -60,6 +60,8 @@ class ReconcilerSettings:
         collect_grace_s: Time from an acknowledgement to the deletion of its work list, seconds.
         http_queues: Queues served over HTTP, names separated by commas; every accepted batch is
             appended to them too.
+        door_window_s: How long a request in a combined batch is remembered after its acceptance,
+            seconds. Repetitions within this time are left out.
         lease_s: Duration of a lease on an entry claimed over HTTP, seconds.
         api_token: The token that clients of `/v1/` must send as `Authorization: Bearer …`. Without
             it the service listens on a loopback address only.
@@ -98,6 +100,7 @@ class ReconcilerSettings:
     collect_interval_s: float = 60.0
     collect_grace_s: float = 3600.0
     http_queues: str = ""
+    door_window_s: float = 3600.0
     lease_s: float = 60.0
     api_token: str = field(default="", repr=False)
     event_queue_url: str = ""
@@ -122,7 +125,7 @@ class ReconcilerSettings:
         )
         rest = (
             *("takeover_after_s", "tail_interval_s", "collect_grace_s", "live_bytes_max"),
-            "pass_pages_per_s",
+            *("pass_pages_per_s", "door_window_s"),
         )
         for name, low in [(one, 1) for one in counts] + [(one, 0.01) for one in seconds]:
             _check(name, getattr(self, name), low)

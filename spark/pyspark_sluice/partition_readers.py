@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from pyspark_sluice.offsets import LaneEntry
 from sluice_lake.blobs import RejectedBlob, decode_blob
-from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.kept_records import kept_batches
+from sluice_lake.records import records_table
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_DATE, Table, accepted_date
 from sluice_protocol.errors import InvalidRecord
@@ -69,13 +70,10 @@ def read_records(
         if isinstance(frame, RejectedBlob):
             raise InvalidRecord(fetched.row.manifest.raw_blob_key, frame.detail)
         accepted_at_ns = fetched.row.manifest.accepted_at_unix_ns
-        batch = DecodedBatch(
-            frame=frame, accepted_at_ns=accepted_at_ns, sequence=fetched.row.sequence
-        )
-        yield from _with_partition_column(
-            records_table(kind, [batch], plain=True), accepted_at_ns, schema
-        )
-    if not rows:
+        for batch in kept_batches(frame, fetched.row.manifest, fetched.row.sequence):
+            records = records_table(kind, [batch], plain=True)
+            yield from _with_partition_column(records, accepted_at_ns, schema)
+    if not any(row.manifest.kept for row in rows):
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
 

@@ -5,7 +5,7 @@ could not be read. A later run needs them to complete a run that stopped before 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -129,27 +129,53 @@ def replace_files(
 ) -> None:
     """Replace data files with others in one commit.
 
+    Raises:
+        CommitConflict: A file to replace is no longer in the table, or every attempt met another
+            commit.
+    """
+
+    def next_turn(opened: DeltaTable) -> Transaction:
+        return Transaction(MAINTENANCE_APP, (opened.transaction_version(MAINTENANCE_APP) or 0) + 1)
+
+    commit_from_state(store_url, table, removed, added, data_change=data_change, advance=next_turn)
+
+
+def commit_from_state(
+    store_url: str,
+    table: Table,
+    removed: Sequence[DataFile],
+    added: Sequence[WrittenFile],
+    *,
+    data_change: bool,
+    advance: Callable[[DeltaTable], Transaction],
+) -> None:
+    """Add and remove data files in one commit that is based on exactly one state of the table.
+
     delta-rs accepts the removal of a file that another commit has already removed, which would
     duplicate its rows. Therefore each attempt checks that every file is still part of the table,
     and commits from exactly that state without a rebase. Any commit in between causes another
     attempt.
 
+    Args:
+        store_url: The store.
+        table: The table.
+        removed: Files to remove.
+        added: Files to add.
+        data_change: Whether the rows of the table change.
+        advance: Returns the transaction of the commit for a state; it may raise `CommitConflict`.
+
     Raises:
-        CommitConflict: A file to replace is no longer in the table, or every attempt met another
-            commit.
+        CommitConflict: A file to remove is no longer in the table, `advance` refused the state, or
+            every attempt met another commit.
     """
     location = lake_location(store_url, table.name)
     removals = [remove_action(table, file, data_change=data_change) for file in removed]
     additions = [add_action(table, file, data_change=data_change) for file in added]
     for _ in range(COMMIT_ATTEMPTS_MAX):
         opened = find_table(store_url, table, for_writing=True)
-        current = {file.path for file in list_files(opened, table)} if opened is not None else set()
-        if opened is None or not current.issuperset(file.path for file in removed):
+        if opened is None or not _has_files(opened, table, removed):
             raise CommitConflict(location.uri, "the files to replace were already replaced")
-        turn = (opened.transaction_version(MAINTENANCE_APP) or 0) + 1
-        properties = CommitProperties(
-            app_transactions=[Transaction(MAINTENANCE_APP, turn)], max_commit_retries=0
-        )
+        properties = CommitProperties(app_transactions=[advance(opened)], max_commit_retries=0)
         try:
             with delta_errors_translated(location):
                 opened.create_write_transaction(
@@ -163,6 +189,13 @@ def replace_files(
             continue
         return
     raise CommitConflict(location.uri, f"{COMMIT_ATTEMPTS_MAX} commits came in between")
+
+
+def _has_files(opened: DeltaTable, table: Table, files: Sequence[DataFile]) -> bool:
+    if not files:
+        return True
+    current = {file.path for file in list_files(opened, table)}
+    return current.issuperset(file.path for file in files)
 
 
 def add_action(table: Table, file: WrittenFile, *, data_change: bool) -> AddAction:

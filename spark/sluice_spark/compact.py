@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
-from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
-from sluice_protocol.keys import ACTIVE_DELETES
+from sluice_protocol.active_deletes import is_retention
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -24,26 +23,26 @@ from sluice_spark.commits import replace_files
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint, read_failpoint
 from sluice_spark.file_selection import (
-    SequenceOverlap,
     is_closed,
     may_contain_deleted,
     removes_whole_file,
-    retention_hours,
     small_files,
 )
 from sluice_spark.hour_merge import merge_hours
+from sluice_spark.maintenance_input import MaintenanceInput, read_maintenance_input
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
+from sluice_spark.rollup_coverage import find_unrolled_files
+from sluice_spark.rollup_merge import RollupMerger
+from sluice_spark.sequence_overlaps import find_overlaps
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck, never_stop
-from sluice_store import open_store, read_authority
-from sluice_store.port import ObjectStore
+from sluice_spark.vacuum import Vacuum
+from sluice_store import open_store
 from sluice_store.retry import Backoff
-from sluice_store.stored_deletes import compact_deletes, read_all_deletes
+from sluice_store.stored_deletes import compact_deletes
 
 _log = structlog.get_logger("sluice.compact")
-OVERLAPS_MAX = 10_000
-"""Maximum number of overlapping ranges that a run processes; the next run processes the others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +56,10 @@ class CompactReport:
         dropped_rows: Rows that were removed as deleted or duplicate.
         vacuumed: Old files removed from the store.
         conflicts: Rewrites that were abandoned because another writer had replaced the files.
-        merged: Files of the ledger and the dead letters that were merged.
+        merged: Files of the ledger, the dead letters and the rollups that were merged.
+        waiting_for_rollups: Files of metrics from which retention removed nothing, because rollups
+            do not contain their samples yet.
+        source_ranges_removed: Source ranges of rollups that no reader needs any more.
     """
 
     files_before: int = 0
@@ -67,31 +69,8 @@ class CompactReport:
     vacuumed: int = 0
     conflicts: int = 0
     merged: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaintenanceInput:
-    """What maintenance reads from the store: its time, the retry horizon and the deletes."""
-
-    now_ns: int
-    retry_horizon_s: int
-    deletes: tuple[DeleteRecord, ...]
-
-
-async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
-    """Read the authority and every delete.
-
-    Raises:
-        InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
-        StoreError: The store is unreachable.
-    """
-    authority = await read_authority(store)
-    date_ns = (await store.head(ACTIVE_DELETES)).date_ns
-    return MaintenanceInput(
-        now_ns=date_ns,
-        retry_horizon_s=authority.retry_horizon_s,
-        deletes=tuple(await read_all_deletes(store)),
-    )
+    waiting_for_rollups: int = 0
+    source_ranges_removed: int = 0
 
 
 def _read_input(store_url: str) -> MaintenanceInput:
@@ -202,6 +181,36 @@ class _Compactor:
     def _drop_deleted(self, kind: Kind, table: Table) -> None:
         deletes = [record for record in self.input.deletes if record.kind == kind]
         files = self._selectable(self._files(table))
+        waiting = self._waiting_for_rollups(kind, files, deletes)
+        self._apply_deletes(table, [file for file in files if file not in waiting], deletes)
+        others = [record for record in deletes if not is_retention(record)]
+        self._apply_deletes(table, waiting, others)
+
+    def _waiting_for_rollups(
+        self, kind: Kind, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
+    ) -> list[DataFile]:
+        """Return the files from which retention may not remove anything yet."""
+        retention = [record for record in deletes if is_retention(record)]
+        if kind != "metrics" or not retention or not self.settings.await_rollups:
+            return []
+        found = [
+            file
+            for file in find_unrolled_files(self.store_url, files)
+            if any(may_contain_deleted(file, record) for record in retention)
+        ]
+        if found:
+            self.report.waiting_for_rollups += len(found)
+            _log.warning(
+                "retention_waits_for_rollups",
+                files=len(found),
+                samples=sum(file.records or 0 for file in found),
+                oldest_date=min(file.partition for file in found),
+            )
+        return found
+
+    def _apply_deletes(
+        self, table: Table, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
+    ) -> None:
         gone = [
             file for file in files if any(removes_whole_file(file, record) for record in deletes)
         ]
@@ -238,14 +247,18 @@ class _Compactor:
             small = small_files(files, self.settings.target_bytes)
             self._rewrite(table, FileRewrite(files=tuple(small)))
 
-    def vacuum(self, table: Table) -> None:
-        """Remove uncommitted files, and files that were replaced before the retry horizon."""
-        self.stop()
-        opened = find_table(self.store_url, table, for_writing=True)
-        if opened is None or self.settings.vacuum_hours < 0:
-            return
-        hours = retention_hours(self.input.retry_horizon_s, self.settings.vacuum_hours)
-        self.report.vacuumed += len(_vacuum(opened, hours, dry_run=self.settings.dry_run))
+    def merge_rollups(self) -> None:
+        """Merge the files of the table `rollups`."""
+        merger = RollupMerger(
+            spark=self.spark,
+            store_url=self.store_url,
+            settings=self.settings,
+            failpoint=self.failpoint,
+            stop=self.stop,
+        )
+        merged = merger.run(self.input.now_ns)
+        self.report.merged += merged.files
+        self.report.conflicts += merged.conflicts
 
 
 def _compact_deletes(store_url: str) -> None:
@@ -263,44 +276,6 @@ def _compact_deletes(store_url: str) -> None:
         _log.info("deletes_compacted", known=found.known, active=found.active)
 
     asyncio.run(compact())
-
-
-def _vacuum(opened: DeltaTable, hours: int, *, dry_run: bool) -> list[str]:
-    found: list[str] = opened.vacuum(
-        retention_hours=hours, dry_run=dry_run, full=True, enforce_retention_duration=False
-    )
-    return found
-
-
-def find_overlaps(spark: Session, store_url: str, kind: str) -> list[SequenceOverlap]:
-    """Return sequence ranges that several batches of the ledger contain, at most `OVERLAPS_MAX`.
-
-    Batches with different ranges have different identities, so both are accepted. Compaction drops
-    the records that are in both.
-    """
-    ledger = find_table(store_url, BATCHES, for_writing=True)
-    files = list_files(ledger, BATCHES) if ledger is not None else []
-    if not files:
-        return []
-    rows = read_files(spark, store_url, BATCHES, files).where(f"kind = '{kind}'")
-    before = "PARTITION BY agent_id, boot_id ORDER BY seq_start, seq_end DESC"
-    seen = f"max(seq_end) OVER ({before} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
-    found = (
-        rows.selectExpr("agent_id", "boot_id", "seq_start", "seq_end", f"{seen} AS reached")
-        .where("seq_start <= reached")
-        .selectExpr("agent_id", "boot_id", "seq_start", "least(seq_end, reached) AS seq_end")
-        .limit(OVERLAPS_MAX)
-        .collect()
-    )
-    return [
-        SequenceOverlap(
-            agent_id=row.agent_id,
-            boot_id=row.boot_id,
-            seq_start=row.seq_start,
-            seq_end=row.seq_end,
-        )
-        for row in found
-    ]
 
 
 def run_compact(
@@ -336,8 +311,10 @@ def run_compact(
         )
         compactor.report.merged += merged.files
         compactor.report.conflicts += merged.conflicts
-    for table in (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS, ROLLUPS):
-        compactor.vacuum(table)
+    compactor.merge_rollups()
+    vacuum = Vacuum(store_url=store_url, settings=settings, input=compactor.input, stop=stop)
+    compactor.report.vacuumed = vacuum.remove_files()
+    compactor.report.source_ranges_removed = vacuum.remove_source_ranges()
     if not settings.dry_run:
         _compact_deletes(store_url)
     return compactor.report

@@ -7,11 +7,13 @@ that ingestion needs, so that neither the driver nor an executor reads a manifes
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import Column, ColumnType, Table
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.request_parts import RecordRange
 from sluice_queue.pending import PendingBatch
 
 _STRING, _LONG, _INTEGER = ColumnType.STRING, ColumnType.LONG, ColumnType.INTEGER
@@ -35,6 +37,8 @@ _MANIFEST_COLUMNS: Final = (
     ("max_ts_unix_ns", _LONG, "latest record, Unix ns, or null"),
     ("principal", _STRING, "the principal that sent it"),
 )
+_REPEATED: Final = "repeated"
+_RANGES: Final = msgspec.json.Decoder(tuple[RecordRange, ...])
 DESCRIPTORS: Final = Table(
     name="descriptors",
     columns=(
@@ -44,6 +48,11 @@ DESCRIPTORS: Final = Table(
         *(
             Column(name=name, type=kind, meaning=meaning)
             for name, kind, meaning in _MANIFEST_COLUMNS
+        ),
+        Column(
+            name=_REPEATED,
+            type=_STRING,
+            meaning="JSON: ranges of records that an earlier batch contains, or null",
         ),
     ),
     partition_column="",
@@ -61,6 +70,10 @@ def encode_descriptors(rows: Iterable[PendingBatch]) -> pa.RecordBatch:
     }
     for name, _, _ in _MANIFEST_COLUMNS:
         columns[name] = [getattr(row.manifest, name) for row in listed]
+    columns[_REPEATED] = [
+        msgspec.json.encode(row.manifest.repeated).decode() if row.manifest.repeated else None
+        for row in listed
+    ]
     return pa.RecordBatch.from_pydict(columns, schema=arrow_schema(DESCRIPTORS))
 
 
@@ -77,10 +90,16 @@ def decode_descriptors(table: pa.Table) -> list[PendingBatch]:
             lane=lane,
             sequence=sequence,
             position=position,
-            manifest=AcceptedManifest(**dict(zip(names, values, strict=True))),
+            manifest=AcceptedManifest(
+                **dict(zip(names, values, strict=True)),
+                repeated=_RANGES.decode(repeated) if repeated else msgspec.UNSET,
+            ),
         )
-        for (lane, sequence, position), values in zip(
-            places, zip(*columns, strict=True), strict=True
+        for (lane, sequence, position), values, repeated in zip(
+            places,
+            zip(*columns, strict=True),
+            table.column(_REPEATED).to_pylist(),
+            strict=True,
         )
     ]
     return sorted(rows, key=lambda row: row.order)

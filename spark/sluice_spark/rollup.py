@@ -17,24 +17,32 @@ from typing import Any, Final
 
 import pyarrow as pa
 import structlog
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delta import delta_errors_translated, delta_schema, open_or_create_table
+from sluice_lake.delta import list_paths_at, open_or_create_table
 from sluice_lake.errors import CommitConflict
-from sluice_lake.locations import TableLocation
-from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
+from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.locations import lake_location
+from sluice_lake.source_ranges import (
+    ROLLUP_APP,
+    SourceRange,
+    read_source_range,
+    source_range_key,
+)
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.active_deletes import retention_cut_ns, rollup_deletes
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
-from sluice_spark.commits import add_action, remove_action
-from sluice_spark.compact import read_maintenance_input
+from sluice_spark.commits import commit_from_state
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import read_failpoint
+from sluice_spark.maintenance_input import read_maintenance_input
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
+from sluice_spark.rollup_files import select_point_files
 from sluice_spark.rollup_objects import (
     WHOLE,
     delete_superseded_chunks,
@@ -84,11 +92,13 @@ class RollupReport:
         covers: Source ranges that this run completed.
         rows: Rows written to the table.
         revised: Source ranges that aggregated older hours again because of deletes.
+        files_read: Data files of `metrics` that were read.
     """
 
     covers: int = 0
     rows: int = 0
     revised: int = 0
+    files_read: int = 0
 
 
 def lanes_condition(source: SourceRange, lanes: int) -> str:
@@ -153,12 +163,24 @@ class RollupInput:
         new_deletes: Those deletes that did not apply to the range before.
         retention_cut_ns: Retention may have removed points before this time, Unix ns; None without
             retention.
+        previous: The source range before; None before the first one.
     """
 
     lanes: int
     deletes: tuple[DeleteRecord, ...]
     new_deletes: tuple[DeleteRecord, ...]
     retention_cut_ns: int | None
+    previous: SourceRange | None
+
+    def known_files(self, store_url: str) -> set[str] | None:
+        """Return the paths of files without points of this range; None if unknown."""
+        if self.previous is None or self.previous.metrics_version is UNSET:
+            return None
+        ends = {lane: self.previous.ends(lane)[1] for lane in range(self.lanes)}
+        found = list_paths_at(store_url, METRICS, self.previous.metrics_version, ends)
+        if found is None:
+            _log.info("rollup_base_version_gone", version=self.previous.metrics_version)
+        return found
 
 
 async def _read_input(store_url: str, source: SourceRange) -> RollupInput:
@@ -177,11 +199,29 @@ async def _read_input(store_url: str, source: SourceRange) -> RollupInput:
             deletes=tuple(found[one] for one in source.deletes),
             new_deletes=tuple(found[one] for one in source.deletes if one not in before),
             retention_cut_ns=retention_cut_ns(found.values()),
+            previous=previous,
         )
 
 
-def _points(spark: Session, store_url: str, source: SourceRange, inputs: RollupInput) -> Any:  # noqa: ANN401
-    files = list_files(open_or_create_table(store_url, METRICS), METRICS)
+def _point_files(
+    store_url: str, source: SourceRange, inputs: RollupInput, revision: RollupRevision | None
+) -> list[DataFile]:
+    return select_point_files(
+        list_files(open_or_create_table(store_url, METRICS), METRICS),
+        source,
+        lanes=inputs.lanes,
+        known=inputs.known_files(store_url),
+        hours=revision.intact_hours() if revision is not None else (),
+    )
+
+
+def _points(
+    spark: Session,
+    store_url: str,
+    source: SourceRange,
+    inputs: RollupInput,
+    files: Sequence[DataFile],
+) -> Any:  # noqa: ANN401
     if not files:
         return None
     rows = read_files(spark, store_url, METRICS, files)
@@ -211,17 +251,18 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
             break
         inputs = asyncio.run(_read_input(store_url, source))
         revision = plan_revision(spark, store_url, inputs.new_deletes, inputs.retention_cut_ns)
-        files = _write_rows(spark, store_url, source, inputs, revision)
+        read = _point_files(store_url, source, inputs, revision)
+        report.files_read += len(read)
+        files = _write_rows(spark, store_url, source, inputs, revision, read)
         failpoint.reach("rollup_after_write")
         if revision is not None:
             asyncio.run(_delete_chunks(store_url, source, revision))
             revision.close()
         try:
-            _commit(table, source, files, revision.files if revision is not None else ())
+            _commit(store_url, source, files, revision.files if revision is not None else ())
         except CommitConflict as error:
-            _log.info(
-                "rollup_committed_by_another_owner", source_range=source.number, reason=str(error)
-            )
+            # Another owner committed the range, or a merge replaced files of the revision.
+            _log.info("rollup_commit_lost", source_range=source.number, reason=str(error))
             continue
         failpoint.reach("rollup_after_commit")
         report.covers += 1
@@ -237,8 +278,22 @@ async def _next_range(store_url: str, done: int) -> SourceRange | None:
         positions = snapshot.positions(list(lanes))
         ends = {lane: positions.committed_through(lane) for lane in lanes}
         previous = await read_source_range(store, done) if done else None
+        if done and previous is None:
+            raise InvalidRecord(
+                source_range_key(done), "the table `rollups` contains this range, but it is missing"
+            )
         deletes = rollup_deletes((await read_maintenance_input(store)).deletes)
-        return await next_source_range(store, previous, ends, [one.delete_id for one in deletes])
+        metrics = snapshot.records["metrics"]
+        location = lake_location(store_url, METRICS.name)
+        found = read_lane_versions(location, metrics, list(lanes))
+        is_ahead = any(found[lane] > ends[lane] for lane in lanes)
+        return await next_source_range(
+            store,
+            previous,
+            ends,
+            [one.delete_id for one in deletes],
+            None if is_ahead else metrics.version(),
+        )
 
 
 async def _delete_chunks(store_url: str, source: SourceRange, revision: RollupRevision) -> None:
@@ -254,8 +309,9 @@ def _write_rows(
     source: SourceRange,
     inputs: RollupInput,
     revision: RollupRevision | None,
+    read: Sequence[DataFile],
 ) -> list[WrittenFile]:
-    rows = _all_rows(spark, store_url, source, inputs, revision)
+    rows = _all_rows(spark, store_url, source, inputs, revision, read)
     if rows is None:
         return []
     order = (WINDOW_DATE, "window", "name")
@@ -283,8 +339,9 @@ def _all_rows(
     source: SourceRange,
     inputs: RollupInput,
     revision: RollupRevision | None,
+    read: Sequence[DataFile],
 ) -> Any:  # noqa: ANN401 - a DataFrame
-    points = _points(spark, store_url, source, inputs)
+    points = _points(spark, store_url, source, inputs, read)
     if revision is None:
         return aggregate(points, source) if points is not None else None
     if points is None:
@@ -293,22 +350,22 @@ def _all_rows(
 
 
 def _commit(
-    table: DeltaTable,
+    store_url: str,
     source: SourceRange,
     files: Sequence[WrittenFile],
     replaced: Sequence[DataFile],
 ) -> None:
     """Append the rows of a source range and remove the replaced files, in one commit.
 
-    Delta refuses the commit if the table already contains the range.
+    Raises:
+        CommitConflict: The table contains the range already, or a merge replaced a file of
+            `replaced`.
     """
-    properties = CommitProperties(app_transactions=[Transaction(ROLLUP_APP, source.number)])
-    removals = [remove_action(ROLLUPS, file, data_change=True) for file in replaced]
-    with delta_errors_translated(TableLocation(uri=table.table_uri)):
-        table.create_write_transaction(
-            [*removals, *(add_action(ROLLUPS, file, data_change=True) for file in files)],
-            "append",
-            delta_schema(ROLLUPS),
-            [WINDOW_DATE],
-            commit_properties=properties,
-        )
+
+    def transaction(opened: DeltaTable) -> Transaction:
+        done = opened.transaction_version(ROLLUP_APP) or 0
+        if done != source.number - 1:
+            raise CommitConflict(opened.table_uri, f"it contains source range {done}")
+        return Transaction(ROLLUP_APP, source.number)
+
+    commit_from_state(store_url, ROLLUPS, replaced, files, data_change=True, advance=transaction)

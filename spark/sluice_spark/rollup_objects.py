@@ -20,14 +20,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
+from msgspec import UNSET
 
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.source_ranges import SourceRange, read_source_range, source_range_key
+from sluice_lake.source_ranges import (
+    SOURCE_RANGES_PREFIX,
+    SourceRange,
+    read_source_range,
+    source_range_key,
+)
 from sluice_lake.tables import ROLLUPS
 from sluice_protocol.keys import rollup_key
 from sluice_protocol.manifests import encode_record
@@ -43,8 +49,17 @@ async def next_source_range(
     previous: SourceRange | None,
     ends: Mapping[int, int],
     deletes: Collection[str] = (),
+    metrics_version: int | None = None,
 ) -> SourceRange | None:
     """Return the range after `previous`: the existing one, or a new one that ends at `ends`.
+
+    Args:
+        store: The store.
+        previous: The range that the table contains; None if it contains none.
+        ends: Lane to the last sequence of a new range.
+        deletes: The deletes that a new range honours.
+        metrics_version: A version of the table `metrics` without rows later than `ends`; None if
+            none is known. The version of the previous range is used then: its end is not later.
 
     Returns:
         None if there is nothing to roll up: no points and, except for the first range, no deletes.
@@ -65,7 +80,14 @@ async def next_source_range(
     applied = tuple(sorted(known.union(deletes)))
     if through == after and known.issuperset(deletes):
         return None
-    wanted = SourceRange(number=number, after=after, through=through, deletes=applied)
+    inherited = previous.metrics_version if previous is not None else UNSET
+    wanted = SourceRange(
+        number=number,
+        after=after,
+        through=through,
+        deletes=applied,
+        metrics_version=inherited if metrics_version is None else metrics_version,
+    )
     backoff = Backoff.seeded_by(SystemClock())
     match await create_known(store, source_range_key(number), encode_record(wanted), backoff):
         case Applied():
@@ -74,11 +96,45 @@ async def next_source_range(
             return await read_source_range(store, number)
 
 
+async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int) -> int:
+    """Delete the source ranges that were written before a time and that no job or query needs.
+
+    A job needs range `done` and the one before it. A query needs the range of the state of the
+    table that it has just opened. Both are covered if the time is before every running process.
+    An older process must not find a number free that is already decided, so the time is that of a
+    vacuum, before which such a process has lost its files too.
+
+    Args:
+        store: The store.
+        done: The last source range that the table contains.
+        before_ns: Ranges that are not older are kept.
+
+    Returns:
+        The number of deleted objects.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    if done <= RANGES_NEEDED:
+        return 0
+    removed = 0
+    last = source_range_key(done - RANGES_NEEDED)
+    async for page in store.list_incarnations(SOURCE_RANGES_PREFIX, end_at=last):
+        old = [one for one in page.incarnations if one.current and one.last_modified_ns < before_ns]
+        for some in _batched(old):
+            await asyncio.gather(*(store.delete(one.key, one.incarnation) for one in some))
+        removed += len(old)
+    return removed
+
+
+RANGES_NEEDED: Final = 2
+"""The source range of the table's newest state, and the one before it."""
 WHOLE: Final = "whole"
 """Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
 CONCURRENT_UNITS: Final = 16
+_One = TypeVar("_One")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +218,8 @@ async def delete_superseded_chunks(
     return dropped
 
 
-def _batched(units: Iterable[RollupUnit]) -> Iterator[list[RollupUnit]]:
-    left = iter(units)
+def _batched(found: Iterable[_One]) -> Iterator[list[_One]]:
+    left = iter(found)
     while some := list(islice(left, CONCURRENT_UNITS)):
         yield some
 

@@ -8,25 +8,38 @@ Retention itself does not change rollups, because rollups are kept longer than p
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import open_or_create_table
 from sluice_lake.tables import ROLLUPS, WINDOW_DATE
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.delete_conditions import (
     certain_condition,
     touched_condition,
 )
+from sluice_spark.file_selection import may_contain_agent
 from sluice_spark.rewrite import files_with_rows, read_files
 from sluice_spark.rollup_objects import HOUR_S, WHOLE, RollupUnit
 from sluice_spark.session import Session
 
 COLUMNS: Final = [column.name for column in ROLLUPS.columns]
+_DAY_NS: Final = 24 * HOUR_S * NS_PER_S
 _HOUR_US: Final = HOUR_S * 1_000_000
 HOUR: Final = f"(unix_micros(window_start) DIV {_HOUR_US})"
 UNIT: Final = ["window", "name", "hour"]
+
+
+def _may_contain_touched(file: DataFile, record: DeleteRecord) -> bool:
+    """Return True if a data file of `rollups` may contain rows that a delete affects."""
+    day_ns = datetime.fromisoformat(file.partition).replace(tzinfo=UTC).timestamp() * NS_PER_S
+    return (
+        (record.from_unix_ns is None or day_ns + _DAY_NS > record.from_unix_ns)
+        and (record.to_unix_ns is None or day_ns < record.to_unix_ns)
+        and (record.agent_id is None or may_contain_agent(file, record.agent_id))
+    )
 
 
 def _any(conditions: Iterable[str]) -> str:
@@ -55,6 +68,11 @@ class RollupRevision:
                 window=one.window, name=one.name, hour_ns=UnixNs(one.hour * _HOUR_US * 1000)
             )
 
+    def intact_hours(self) -> list[int]:
+        """Return the hours since 1970 that are aggregated again from their points, sorted."""
+        found = self.units.where("intact").select("hour").distinct().collect()
+        return sorted(one.hour for one in found)
+
     def close(self) -> None:
         """Release the cached units."""
         self.units.unpersist()
@@ -77,8 +95,14 @@ def plan_revision(
     Raises:
         TableRefused: The table has another schema or a refused feature.
     """
-    files = list_files(open_or_create_table(store_url, ROLLUPS), ROLLUPS)
-    if not new_deletes or not files:
+    if not new_deletes:
+        return None
+    files = [
+        file
+        for file in list_files(open_or_create_table(store_url, ROLLUPS), ROLLUPS)
+        if any(_may_contain_touched(file, one) for one in new_deletes)
+    ]
+    if not files:
         return None
     rows = read_files(spark, store_url, ROLLUPS, files).selectExpr("*", f"{HOUR} AS hour")
     intact = (

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_lake.blobs import RejectedBlob, decode_blob
+from sluice_lake.kept_records import kept_batches
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
@@ -182,12 +183,8 @@ def write_rows(
         target = _file_target(fetched.row)
         yield from _finish_other_lanes(writers, lane=target.lane)
         writer = writers.setdefault(target, RecordFileWriter(target, task, clock, ids))
-        batch = DecodedBatch(
-            frame=frame,
-            accepted_at_ns=fetched.row.manifest.accepted_at_unix_ns,
-            sequence=fetched.row.sequence,
-        )
-        yield from writer.add(batch, frame.payload_raw_bytes)
+        for batch in kept_batches(frame, fetched.row.manifest, fetched.row.sequence):
+            yield from writer.add(batch, batch.frame.payload_raw_bytes)
     read_failpoint().reach("in_write")
     yield from _finish_other_lanes(writers, lane=None)
 

@@ -30,11 +30,13 @@ class Balancer:
     Attributes:
         ports: The ports of the gateways; changed while clients are connected.
         lost_responses: How many of the next responses are lost.
+        reachable: Whether it forwards; otherwise connections break when they are used.
         port: The port that clients connect to.
     """
 
     ports: list[int]
     lost_responses: int = 0
+    reachable: bool = True
     port: int = 0
     rng: random.Random = field(default_factory=lambda: random.Random(7))
 
@@ -46,16 +48,17 @@ class Balancer:
         server.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for port in self.rng.sample(self.ports, len(self.ports)):
+        for port in self.rng.sample(self.ports, len(self.ports)) if self.reachable else ():
             with suppress(OSError):
                 behind, ahead = await asyncio.open_connection("127.0.0.1", port)
                 break
         else:
             writer.close()
             return
+        way = _Connection()
         pipes = [
-            asyncio.create_task(self._copy(reader, ahead)),
-            asyncio.create_task(self._copy(behind, writer, responses=True)),
+            asyncio.create_task(self._send(reader, ahead, way)),
+            asyncio.create_task(self._respond(behind, writer, way)),
         ]
         await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
         for pipe in pipes:
@@ -63,16 +66,36 @@ class Balancer:
         for end in (ahead, writer):
             end.close()
 
-    async def _copy(
-        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, *, responses: bool = False
+    async def _send(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, way: "_Connection"
     ) -> None:
         with suppress(OSError):
-            while chunk := await source.read(CHUNK_BYTES):
-                if responses and self.lost_responses:
+            while (chunk := await source.read(CHUNK_BYTES)) and self.reachable:
+                way.probes = chunk.startswith((b"GET ", b"HEAD "))
+                to.write(chunk)
+                await to.drain()
+
+    async def _respond(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, way: "_Connection"
+    ) -> None:
+        with suppress(OSError):
+            while (chunk := await source.read(CHUNK_BYTES)) and self.reachable:
+                if self.lost_responses and not way.probes:
                     self.lost_responses -= 1
                     return
                 to.write(chunk)
                 await to.drain()
+
+
+@dataclass
+class _Connection:
+    """A connection of a client.
+
+    Attributes:
+        probes: Whether its last request sends no records; such responses are not lost.
+    """
+
+    probes: bool = False
 
 
 @contextmanager
@@ -107,6 +130,7 @@ class Fleet:
         sender: The principal of the clients.
         gateways: The running processes.
         balancer: In front of them.
+        store_url: The store, as a reader reaches it.
     """
 
     folder: Path
@@ -114,6 +138,7 @@ class Fleet:
     flags: tuple[str, ...]
     gateways: list[GatewayProcess]
     balancer: Balancer
+    store_url: str
 
     @property
     def address(self) -> str:
@@ -122,10 +147,6 @@ class Fleet:
     @property
     def token(self) -> str:
         return self.sender.token.token
-
-    @property
-    def store_url(self) -> str:
-        return f"file://{self.folder}/store"
 
     def kill(self) -> None:
         """Kill a gateway; the balancer keeps its port, as a real one does for a while."""
@@ -155,18 +176,37 @@ class Fleet:
         return sorted(found)
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayStore:
+    """An initialised store of a fleet.
+
+    Attributes:
+        written: Its URL for the gateways; faults may be on the way.
+        read: Its URL for the test.
+    """
+
+    written: str
+    read: str
+
+
 @contextmanager
 def fleet(
-    folder: Path, *doors: DoorName, count: int = 2, flags: tuple[str, ...] = ()
+    folder: Path,
+    *doors: DoorName,
+    count: int = 2,
+    flags: tuple[str, ...] = (),
+    store: GatewayStore | None = None,
 ) -> Iterator[Fleet]:
     """Start gateways with open doors, and a balancer in front of them."""
+    prepared = store.written if store else ""
+    read_url = store.read if store else f"file://{folder}/store"
     sender = TestSender("shop", (), doors=doors)
     options = (*(part for door in doors for part in ("--doors", door)), *flags)
     with (
-        gateways(folder, sender, count=count, flags=options) as started,
+        gateways(folder, sender, count=count, flags=options, store_url=prepared) as started,
         balancing([one.port for one in started]) as balancer,
     ):
-        found = Fleet(folder, sender, options, started, balancer)
+        found = Fleet(folder, sender, options, started, balancer, read_url)
         try:
             yield found
         finally:

@@ -317,11 +317,24 @@ def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
 
 @contextmanager
 def gateways(
-    directory: Path, *keys: TestKey, count: int = 1, flags: tuple[str, ...] = ()
+    directory: Path,
+    *keys: TestKey,
+    count: int = 1,
+    flags: tuple[str, ...] = (),
+    store_url: str = "",
 ) -> Iterator[list[GatewayProcess]]:
-    """Start real gateway processes over one directory, and stop all of them at the end."""
-    store_url = f"file://{directory}/store"
-    asyncio.run(_init(store_url))
+    """Start real gateway processes over one store, and stop all of them at the end.
+
+    Args:
+        directory: The working directory; the store is in it if none is named.
+        keys: The principals.
+        count: The number of gateways.
+        flags: More options of `sluice gateway`.
+        store_url: A store that is initialised already.
+    """
+    if not store_url:
+        store_url = f"file://{directory}/store"
+        asyncio.run(_init(store_url))
     principals = write_principals(directory / "principals.toml", *keys)
     started: list[GatewayProcess] = []
     try:

@@ -9,25 +9,30 @@ breadth first, so a counterexample is a shortest one.
 Time is whole units; `HORIZON` and `MARGIN` represent the authority's settings.
 """
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import cache
 
+from msgspec.structs import replace
 from support.model_store import KINDS, applied, checked_by_writer, perform, read_settled
 from support.model_types import (
     HORIZON,
     LOST,
     MARGIN,
+    PROGRESSES,
     Blob,
     Bounds,
     Found,
     Held,
     Late,
     Rules,
+    Step,
     Store,
     Sweeper,
     Upload,
     World,
+    number_of,
     offer,
     upload_at,
 )
@@ -144,7 +149,7 @@ def _upload_moves(
             f"{upload.name}: {action} under way, answer lost",
             _observed(pending, index, upload, LOST, rules),
         )
-        dead = _with_upload(replace(pending), index, replace(upload, alive=False))
+        dead = _with_upload(pending, index, replace(upload, alive=False))
         yield f"{upload.name}: {action} under way, gateway dies", dead
 
 
@@ -154,9 +159,19 @@ def _with_upload(world: World, index: int, upload: Upload) -> World:
     return replace(world, uploads=tuple(uploads))
 
 
+@cache
+def _step(step: Step, number: int, seen: a.Observation) -> int:
+    """Take a step of the product, or of a mutant, from a numbered progress to the next one.
+
+    A step is a pure function, so its results are kept.
+    """
+    return number_of(step(PROGRESSES[number], seen))
+
+
 def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rules: Rules) -> World:
-    progress = rules.step(upload.progress, seen)
-    digest = upload.progress.offer.digest
+    number = _step(rules.step, upload.number, seen)
+    progress = PROGRESSES[number]
+    digest = progress.offer.digest
     if rules.cache_reads and isinstance(seen, a.ManifestRead) and seen.digest == digest:
         world = replace(world, cache=world.cache | {(digest, world.now)})
     match progress.action:
@@ -172,8 +187,8 @@ def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rul
         case a.Corrupt() | a.RetriesExhausted():
             pass
         case _:
-            return _with_upload(world, index, upload_at(upload.name, progress))
-    return _with_upload(world, index, upload_at(upload.name, progress, alive=False))
+            return _with_upload(world, index, replace(upload, number=number))
+    return _with_upload(world, index, replace(upload, number=number, alive=False))
 
 
 def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tuple[str, World]]:
@@ -194,7 +209,7 @@ def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tup
             accepted_digest=Digest(""), observed_at_ns=UnixNs(0)
         ),
     }[request.kind]
-    ghost = upload_at(request.attempt, replace(progress, action=action))
+    ghost = upload_at(request.attempt, dataclasses.replace(progress, action=action))
     store, _ = perform(world.store, ghost, world.now, rules, request.dated)
     yield f"late {request.kind} of {request.attempt} applies", replace(gone, store=store)
 
@@ -228,12 +243,12 @@ def _sweeper_moves(
             )
         case "read":
             for blob in world.store.blobs:
-                if _proved(world, sweeper, blob, rules):
+                if _proved(world.store, world.now, sweeper, blob, rules):
                     planned = replace(sweeper, phase="planned", target=blob)
                     yield f"{who}: plans {blob.digest}#{blob.number}", put(planned)
         case "planned" if sweeper.target is not None:
             blob = sweeper.target
-            if _still_proved(world, sweeper, blob, rules):
+            if _still_proved(world.store, world.now, sweeper, blob, rules):
                 proved = replace(sweeper, phase="proved")
                 yield f"{who}: proves {blob.digest}#{blob.number} again", put(proved)
             else:
@@ -262,26 +277,28 @@ def _quarantined_names(store: Store, rules: Rules) -> frozenset[str]:
     return frozenset(kept.digest for kept in store.quarantine)
 
 
-def _proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
+@cache
+def _proved(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
     """Return True if a plan would list the blob."""
-    evidence = _evidence(world, sweeper, blob, rules)
+    evidence = _evidence(store, now, sweeper, blob, rules)
     return any(
         isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
         for clauses in (rules.plan_clauses, rules.superseded_clauses)
     )
 
 
-def _still_proved(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
+@cache
+def _still_proved(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
     """Return True if the clauses are satisfied at deletion, over evidence that is read again."""
-    evidence = _evidence(world, sweeper, blob, rules)
+    evidence = _evidence(store, now, sweeper, blob, rules)
     return any(
         isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
         for clauses in (rules.deletion_clauses, rules.superseded_clauses)
     )
 
 
-def _evidence(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evidence:
-    store, digest = world.store, Digest(blob.digest)
+def _evidence(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evidence:
+    digest = Digest(blob.digest)
     named = blob.digest in _accepted_names(store, rules) | _quarantined_names(store, rules)
     accepted = store.manifest is not None and store.manifest.digest == blob.digest
     quarantined = any(kept.digest == blob.digest for kept in store.quarantine)
@@ -295,7 +312,7 @@ def _evidence(world: World, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evi
             size_bytes=1,
         ),
         retry_horizon_ns=rules.sweeper_horizon,
-        now_ns=UnixNs(world.now),
+        now_ns=UnixNs(now),
         versioning_enabled=rules.versioned,
         audit=d.AuditResult(
             audit_id="audit",

@@ -1,8 +1,8 @@
 """The store of the model checker: its versions, responses and timestamps."""
 
-from dataclasses import replace
 from typing import TypeVar
 
+from msgspec.structs import replace
 from support.model_types import Blob, Manifest, Rules, Store, Upload
 
 from sluice_protocol import acceptance as a

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from sluice_protocol import acceptance as a
 from sluice_protocol import blob_deletion as d
 from sluice_protocol.identity import Identity
@@ -16,8 +18,7 @@ LOST = Unknown(reason=UnknownReason.TIMEOUT)
 Step = Callable[[a.Progress, a.Observation], a.Progress]
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Struct, frozen=True, cache_hash=True, gc=False):
     """One object version of one digest; `wrong` bytes fail their checksum."""
 
     digest: str
@@ -28,8 +29,7 @@ class Blob:
     """Its timestamp was not checked since it became visible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True, cache_hash=True, gc=False):
     """The identity manifest, or a quarantine manifest when `digest` is the refused one."""
 
     digest: str
@@ -38,8 +38,7 @@ class Manifest:
     marked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True, cache_hash=True, gc=False):
     """The stored objects: versions oldest first; the last one of a digest is current."""
 
     blobs: tuple[Blob, ...] = ()
@@ -52,29 +51,40 @@ class Store:
         return found[-1] if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True, cache_hash=True, gc=False):
     """The handling of one upload by one gateway.
 
     `number` represents the progress: a state is hashed about ten times, its progress only once.
     """
 
     name: str
-    progress: a.Progress = field(compare=False)
     number: int
     alive: bool = True
 
+    @property
+    def progress(self) -> a.Progress:
+        return PROGRESSES[self.number]
 
+
+PROGRESSES: list[a.Progress] = []
 _NUMBERS: dict[a.Progress, int] = {}
 
 
-def upload_at(name: str, progress: a.Progress, *, alive: bool = True) -> Upload:
+def number_of(progress: a.Progress) -> int:
+    """Return the number of a progress; a new one gets the next number."""
+    number = _NUMBERS.get(progress)
+    if number is None:
+        number = _NUMBERS[progress] = len(PROGRESSES)
+        PROGRESSES.append(progress)
+    return number
+
+
+def upload_at(name: str, progress: a.Progress) -> Upload:
     """Return an upload with this progress."""
-    return Upload(name, progress, _NUMBERS.setdefault(progress, len(_NUMBERS)), alive)
+    return Upload(name, number_of(progress))
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True, cache_hash=True, gc=False):
     """A request that is still in flight after its sender stopped waiting for the response."""
 
     kind: str
@@ -85,8 +95,7 @@ class Late:
     """Its time, when the server dates a request by its arrival."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True, cache_hash=True, gc=False):
     """A write that has its timestamp and is held before, or just after, it becomes visible."""
 
     index: int
@@ -94,8 +103,7 @@ class Held:
     visible: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sweeper:
+class Sweeper(Struct, frozen=True, cache_hash=True, gc=False):
     """One cycle: begin, read accepted/, read quarantine/, pick a version, prove, delete."""
 
     phase: str = "idle"
@@ -105,8 +113,7 @@ class Sweeper:
     cycles: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True, cache_hash=True, gc=False):
     """The state of all actors and the store."""
 
     now: int
@@ -126,7 +133,7 @@ class World:
     """Writes that were held so far."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Rules:
     """The system under test: the product's functions, or a mutant of them."""
 

@@ -134,9 +134,34 @@ class RollupJob:
         added += [row for row in aggregate(fresh, self.number) if _unit(row) not in intact]
         self.rows = [*kept, *added]
 
+    def merge(self, chosen: Callable[[Row], bool]) -> None:
+        """Merge the rows of some files, as compaction does."""
+        groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            if chosen(row):
+                key = (row["window"], row["start_ns"], row["name"], row["agent_id"])
+                groups[*key, tuple(row["attributes"])].append(row)
+        kept = [row for row in self.rows if not chosen(row)]
+        self.rows = [*kept, *(merged_row(rows) for rows in groups.values())]
+
     @property
     def coverage(self) -> RollupCoverage:
         return RollupCoverage(through=self.through, deletes=self.deletes)
+
+
+def merged_row(rows: Sequence[Row]) -> Row:
+    """Return one row for rows of the same series and window."""
+    latest = max(rows, key=lambda row: (row["last_ts_ns"], row["last"]))
+    return {
+        **rows[0],
+        "count": sum(row["count"] for row in rows),
+        "sum": sum(row["sum"] for row in rows),
+        "min": min(row["min"] for row in rows),
+        "max": max(row["max"] for row in rows),
+        "last": latest["last"],
+        "last_ts_ns": latest["last_ts_ns"],
+        "cover": max(row["cover"] for row in rows),
+    }
 
 
 def _unit(row: Row) -> tuple[str, str, int]:

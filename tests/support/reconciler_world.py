@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from support.queue_store import Faults, SimClock, SimIds, SimStore
@@ -26,6 +26,8 @@ from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.bulk import NewObject
 
 DAY_NS = 86_400 * NS_PER_S
+UNKNOWN_SHARE = 0.1
+"""The share of writes whose outcome the caller does not learn."""
 
 
 class Crash(BaseException):
@@ -142,6 +144,43 @@ async def consume(
                 continue
 
 
+@dataclass
+class SimSender:
+    """Accepts batches of three agents next to the reconcilers, with late blobs in `years`."""
+
+    store: SimStore
+    faults: Faults
+    rng: random.Random
+    boots: int
+    years: bool
+    accepted: list[AcceptedManifest] = field(default_factory=list)
+    late: list[tuple[ObjectKey, bytes]] = field(default_factory=list)
+
+    async def run(self, clock: SimClock) -> None:
+        """Accept eight batches of each agent, then every late blob appears."""
+        for number in range(8):
+            for agent in ("a", "b", "c"):
+                await self._accept_one(agent, f"b{number % self.boots}")
+            if self.years and self.rng.random() < 0.5:
+                clock.at_ns += 9 * DAY_NS
+            if self.late and self.rng.random() < 0.3:
+                self.store._put(*self.late.pop(0))
+            for _ in range(self.rng.randrange(300)):
+                await asyncio.sleep(0)
+        for blob in self.late:
+            self.store._put(*blob)
+
+    async def _accept_one(self, agent: str, boot: str) -> None:
+        before = sum((one.agent_id, one.boot_id) == (agent, boot) for one in self.accepted)
+        self.faults.unknown = 0.0
+        one = await accept(self.store, 10 * before, agent=agent, boot=boot)
+        self.accepted.append(one)
+        if self.years and self.rng.random() < 0.2:
+            blob = blob_key(one.digest)
+            self.late.append((blob, self.store.held.pop(blob).body))
+        self.faults.unknown = UNKNOWN_SHARE
+
+
 def simulate(
     seed: int, *, boots: int = 1, years: bool = False, connect: type[Mortal] = Mortal
 ) -> tuple[list[Identity], list[Identity], list[str], int]:
@@ -156,16 +195,14 @@ def simulate(
             announced again, and blobs appear late.
     """
     clock = SimClock()
-    rng = random.Random(seed)
-    faults = Faults(rng=random.Random(seed + 1), unknown=0.1)
+    faults = Faults(rng=random.Random(seed + 1), unknown=UNKNOWN_SHARE)
     store = SimStore(clock=clock, faults=faults)
+    sender = SimSender(store, faults, random.Random(seed), boots, years)
     table: list[Identity] = []
 
-    async def run() -> tuple[list[Identity], list[str], int]:
+    async def run() -> tuple[list[str], int]:
         quiet, stop = asyncio.Event(), asyncio.Event()
-        accepted: list[AcceptedManifest] = []
-        announced = accepted if years else ()
-        late: list[tuple[ObjectKey, bytes]] = []
+        announced = sender.accepted if years else ()
         async with asyncio.TaskGroup() as tasks:
             slots = [
                 tasks.create_task(
@@ -174,25 +211,7 @@ def simulate(
                 for who in range(2)
             ]
             tasks.create_task(consume(store, clock, table, stop))
-            for number in range(8):
-                for agent in ("a", "b", "c"):
-                    boot = f"b{number % boots}"
-                    seq = 10 * sum((one.agent_id, one.boot_id) == (agent, boot) for one in accepted)
-                    faults.unknown = 0.0
-                    one = await accept(store, seq, agent=agent, boot=boot)
-                    accepted.append(one)
-                    if years and rng.random() < 0.2:
-                        blob = blob_key(one.digest)
-                        late.append((blob, store.held.pop(blob).body))
-                    faults.unknown = 0.1
-                if years and rng.random() < 0.5:
-                    clock.at_ns += 9 * DAY_NS
-                if late and rng.random() < 0.3:
-                    store._put(*late.pop(0))
-                for _ in range(rng.randrange(300)):
-                    await asyncio.sleep(0)
-            for blob in late:
-                store._put(*blob)
+            await sender.run(clock)
             quiet.set()
             lived = sum([await slot for slot in slots])
             faults.unknown = 0.0
@@ -202,11 +221,11 @@ def simulate(
             stop.set()
         missing = [
             key
-            for one in accepted
+            for one in sender.accepted
             for key in index_keys(one)
             if not isinstance(await store.head(key), ObjectInfo)
         ]
-        return [one.identity for one in accepted], missing, lived
+        return missing, lived
 
-    accepted, missing, lived = asyncio.run(run())
-    return accepted, table, missing, lived
+    missing, lived = asyncio.run(run())
+    return [one.identity for one in sender.accepted], table, missing, lived

@@ -96,6 +96,20 @@ class LogicalClock:
             highest, reserved = self._read()
             return self._give(max(self._clock.now_ns(), highest), reserved)
 
+    def read_ns(self) -> UnixNs:
+        """Return the store's time without recording it.
+
+        It is at or above every time that was given before. It may be compared but not reported:
+        after the machine's clock moved back, a later timestamp may be below it.
+        """
+        with self._threads:
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+            try:
+                highest, _ = self._read()
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return UnixNs(max(self._clock.now_ns(), highest))
+
     def _give(self, stamp: int, reserved: int) -> UnixNs:
         if stamp > reserved:
             self._write(stamp, stamp + _RESERVE_NS)
@@ -283,7 +297,7 @@ class DurableNames:
         self._root = str(root)
         self._lock = threading.Lock()
         self._folders: set[str] = set()
-        self._states: OrderedDict[tuple[Path, int], None] = OrderedDict()
+        self._states: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def unknown_folders(self, folder: str) -> list[str]:
         """Return the folders on a path below the root that are not known to be durable.
@@ -303,11 +317,11 @@ class DurableNames:
                 self._folders = set()
             self._folders.update(folders)
 
-    def has_state(self, path: Path, stamp: int) -> bool:
+    def has_state(self, path: str, stamp: int) -> bool:
         """Return True when this state of a file is known to be durable."""
         return (path, stamp) in self._states
 
-    def add_state(self, path: Path, stamp: int) -> None:
+    def add_state(self, path: str, stamp: int) -> None:
         """Record that a state is durable."""
         with self._lock:
             self._states[path, stamp] = None

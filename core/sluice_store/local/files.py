@@ -17,12 +17,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from sluice_protocol.clock import IdSource
-from sluice_protocol.errors import ChecksumRefused
-from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
     Applied,
     CreateOutcome,
@@ -43,26 +40,12 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.local.disk_errors import translated
 from sluice_store.local.durability import DirectorySync, DurableNames, LogicalClock
+from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
 from sluice_store.local.layout import Layout, incarnations_of
-from sluice_store.local.visibility import (
-    NEW_FILE,
-    FileState,
-    Visibility,
-    read_sha256,
-    state_of,
-    write_sha256,
-)
+from sluice_store.local.visibility import FileState, Visibility, read_sha256, state_of
 
 _YOUNG_NS: Final = 60 * NS_PER_S
 """A folder entry older than this is on disk: every file system writes its metadata sooner."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """A synced file, open until it has its final name."""
-
-    path: Path
-    fd: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +58,7 @@ class _Reads:
     """
 
     now_ns: UnixNs
-    young: list[tuple[Path, int]] = field(default_factory=list)
+    young: list[tuple[str, int]] = field(default_factory=list)
 
 
 class LocalFiles:
@@ -89,7 +72,7 @@ class LocalFiles:
         self._stamps = stamps
         self._visible = Visibility(stamps)
         self._syncer = syncer
-        self._ids = ids
+        self._hidden = HiddenFiles(str(layout.temporary), stamps, ids)
         self._known = DurableNames(layout.root)
 
     @property
@@ -103,8 +86,8 @@ class LocalFiles:
 
     def create(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> CreateOutcome:
         """Write an object under a key that does not exist."""
-        path = self._layout.object_of(key)
-        with translated("create", key), self._written(key, body, sha256) as written:
+        path = self._layout.file_of(key)
+        with translated("create", key), self._hidden.written(key, body, sha256) as written:
             made = self._make_folders(_folder_of(path))
             try:
                 os.link(written.path, path)
@@ -117,27 +100,27 @@ class LocalFiles:
 
         Its timestamp is above that state's, because the caller has read the state before.
         """
-        path = self._layout.object_of(key)
-        with translated("replace", key), self._written(key, body, None) as written:
+        path = self._layout.file_of(key)
+        with translated("replace", key), self._hidden.written(key, body, None) as written:
             with self._locked(key):
                 if self._stamp_of(path) != ObjectVersion(if_match):
                     return Mismatch(date_ns=self._stamps.now_ns())
-                written.path.replace(path)
+                os.replace(written.path, path)  # noqa: PTH105 - for each register
             return self._settle(path, written, [])
 
     def overwrite(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> OverwriteOutcome:
         """Write an object, whether or not the key exists; the old state stays noncurrent."""
-        path = self._layout.object_of(key)
+        path = self._layout.file_of(key)
         with translated("overwrite", key), self._locked(key):
             made = self._make_folders(_folder_of(path))
-            if not path.exists():
-                with self._written(key, body, sha256) as written, suppress(FileExistsError):
+            if not os.path.exists(path):  # noqa: PTH110 - as for the other verbs
+                with self._hidden.written(key, body, sha256) as written, suppress(FileExistsError):
                     os.link(written.path, path)
                     return self._settle(path, written, made)
             old = self._stamp_of(path)  # settled first, so that the new timestamp is above it
-            with self._written(key, body, sha256) as written:
+            with self._hidden.written(key, body, sha256) as written:
                 made += self._keep_old(key, path, old)
-                written.path.replace(path)
+                os.replace(written.path, path)  # noqa: PTH105 - as for the other verbs
                 return self._settle(path, written, made)
 
     def get(self, key: ObjectKey, first: int, last: int | None) -> GetOutcome:
@@ -151,7 +134,7 @@ class LocalFiles:
             return [self._get_file(key, 0, None, reads) for key in keys]
 
     def _get_file(self, key: ObjectKey, first: int, last: int | None, reads: _Reads) -> GetOutcome:
-        path = self._layout.object_of(key)
+        path = self._layout.file_of(key)
         fd = _open(path)
         if fd is None:
             return NotFound(date_ns=reads.now_ns)
@@ -165,7 +148,7 @@ class LocalFiles:
     def read_body(self, key: ObjectKey) -> bytes | None:
         """Read an object without its metadata; None if it does not exist."""
         with translated("get", key):
-            fd = _open(self._layout.object_of(key))
+            fd = _open(self._layout.file_of(key))
             if fd is None:
                 return None
             try:
@@ -176,37 +159,37 @@ class LocalFiles:
     def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of the current object."""
         with self._reading("head", key) as reads:
-            return self._head_file(key, self._layout.object_of(key), reads, current=True)
+            return self._head_file(key, self._layout.file_of(key), reads, current=True)
 
     def head_all(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome]:
         """Read the metadata of current objects, as `get_all` reads them."""
         with self._reading("head", keys[0] if keys else "") as reads:
-            object_of = self._layout.object_of
-            return [self._head_file(key, object_of(key), reads, current=True) for key in keys]
+            file_of = self._layout.file_of
+            return [self._head_file(key, file_of(key), reads, current=True) for key in keys]
 
     def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Read the metadata of one object version, current or not."""
         with self._reading("head_incarnation", key) as reads:
-            current = self._head_file(key, self._layout.object_of(key), reads, current=True)
+            current = self._head_file(key, self._layout.file_of(key), reads, current=True)
             if isinstance(current, ObjectInfo) and current.incarnation == incarnation:
                 return current
             old = self._layout.generation_of(key, incarnation)
-            return self._head_file(key, old, reads, current=False)
+            return self._head_file(key, str(old), reads, current=False)
 
     def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Delete one object version; the newest noncurrent one replaces a current one."""
-        path = self._layout.object_of(key)
+        path = self._layout.file_of(key)
         with translated("delete", key):
             with self._locked(key):
                 self._remove(key, path, incarnation)
-            folders = (path.parent, self._layout.generations_of(key))
+            folders = (_folder_of(path), str(self._layout.generations_of(key)))
             try:
-                self._syncer.sync({str(folder) for folder in folders if folder.is_dir()})
+                self._syncer.sync({folder for folder in folders if os.path.isdir(folder)})  # noqa: PTH112 - strings, as everywhere here
             except OSError as error:
                 return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
             return Deleted(date_ns=self._stamps.now_ns())
 
-    def _remove(self, key: ObjectKey, path: Path, incarnation: ObjectVersion) -> None:
+    def _remove(self, key: ObjectKey, path: str, incarnation: ObjectVersion) -> None:
         """Remove one version. The noncurrent name is first: a crash may have left both."""
         with suppress(FileNotFoundError, NotADirectoryError):
             self._layout.generation_of(key, incarnation).unlink()
@@ -215,20 +198,21 @@ class LocalFiles:
         found = incarnations_of(self._layout, key, self._visible.find)
         heir = next((old for old in found if not old.current), None)
         if heir is None:
-            path.unlink()
+            os.unlink(path)  # noqa: PTH108 - as for the other verbs
         else:
             self._layout.generation_of(key, heir.incarnation).replace(path)
 
-    def _exists(self, path: Path) -> Exists:
-        if path.is_dir():
+    def _exists(self, path: str) -> Exists:
+        if os.path.isdir(path):  # noqa: PTH112 - as for the other verbs
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         self._syncer.sync({_folder_of(path)})
         return Exists(date_ns=self._stamps.now_ns())
 
-    def _settle(self, path: Path, written: _Written, made: list[str]) -> Applied | Unknown:
+    def _settle(self, path: str, written: HiddenFile, made: list[str]) -> Applied | Unknown:
         """Check the timestamp and make the name durable; after a failure the outcome is unknown."""
         try:
-            stamp = UnixNs(self._visible.settle(written.fd).stamp)
+            stamp = UnixNs(self._visible.settle_new(written.fd).stamp)
+            written.remove()  # before the folder is synced: one commit of the file system has both
             self._syncer.sync(_to_sync(_folder_of(path), made))
         except OSError as error:
             return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
@@ -237,9 +221,9 @@ class LocalFiles:
         tag = str(stamp)
         return Applied(etag=ETag(tag), incarnation=ObjectVersion(tag), date_ns=stamp)
 
-    def _keep_old(self, key: ObjectKey, path: Path, stamp: ObjectVersion | None) -> list[str]:
+    def _keep_old(self, key: ObjectKey, path: str, stamp: ObjectVersion | None) -> list[str]:
         """Give the current state a durable second name among the noncurrent versions."""
-        old = self._layout.generation_of(key, stamp or ObjectVersion("0"))
+        old = str(self._layout.generation_of(key, stamp or ObjectVersion("0")))
         made = self._make_folders(_folder_of(old))
         with suppress(FileExistsError):
             os.link(path, old)
@@ -259,7 +243,7 @@ class LocalFiles:
                 os.makedirs(one, exist_ok=True)  # noqa: PTH103 - as above
         return made
 
-    def _stamp_of(self, path: Path) -> ObjectVersion | None:
+    def _stamp_of(self, path: str) -> ObjectVersion | None:
         found = self._visible.find(path)
         return None if found is None else ObjectVersion(str(found.stamp))
 
@@ -274,9 +258,7 @@ class LocalFiles:
                 for path, stamp in reads.young:
                     self._known.add_state(path, stamp)
 
-    def _head_file(
-        self, key: ObjectKey, path: Path, reads: _Reads, *, current: bool
-    ) -> HeadOutcome:
+    def _head_file(self, key: ObjectKey, path: str, reads: _Reads, *, current: bool) -> HeadOutcome:
         fd = _open(path)
         if fd is None:
             return NotFound(date_ns=reads.now_ns)
@@ -287,7 +269,7 @@ class LocalFiles:
             os.close(fd)
 
     def _info(
-        self, key: ObjectKey, fd: int, path: Path, state: FileState, reads: _Reads
+        self, key: ObjectKey, fd: int, path: str, state: FileState, reads: _Reads
     ) -> ObjectInfo:
         stamp = state.stamp
         # Timestamps and times are of one clock; a state that was written since is the later one.
@@ -314,37 +296,8 @@ class LocalFiles:
         finally:
             os.close(fd)
 
-    @contextmanager
-    def _written(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> Iterator[_Written]:
-        """Write and sync a hidden file, and remove its hidden name at the end.
 
-        The sha256 is checked as a remote store would check it.
-        """
-        digest = digest_of(body)
-        if sha256 is not None and digest != sha256:
-            raise ChecksumRefused(
-                "create", key, ("the body does not match its sha256: send it again")
-            )
-        path = self._layout.temporary / self._ids.ulid()
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_FILE)
-        try:
-            self._fill(fd, body, digest)
-            yield _Written(path=path, fd=fd)
-        finally:
-            os.close(fd)
-            path.unlink(missing_ok=True)
-
-    def _fill(self, fd: int, body: bytes, digest: Digest) -> None:
-        rest = memoryview(body)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        stamp = self._stamps.next_ns()
-        write_sha256(fd, stamp, digest)
-        os.utime(fd, ns=(stamp, stamp))
-        os.fsync(fd)
-
-
-def _folder_of(path: Path) -> str:
+def _folder_of(path: str) -> str:
     return os.path.dirname(path)  # noqa: PTH120 - for each object that is read or written
 
 
@@ -353,7 +306,7 @@ def _to_sync(folder: str, made: list[str]) -> set[str]:
     return {folder, *map(os.path.dirname, made)}
 
 
-def _open(path: Path) -> int | None:
+def _open(path: str) -> int | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,7 @@
 """The files of a local store: where each key is, and listings in key order."""
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,6 +23,9 @@ PROBE: Final = "probe-"
 """Prefix of the hidden files that test the file system, and whose timestamps mean nothing."""
 NAME_BYTES_MAX: Final = 255
 LOCK_STRIPES: Final = 64
+_SEGMENT: Final = r"[A-Za-z0-9_%=@+,:-][A-Za-z0-9_%=@+,:.-]{0,250}"
+_PLAIN_KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*", re.ASCII)
+"""Matches almost every key of the layout, and none that `check_key` refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +64,16 @@ class Layout:
         Raises:
             StoreError: A file cannot have this name.
         """
+        return Path(self.file_of(key))
+
+    def file_of(self, key: ObjectKey) -> str:
+        """Return the path of `object_of` as a string, which costs a tenth of a `Path`.
+
+        Raises:
+            StoreError: A file cannot have this name.
+        """
         check_key(key)
-        return self.root / key
+        return f"{self.root}/{key}"
 
     def generations_of(self, key: ObjectKey) -> Path:
         """Return the folder of a key's noncurrent versions; no folder of a key ends in `@`."""
@@ -80,6 +92,8 @@ def check_key(key: str) -> None:
     Raises:
         StoreError: The key has an empty, dotted, hidden or too long segment, or a NUL.
     """
+    if _PLAIN_KEY.fullmatch(key):
+        return
     segments = key.split("/")
     wrong = {"", ".", ".."}.intersection(segments) or segments[0] == HIDDEN or "\0" in key
     if wrong or any(len(segment.encode()) >= NAME_BYTES_MAX for segment in segments):

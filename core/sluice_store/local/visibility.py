@@ -66,10 +66,10 @@ class Visibility:
     def __init__(self, stamps: LogicalClock) -> None:
         self._stamps = stamps
 
-    def find(self, path: Path) -> FileState | None:
+    def find(self, path: Path | str) -> FileState | None:
         """Return the state of the current object at a path, or None."""
         try:
-            found = path.stat()
+            found = os.stat(path)  # noqa: PTH116 - a path is a string on frequent calls
             if not found.st_mode & MARK or not stat.S_ISREG(found.st_mode):
                 return state_of(found)
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -99,19 +99,28 @@ class Visibility:
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
+    def settle_new(self, fd: int) -> FileState:
+        """Return the state of a file that this process has just named, as `settle` does.
+
+        The file stays locked until the caller closes it, which must be soon: readers wait.
+        """
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return self._settle_locked(fd)
+
     def _settle_locked(self, fd: int) -> FileState:
         found = os.fstat(fd)
         if not found.st_mode & MARK:
             return state_of(found)
-        late = is_late(found.st_mtime_ns, self._stamps.now_ns())
+        late = is_late(found.st_mtime_ns, self._stamps.read_ns())
         if late:
             digest, stamp = read_sha256(fd, found.st_mtime_ns), self._stamps.next_ns()
             os.utime(fd, ns=(stamp, stamp))
             if digest is not None:
                 write_sha256(fd, stamp, digest)
         os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~MARK)
-        if late:
-            os.fsync(fd)
+        if not late:
+            return state_of(found)
+        os.fsync(fd)
         return state_of(os.fstat(fd))
 
 

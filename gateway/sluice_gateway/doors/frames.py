@@ -11,41 +11,20 @@ from typing import Final
 
 import zstandard
 
-from sluice_doors.canonical import form_digest
+from sluice_door_http.identities import RequestOrigin, identity_of
 from sluice_doors.decoded import DecodedRecords
+from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.columns import Columns
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import TooLarge
 from sluice_protocol.frame import decode_head, encode_frame
 from sluice_protocol.keys import digest_of
-from sluice_protocol.request_identity import (
-    DoorName,
-    IdentitySource,
-    RequestIdentity,
-    request_identity,
-)
+from sluice_protocol.request_identity import IdentitySource, RequestIdentity
 from sluice_protocol.units import Digest
 
 ENCODER: Final = "c1 zstd-" + ".".join(map(str, zstandard.ZSTD_VERSION))
 ENCODER_RESOURCE: Final = "sluice.encoder"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOrigin:
-    """Whose request it is, and how it names itself.
-
-    Attributes:
-        principal: The sender.
-        door: The protocol.
-        key: The name that came with the request; empty where there is none.
-        unique: A value that no other request has, for a request that cannot be recognised.
-    """
-
-    principal: str
-    door: DoorName
-    key: bytes
-    unique: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,55 +46,49 @@ class MadeFrame:
     source: IdentitySource
     reproducible: bool
 
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return self.envelope.count
+
 
 def make_frames(
-    records: DecodedRecords, named: DecodedRecords, origin: RequestOrigin
-) -> tuple[MadeFrame, ...]:
+    records: DecodedRecords,
+    named: DecodedRecords,
+    origin: RequestOrigin,
+    *,
+    own_frame_bytes: int = 0,
+) -> tuple[MadeFrame | SmallRequest, ...]:
     """Return the frames of the records of one kind: one, unless it would be too large.
+
+    A request with less than `own_frame_bytes` is returned as it is, to be combined with others.
 
     Args:
         records: The records, in canonical form.
         named: The same with a constant in place of the time of receipt.
         origin: The sender, and what identifies the request.
+        own_frame_bytes: Size of the records from which the request becomes a separate batch.
 
     Raises:
         TooLarge: A single record is larger than a frame.
         InvalidFrame: The records or their resource break a rule of frames.
         BadUsage: The name of the principal is too long for an agent id.
     """
-    source, value = _source(named, origin)
-    identity = request_identity(
-        principal=origin.principal,
-        door=origin.door,
-        kind=kind_of(records.columns),
-        source=source,
-        value=value,
-    )
+    identity = identity_of(named, origin)
+    size_bytes = combined_bytes(records) if own_frame_bytes else 0
+    if size_bytes < own_frame_bytes:
+        return (SmallRequest(records=records, identity=identity, size_bytes=size_bytes),)
     resource = (*records.resource, (ENCODER_RESOURCE, ENCODER))
     return tuple(
         MadeFrame(
             frame=frame,
             digest=digest_of(frame),
             envelope=decode_head(frame).envelope,
-            source=source,
+            source=identity.source,
             reproducible=records.timed,
         )
         for frame in _encode(identity, records.columns, resource, 0)
     )
-
-
-def _source(named: DecodedRecords, origin: RequestOrigin) -> tuple[IdentitySource, bytes]:
-    """Return what identifies the request.
-
-    A key is combined with the content: a sender that uses a key twice for other records sends two
-    requests, and loses nothing. Records without their own time may be equal and meant twice, so
-    without a key they identify nothing.
-    """
-    if origin.key:
-        return "key", form_digest(named) + origin.key
-    if named.timed:
-        return "content", form_digest(named)
-    return "none", origin.unique
 
 
 def _encode(

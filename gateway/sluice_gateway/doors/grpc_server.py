@@ -2,7 +2,7 @@
 
 Bodies are decoded by the functions of the HTTP door, so a request that is repeated over the other
 transport is a duplicate. gRPC decompresses gzip and bounds the message. Senders are known by the
-token in the metadata field `authorization`.
+token in the metadata field `authorization`, or by the SPIFFE id of their client certificate.
 Source: OpenTelemetry protocol specification 1.x, "OTLP/gRPC".
 """
 
@@ -15,14 +15,15 @@ import grpc
 import structlog
 from grpc import aio
 
+from sluice_door_http.otlp import PROTOBUF_TYPE, export_response
+from sluice_door_http.routes import SERVER_ERRORS, Decode, DoorRequest
+from sluice_door_http.sent_tokens import token_of
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
-from sluice_gateway.authentication import token_of
-from sluice_gateway.doors.otlp import PROTOBUF_TYPE, export_response
-from sluice_gateway.doors.routes import SERVER_ERRORS
-from sluice_gateway.doors.service import Decode, DoorRequest, DoorService
+from sluice_gateway.doors.service import DoorService
+from sluice_gateway.principals import VerifiedSender
 from sluice_protocol.errors import BadUsage, Unauthenticated
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.listening import TlsFiles
 from sluice_web.problems import Problem, describe_error
 
@@ -33,6 +34,9 @@ _STATUS_CODES: Final = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
 }
+
+_PEER_SPIFFE_ID: Final = "peer_spiffe_id"
+"""The property of `grpc_security_constants.h`."""
 
 log = structlog.get_logger()
 
@@ -77,7 +81,7 @@ class OtlpMethods(grpc.GenericRpcHandler):
     ) -> bytes:
         wanted = DoorRequest(door="otlp", decode=decode, coding="identity")
         try:
-            result = await self._doors.accept_message(request, _token(context), wanted)
+            result = await self._doors.accept_message(request, self._sender(context), wanted)
         except Exception as error:  # noqa: BLE001 - every error becomes a status, as over HTTP
             problem = describe_error(error, path=method, peer=context.peer())
             self._doors.count_refused("otlp", problem)
@@ -85,12 +89,38 @@ class OtlpMethods(grpc.GenericRpcHandler):
         self._doors.count_accepted("otlp", result)
         return export_response(result)
 
+    def _sender(self, context: "aio.ServicerContext[bytes, bytes]") -> VerifiedSender:
+        """Return the owner of the token; without one that of the client certificate.
 
-def _token(context: "aio.ServicerContext[bytes, bytes]") -> str:
+        Raises:
+            Unauthenticated: There is neither, or no principal has it.
+        """
+        uploads = self._doors.uploads
+        token = _token(context)
+        if token is not None:
+            now_s = uploads.clock.now_ns() // NS_PER_S
+            return uploads.principals.current.token_sender(token, now_s)
+        return uploads.principals.current.spiffe_sender(_spiffe_id(context))
+
+
+def _token(context: "aio.ServicerContext[bytes, bytes]") -> str | None:
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":
             return token_of(value if isinstance(value, str) else value.decode("latin-1"))
-    raise Unauthenticated("the metadata has no authorization")
+    return None
+
+
+def _spiffe_id(context: "aio.ServicerContext[bytes, bytes]") -> str:
+    """Return the SPIFFE id of a verified client certificate, by the rule of the HTTP door.
+
+    gRPC reads it only where the certificate has exactly one URI SAN, and that is a SPIFFE id.
+
+    Raises:
+        Unauthenticated: There is no certificate, or it has no such id.
+    """
+    for found in context.auth_context().get(_PEER_SPIFFE_ID, ()):
+        return found.decode(errors="replace")
+    raise Unauthenticated("neither a token nor a client certificate with one SPIFFE URI SAN")
 
 
 async def _refuse(context: "aio.ServicerContext[bytes, bytes]", problem: Problem) -> NoReturn:
@@ -111,7 +141,8 @@ async def serving_otlp_grpc(
     Args:
         doors: Accepts the messages.
         address: Address and port; port 0 selects a free one.
-        tls: The certificate of the server; client certificates are not read.
+        tls: The certificate of the server. With authorities of client certificates every client
+            needs one: gRPC for Python cannot ask for one without requiring it.
         message_bytes_max: Largest message after decompression.
 
     Raises:
@@ -139,4 +170,8 @@ async def serving_otlp_grpc(
 
 def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
     pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-    return grpc.ssl_server_credentials([pair])
+    if tls.client_ca is None:
+        return grpc.ssl_server_credentials([pair])
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=tls.client_ca.read_bytes(), require_client_auth=True
+    )

@@ -7,20 +7,22 @@ number of clients.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 from aiohttp import web
 
-from sluice_doors.canonical import canonical
+from sluice_door_http.identities import RequestOrigin, canonical_records
+from sluice_door_http.routes import DoorRequest, DoorResult
 from sluice_doors.content_coding import decompress
-from sluice_doors.decoded import DecodedRecords
 from sluice_gateway.authentication import authenticate_door
-from sluice_gateway.doors.frames import MadeFrame, RequestOrigin, make_frames
+from sluice_gateway.doors.combined_frames import SmallRequest
+from sluice_gateway.doors.combiner import Combiner
+from sluice_gateway.doors.frames import MadeFrame, make_frames
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
@@ -30,7 +32,7 @@ from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_identity import DoorName, IdentitySource
+from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal, Problem
@@ -39,44 +41,7 @@ INLINE_BYTES_MAX: Final = 16 * 1024
 """Bodies up to this size are decoded on the event loop."""
 THREADS: Final = 2
 
-Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
-"""Decodes a decompressed body that was received at a time."""
-
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorRequest:
-    """What the head of a request states.
-
-    Attributes:
-        door: The protocol.
-        decode: Decodes the body.
-        coding: The Content-Encoding, or the one that the protocol prescribes.
-        key: The name that came with the request; empty where there is none.
-    """
-
-    door: DoorName
-    decode: Decode
-    coding: str
-    key: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorResult:
-    """What was accepted.
-
-    Attributes:
-        records: The number of records, duplicates included.
-        unreadable: Those of them that were kept raw.
-        duplicate: Whether all of them were accepted before this request.
-        source: What identifies the request.
-    """
-
-    records: int
-    unreadable: int
-    duplicate: bool
-    source: IdentitySource
 
 
 def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
@@ -92,22 +57,49 @@ def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
 class DoorService:
     """Accepts requests of clients that know no sequence numbers."""
 
-    def __init__(self, uploads: UploadService, store: ObjectStore, *, body_bytes_max: int) -> None:
+    def __init__(
+        self,
+        uploads: UploadService,
+        store: ObjectStore,
+        *,
+        body_bytes_max: int,
+        own_frame_bytes: int = 0,
+        flush_s: float = 0.25,
+    ) -> None:
         """Bind the acceptance of this worker.
 
         Args:
             uploads: Accepts the frames.
             store: The store that accepts, read after a conflict.
             body_bytes_max: Largest body, compressed and decompressed.
+            own_frame_bytes: Size of the records of a request from which it becomes a separate
+                batch; 0 for all.
+            flush_s: Time for which the first request of a combined batch is kept.
         """
         self.uploads = uploads
         self._store = store
         self._body_bytes_max = body_bytes_max
+        self._own_frame_bytes = own_frame_bytes
+        self._process = uploads.ids.ulid().encode()
+        self._requests = itertools.count()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="door")
+        self._combiner = Combiner(
+            self._accept_combined,
+            uploads.budget,
+            self._threads,
+            uploads.clock,
+            uploads.ids,
+            flush_s=flush_s,
+        )
 
-    def close(self) -> None:
-        """Stop the threads."""
+    async def close(self) -> None:
+        """Stop the threads; requests that wait for others are not answered."""
+        await self._combiner.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def sheds(self) -> bool:
+        """Return whether senders should use another gateway for a while."""
+        return self.uploads.running.draining or self.uploads.budget.sheds()
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of an HTTP request.
@@ -125,7 +117,9 @@ class DoorService:
                 body = await self._read(request, length_bytes)
                 return await self._accept_body(body, sender, wanted)
 
-    async def accept_message(self, body: bytes, token: str, wanted: DoorRequest) -> DoorResult:
+    async def accept_message(
+        self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
+    ) -> DoorResult:
         """Accept every record of a message that another protocol than HTTP has received.
 
         Raises:
@@ -133,8 +127,6 @@ class DoorService:
         """
         uploads = self.uploads
         with uploads.running.upload():
-            now_s = uploads.clock.now_ns() // NS_PER_S
-            sender = uploads.principals.current.token_sender(token, now_s)
             check_door_right(sender, wanted.door)
             with uploads.budget.take(2 * len(body)):
                 return await self._accept_body(body, sender, wanted)
@@ -154,14 +146,35 @@ class DoorService:
     async def _accept_body(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
     ) -> DoorResult:
-        frames, unreadable = await self._make(body, sender, wanted)
-        duplicates = [await self._accept_frame(made, sender) for made in frames]
+        made, unreadable = await self._make(body, sender, wanted)
+        small = [one for one in made if isinstance(one, SmallRequest)]
+        frames = [one for one in made if isinstance(one, MadeFrame)]
+        duplicates = await self._accept_small(small)
+        duplicates += [await self._accept_frame(one, sender) for one in frames]
         return DoorResult(
-            records=sum(made.envelope.count for made in frames),
+            records=sum(one.count for one in made),
             unreadable=unreadable,
-            duplicate=bool(frames) and all(duplicates),
-            source=frames[0].source if frames else "none",
+            duplicate=bool(made) and all(duplicates),
+            source=made[0].source if made else "none",
+            combined=bool(small),
         )
+
+    async def _accept_small(self, small: Sequence[SmallRequest]) -> list[bool]:
+        """Accept the records of each kind; all of them are waited for, whatever becomes of one."""
+        if len(small) == 1:  # most requests have one kind
+            return [await self._combiner.accept(small[0])]
+        found = await asyncio.gather(*map(self._combiner.accept, small), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return [one for one in found if isinstance(one, bool)]
+
+    async def _accept_combined(self, upload: Upload) -> None:
+        uploads = self.uploads
+        result = await uploads.accept_made(upload, UploadPhases(uploads.clock))
+        if not isinstance(result, AcceptedResponse):
+            raise HttpRefusal(result.code, result.detail)
+        uploads.metrics.door_combined_batches.inc()
 
     def _announced_bytes(self, request: web.Request) -> int:
         """Return the length of the body; the largest allowed one where it is not announced."""
@@ -182,12 +195,12 @@ class DoorService:
 
     async def _make(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
-    ) -> tuple[list[MadeFrame], int]:
+    ) -> tuple[list[MadeFrame | SmallRequest], int]:
         origin = RequestOrigin(
             principal=sender.principal,
             door=wanted.door,
             key=wanted.key,
-            unique=self.uploads.ids.ulid().encode(),
+            unique=b"%s-%d" % (self._process, next(self._requests)),
         )
         make = partial(self._decode, body, wanted, origin, self.uploads.clock.now_ns())
         if len(body) <= INLINE_BYTES_MAX:
@@ -196,19 +209,17 @@ class DoorService:
 
     def _decode(
         self, body: bytes, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs
-    ) -> tuple[list[MadeFrame], int]:
+    ) -> tuple[list[MadeFrame | SmallRequest], int]:
         plain = decompress(body, wanted.coding, bytes_max=self._body_bytes_max)
-        decoded = [canonical(records) for records in wanted.decode(plain, received_ns)]
-        named = decoded
-        if origin.key and not all(records.timed for records in decoded):
-            # The time of receipt differs in every retry.
-            named = [canonical(records) for records in wanted.decode(plain, UnixNs(0))]
+        kinds = canonical_records(plain, wanted, received_ns)
         frames = [
             frame
-            for records, constant in zip(decoded, named, strict=True)
-            for frame in make_frames(records, constant, origin)
+            for kind in kinds
+            for frame in make_frames(
+                kind.records, kind.named, origin, own_frame_bytes=self._own_frame_bytes
+            )
         ]
-        return frames, sum(records.unreadable for records in decoded)
+        return frames, sum(kind.records.unreadable for kind in kinds)
 
     async def _accept_frame(self, made: MadeFrame, sender: VerifiedSender) -> bool:
         """Accept one frame; return whether its records were accepted before."""

@@ -16,6 +16,7 @@ from sluice_protocol.journals import (
     HEARTBEAT_S,
     GatewayProcess,
     Journal,
+    bounded_through_ns,
     decode_journal,
     journal_key,
     journal_prefix,
@@ -59,6 +60,11 @@ class JournalObject:
     def manifests(self) -> tuple[AcceptedManifest, ...]:
         """The accepted manifests that it names."""
         return self.journal.manifests
+
+    @property
+    def complete_through_ns(self) -> UnixNs:
+        """The time through which it proves completeness."""
+        return bounded_through_ns(self.journal.header, self.written_ns)
 
 
 class RegistrationReader:

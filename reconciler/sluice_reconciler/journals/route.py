@@ -223,7 +223,6 @@ class JournalRoute:
     def _waiting(self, journal: ProcessJournal, one: JournalObject) -> WaitingObject:
         """Return the entries of an object that this process has to care for."""
         published = self._parts.discovery.record.journals.get(journal.process, 0)
-        header = one.journal.header
         left: dict[ObjectKey, int] = {}
         if one.number <= published:
             self._parts.live.observe_elsewhere(one.manifests)
@@ -234,8 +233,8 @@ class JournalRoute:
                 self._wanted[key] = manifest
         return WaitingObject(
             number=one.number,
-            complete_through_ns=UnixNs(header.complete_through_unix_ns),
-            closed=header.closed,
+            complete_through_ns=one.complete_through_ns,
+            closed=one.journal.header.closed,
             left=left,
             due_ns=self._parts.runtime.clock.monotonic_ns(),
             written_ns=one.written_ns,

@@ -48,6 +48,16 @@ class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
         """Its agent and boot."""
         return self.agent_id, self.boot_id
 
+    @property
+    def identity(self) -> Identity:
+        """Its identity."""
+        return Identity(
+            agent_id=self.agent_id,
+            boot_id=self.boot_id,
+            seq_start=self.seq_start,
+            seq_end=self.seq_end,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerDelta:

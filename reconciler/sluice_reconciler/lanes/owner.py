@@ -42,6 +42,7 @@ from sluice_reconciler.lanes.part_log import (
     read_ledger,
     refuse_if_current,
 )
+from sluice_reconciler.lanes.request_log import SpilledRequests
 from sluice_reconciler.lanes.retirement import ShownPass, is_rewrite_due, settled_time_s
 from sluice_reconciler.lanes.runs import RECENT_MAX
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
@@ -90,6 +91,8 @@ class LaneOwner:
         self._runtime = runtime
         self._retry = SWAP_RETRY
         self._log = log
+        self.repeated_parts = 0
+        """Parts of enqueued batches that repeat other batches of the lane."""
         self.ledger = ledger
         self.forgotten = False
         """Whether the register no longer shows what became of an append intent."""
@@ -136,11 +139,12 @@ class LaneOwner:
             )
         except ProducerSuperseded as error:
             raise LaneTakenOver(lane_key(lane), record.owner_term) from error
-        owner = cls(store, stored, taken.appender, runtime, ledger, log)
-        owner.forgotten = taken.forgotten and bool(record.pending)
         if taken.writes > record.writes:
             for batch in record.pending:
-                owner.ledger.add(batch)
+                ledger.add(batch)
+        await log.requests.load(record, ledger.recent)
+        owner = cls(store, stored, taken.appender, runtime, ledger, log)
+        owner.forgotten = taken.forgotten and bool(record.pending)
         await owner._write(writes=max(taken.writes, record.writes), pending=())
         await log.collect(owner._stored.record)
         return owner
@@ -164,7 +168,8 @@ class LaneOwner:
         new = [one for who, one in by_identity.items() if self._is_new(who)]
         if not new:
             return 0
-        draft = await write_work_list(self._appender.client, new, retry=self._retry)
+        judged = self._log.requests.window.judge(new)
+        draft = await write_work_list(self._appender.client, judged.batches, retry=self._retry)
         pending = tuple(_pending(one.identity) for one in new)
         writes = self._stored.record.writes
         await self._write(writes=writes, pending=pending)
@@ -174,6 +179,8 @@ class LaneOwner:
             raise LaneTakenOver(lane_key(self._lane), self._stored.record.owner_term) from error
         for batch in pending:
             self.ledger.add(batch)
+        self._log.requests.window.add(judged)
+        self.repeated_parts += judged.repeated
         record = replace(self._stored.record, writes=writes + 1, pending=())
         self._stored = dataclasses.replace(self._stored, record=record)
         return len(new)
@@ -215,6 +222,7 @@ class LaneOwner:
         old, ledger = self._stored.record, self.ledger
         before = ledger.count_lives(settled_s).total
         written = await self._log.rewrite(ledger, old.runs, self._now_s, settled_s)
+        requests = await self._log.requests.spill()
         record = replace(
             old,
             nonce=self._runtime.id_bytes().hex(),
@@ -223,9 +231,10 @@ class LaneOwner:
             runs=written.runs,
             settled_s=settled_s,
             unsettled=in_order(held),
+            requests=requests.named or UNSET,
             released=UNSET,
         )
-        await self._swap_in(record)
+        await self._swap_in(record, requests)
         ledger.settle(self._log.parts_of(record), written.delta)
         ledger.settle_before(settled_s, held)
         return max(0, before - ledger.count_lives(settled_s).total)
@@ -244,10 +253,13 @@ class LaneOwner:
     ) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         old, ledger, delta = self._stored.record, self.ledger, None
-        runs = old.runs
+        runs, requests = old.runs, self._log.requests.unchanged()
         if len(ledger.recent) > RECENT_MAX or ledger.must_spill:
             written = await self._log.spill(ledger, runs, self._now_s)
             runs, delta = written.runs, written.delta
+        if delta is not None or self._log.requests.window.must_spill:
+            # Before recent batches are named no more: a new owner reads their requests.
+            requests = await self._log.requests.spill()
         record = replace(
             old,
             nonce=self._runtime.id_bytes().hex(),
@@ -258,14 +270,26 @@ class LaneOwner:
             released=released,
             ledger_since_unix_ns=old.ledger_since_unix_ns or self._stored.date_ns,
             unsettled=ledger.unsettled,
+            requests=requests.named or UNSET,
         )
-        await self._swap_in(record)
+        await self._swap_in(record, requests)
         if delta is not None:
             ledger.settle(self._log.parts_of(record), delta)
 
-    async def _swap_in(self, record: LaneRecord) -> None:
+    def forget_requests(self, before_s: int) -> None:
+        """Forget requests that were accepted before a time, with the next run that is written."""
+        log = self._log.requests
+        log.forgets_before_s = max(log.forgets_before_s, before_s)
+
+    @property
+    def requests(self) -> int:
+        """How many requests of combined batches the lane remembers."""
+        return len(self._log.requests.window)
+
+    async def _swap_in(self, record: LaneRecord, requests: SpilledRequests) -> None:
         self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
         self._log.swapped(record)
+        self._log.requests.swapped(requests)
 
 
 def _pending(who: Identity) -> IntendedBatch:

@@ -26,6 +26,7 @@ from sluice_reconciler.lanes.parts import (
     key_of_life,
     merge_parts,
 )
+from sluice_reconciler.lanes.request_log import RequestLog
 from sluice_reconciler.lanes.runs import PART_LIVES_MAX, nameable, plan_merge
 from sluice_reconciler.lanes.state import (
     LaneRecord,
@@ -252,6 +253,7 @@ class LaneLog:
         self._runtime = runtime
         self._known: set[str] = set()
         self._unnamed: set[str] = set()
+        self.requests = RequestLog(store, lane, term, runtime)
 
     async def spill(self, ledger: Ledger, runs: tuple[Run, ...], now_s: int) -> WrittenRuns:
         """Write the changes of a ledger as a new run, and merge runs.
@@ -361,6 +363,7 @@ class LaneLog:
             async for page in self._store.list(prefix):
                 listed = [one.key.removeprefix(prefix) for one in page.objects]
                 await self._delete(set(listed) - nameable(listed, record))
+        await self.requests.collect(record)
 
     async def _delete(self, names: Iterable[str]) -> None:
         for name in sorted(names):

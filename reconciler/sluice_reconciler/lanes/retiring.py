@@ -1,14 +1,21 @@
-"""Retiring the idle lives of the lanes that this process owns."""
+"""Removing what the lanes that this process owns no longer need: idle lives, and old requests.
+
+A request is forgotten `door_window_s` after its batch was accepted, counted up to the time through
+which discovery is complete. Every batch that repeats it within the window is enqueued by then,
+however late it was found.
+"""
 
 from collections.abc import Sequence
 
 import structlog
 
 from sluice_protocol.authority import Authority
+from sluice_protocol.discovery import DiscoveryRecord
 from sluice_protocol.identity import Identity
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.lanes.new_batches import identity_of
+from sluice_reconciler.lanes.request_window import CLOCK_MARGIN_S
 from sluice_reconciler.lanes.retirement import ShownPass
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.verify import HoldRecords, list_hold_records
@@ -18,6 +25,18 @@ log = structlog.get_logger()
 
 RETIRE_INTERVAL_S = 600.0
 """Time between two decisions whether lives are retired, seconds."""
+
+
+def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
+    """Return the time of acceptance, in seconds, before which requests are forgotten.
+
+    Args:
+        record: How far discovery is complete.
+        lane: The lane.
+        window_s: How long a request may be repeated.
+    """
+    through_ns = record.lanes.get(f"{lane:03d}", record.complete_through_unix_ns)
+    return max(0, through_ns // NS_PER_S - int(window_s) - CLOCK_MARGIN_S)
 
 
 class LifeRetirement:
@@ -30,11 +49,13 @@ class LifeRetirement:
         holds: HoldRecords,
         discovery: DiscoveryStore,
         authority: Authority,
+        door_window_s: float = 3600.0,
     ) -> None:
         self._store = store
         self._holds = holds
         self._workers = workers
         self._discovery = discovery
+        self._door_window_s = door_window_s
         self._quiet_s = authority.retry_horizon_s + authority.margin_s
 
     async def run(self) -> int:
@@ -46,6 +67,8 @@ class LifeRetirement:
         """
         await self._discovery.read()
         record, total = self._discovery.record, 0
+        for worker in self._workers:
+            worker.forget_requests(forget_before_s(record, worker.lane.lane, self._door_window_s))
         if record.pass_began_unix_ns is None:
             return 0
         shown = ShownPass(began_ns=record.pass_began_unix_ns, queues=record.pass_queues)

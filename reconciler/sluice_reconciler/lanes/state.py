@@ -10,6 +10,8 @@ is the ledger of what was enqueued and the append intent for what is enqueued ne
 - `runs`: the parts with everything else, oldest run first (`lane_parts`). A part is created once,
   before the first record that names it, and never changed.
 - `settled_s`, `unsettled`: what is known of lives that are in no part (`retirement`).
+- `requests`: the runs with the requests of combined batches, oldest first (`request_log`), except
+  those of `recent`.
 
 A crash between the intent and the append leaves `pending` set. The next owner reads from the
 queue's register whether the append is there, so no batch is enqueued twice or forgotten.
@@ -74,6 +76,22 @@ class PartReference(msgspec.Struct, frozen=True, array_like=True):
     last: int
 
 
+class RequestRunReference(msgspec.Struct, frozen=True, array_like=True):
+    """A run of requests as the lane state names it.
+
+    Attributes:
+        name: The end of its key: the owner term that wrote it, and a ULID.
+        sha256: Of the stored bytes, 64 hex digits.
+        requests: Number of requests in it.
+        newest_s: The latest time at which a batch of them was accepted, seconds.
+    """
+
+    name: str
+    sha256: str
+    requests: int
+    newest_s: int
+
+
 Run = tuple[PartReference, ...]
 """Parts that have no life in common, in the order of their keys."""
 
@@ -96,6 +114,8 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         settled_s: Every batch whose manifest was created before this time, by the store's clock in
             seconds, is enqueued, except `unsettled`. 0 if no life was ever retired.
         unsettled: Batches that were not enqueued when the settled time was set.
+        requests: The runs with the requests of combined batches that are not recent, oldest first;
+            missing if there are none.
         released: Whether the owner stopped in order: any process may take the lane without a wait.
             Missing in every other write.
     """
@@ -113,6 +133,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     ledger_since_unix_ns: int = 0
     settled_s: int = 0
     unsettled: tuple[IntendedBatch, ...] = ()
+    requests: tuple[RequestRunReference, ...] | msgspec.UnsetType = msgspec.UNSET
     released: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -124,6 +145,11 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     def of_lane(self) -> Lane:
         """The lane."""
         return Lane(queue=self.queue, lane=self.lane)
+
+    @property
+    def request_runs(self) -> tuple[RequestRunReference, ...]:
+        """The runs with the requests of combined batches, oldest first."""
+        return self.requests or ()
 
     def parts(self) -> Iterator[PartReference]:
         """Yield every part that the record names."""

@@ -68,6 +68,7 @@ class LaneWorker:
         """Whether this process may take or use the lane; False if another member works on it."""
         self._ledger = Ledger()
         self._parts = PartCache()
+        self._forgets_before_s = 0
 
     @property
     def ledger(self) -> Ledger:
@@ -144,6 +145,7 @@ class LaneWorker:
         if self._owner is None:
             self._owner = await LaneOwner.take(self._store, self.lane, self._runtime, self._parts)
             self._ledger = self._owner.ledger
+            self._owner.forget_requests(self._forgets_before_s)
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()
         by_identity: dict[Identity, AcceptedManifest] = {one.identity: one for one in batches}
@@ -155,9 +157,23 @@ class LaneWorker:
         for life, sealed in unsure:
             log.warning("sequence_range_enqueued_again", agent=life[0], boot=life[1])
             self._ledger.dissolve(life, sealed)
+        repeated = self._owner.repeated_parts
         done = await self._owner.enqueue([by_identity[who] for who in todo])
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
+        repeated = self._owner.repeated_parts - repeated
+        self._metrics.repeated_parts.labels(self.lane.queue).inc(repeated)
         return done
+
+    def forget_requests(self, before_s: int) -> None:
+        """Forget requests of combined batches that were accepted before a time, in seconds."""
+        self._forgets_before_s = before_s
+        if self._owner is not None:
+            self._owner.forget_requests(before_s)
+
+    @property
+    def requests(self) -> int:
+        """How many requests of combined batches this process remembers for the lane."""
+        return self._owner.requests if self._owner is not None else 0
 
     async def retire(self, shown: ShownPass, quiet_s: int, held: HeldReader) -> int:
         """Retire idle lives, if this process owns the lane and that is worth a rewrite.
@@ -242,6 +258,7 @@ class LaneWorkers:
         )
         self._by_lane = tuple(self._workers[lane::lanes] for lane in range(lanes))
         self._shared: frozenset[int] | None = None
+        metrics.known_requests.set_function(lambda: sum(one.requests for one in self))
 
     @property
     def queues(self) -> frozenset[str]:

@@ -58,6 +58,7 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
+from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_protocol.units import UnixNs
 
 RESOURCE = (("host.name", "web-1"), ("service.name", "größe"))
@@ -181,6 +182,23 @@ def test_work_list_is_pinned() -> None:
     """The list that a queue entry names."""
     work = WorkList(queue="spark", lane=2, batches=(_accepted(), _accepted(identity(3))))
     body = golden("protocol/work-list.json", encode_record(work))
+    assert encode_record(work) == body
+    assert decode_record("k", body, WorkList) == work
+
+
+def test_manifest_and_work_list_of_a_combined_batch_are_pinned() -> None:
+    """The parts of a batch, and the records that consumers of its work list leave out."""
+    parts = [
+        RequestPart(request=bytes(range(16)), start=0, count=1),
+        RequestPart(request=bytes(range(16, 32)), start=2, count=1),
+    ]
+    manifest = structs.replace(_accepted(), parts=encode_parts(parts))
+    body = golden("protocol/accepted-combined.json", encode_record(manifest))
+    assert encode_record(manifest) == body
+    assert decode_accepted(accepted_key(WHO), body) == manifest
+    repeated = structs.replace(manifest, repeated=((0, 1),))
+    work = WorkList(queue="spark", lane=2, batches=(repeated, _accepted(identity(3))))
+    body = golden("protocol/work-list-combined.json", encode_record(work))
     assert encode_record(work) == body
     assert decode_record("k", body, WorkList) == work
 

@@ -17,12 +17,15 @@ from sluice_reconciler.lanes.parts import (
     key_of_life,
     make_part,
 )
+from sluice_reconciler.lanes.request_log import decode_run, encode_run
+from sluice_reconciler.lanes.request_window import KnownRequest, run_of
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneRecordV1,
     LaneRecordV2,
     PartReference,
+    RequestRunReference,
     decode_lane,
     encode_lane,
     lane_key,
@@ -75,6 +78,27 @@ def test_lane_state_is_pinned() -> None:
     assert raw == golden("reconciler/lane-v3.json", raw)
     assert zstandard.ZstdDecompressor().decompress(encode_lane(RECORD)) == raw
     assert decode_lane(lane_key(RECORD.of_lane), encode_lane(RECORD)) == (RECORD, ())
+
+
+def test_requests_of_combined_batches_are_pinned() -> None:
+    reference = RequestRunReference(
+        name="0000000007-01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        sha256="cd" * 32,
+        requests=2,
+        newest_s=1_700_000_000,
+    )
+    record = replace(RECORD, requests=(reference,))
+    raw = encode_record(record)
+    assert raw == golden("reconciler/lane-v3-requests.json", raw)
+    assert decode_lane(lane_key(RECORD.of_lane), encode_lane(record)) == (record, ())
+    known = {
+        bytes(range(16)): KnownRequest(batch=2**64 - 1, accepted_s=1_700_000_000),
+        bytes(16): KnownRequest(batch=1, accepted_s=1_600_000_000),
+    }
+    body = encode_run(run_of(known))
+    assert body == bytes.fromhex(golden("reconciler/requests-v1.hex", body.hex().encode()).decode())
+    found = decode_run("k", body)
+    assert found.find(found.requests) == known
 
 
 def test_lane_state_of_the_second_version_is_read() -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,51 @@ def read_parked(folder: Path) -> bytes:
     return decode_entry(entry)[1]
 
 
+@dataclass
+class AgentParts:
+    """The running parts of an agent that send, park and ask."""
+
+    folder: Path
+    spool: Spool
+    metrics: AgentMetrics
+    batcher: Batcher
+    uploader: Uploader
+
+    async def send(self, block: bytes) -> None:
+        columns = logs_from_block(block, arrived_ns=UnixNs(1), zone=None)
+        await self.batcher.put(RecordBlock(columns=columns, cost_bytes=40))
+        await self.batcher.flush()
+        await self.uploader.drained()
+
+
+@asynccontextmanager
+async def sending(folder: Path, port: int) -> AsyncIterator[AgentParts]:
+    """Run the parts until the end of the block."""
+    clock, metrics, rng = SystemClock(), AgentMetrics(), random.Random(1)
+    settings = SpoolSettings(directory=folder, agent_id="host-1")
+    spool = Spool(settings, RealDisk(), boot_id="boot")
+    async with open_session(tls=None, connections_max=2, total_s=30, connect_s=5) as session:
+        signing = SigningKey(key_id=HOST.key_id, key=HOST.key)
+        transport = HttpTransport(session, key=signing, clock=clock)
+        gateways = Gateways((f"http://127.0.0.1:{port}",), None, clock=clock, rng=rng)
+        uploader = Uploader(
+            UploaderSettings(), spool, transport, gateways, clock=clock, metrics=metrics
+        )
+        questions = inquiry.ParkedInquiry(
+            directory=folder, disk=RealDisk(), transport=transport, gateways=gateways,
+            clock=clock, rng=rng, metrics=metrics,
+        )  # fmt: skip
+        limits = BatchLimits(records_max=1)
+        batcher = Batcher(spool, limits, clock=clock, metrics=metrics, when_full=WhenFull.BLOCK)
+        batcher.on_sealed = uploader.add
+        tasks = [asyncio.create_task(each.run()) for each in (uploader, batcher, questions)]
+        yield AgentParts(folder, spool, metrics, batcher, uploader)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    spool.close()
+
+
 def test_a_decision_reaches_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is parked, stays parked while the conflict is open, and is removed afterwards.
 
@@ -46,58 +94,28 @@ def test_a_decision_reaches_the_agent(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(inquiry, "FIRST_S", 0.05)
     monkeypatch.setattr(inquiry, "INTERVAL_S_MIN", 0.05)
     monkeypatch.setattr(inquiry, "POLL_S", 0.05)
+    folder = tmp_path / "spool"
 
     async def main() -> None:
-        async with running(tmp_path, HOST, OPS) as served:
+        async with running(tmp_path, HOST, OPS) as served, sending(folder, served.port) as agent:
             assert (await served.client.upload(frame_of(identity(boot="boot")))).status == 200
-            clock, metrics, rng = SystemClock(), AgentMetrics(), random.Random(1)
-            folder = tmp_path / "spool"
-            spool = Spool(
-                SpoolSettings(directory=folder, agent_id="host-1"), RealDisk(), boot_id="boot"
-            )
-            session = open_session(tls=None, connections_max=2, total_s=30, connect_s=5)
-            async with session:
-                signing = SigningKey(key_id=HOST.key_id, key=HOST.key)
-                transport = HttpTransport(session, key=signing, clock=clock)
-                urls = (f"http://127.0.0.1:{served.port}",)
-                gateways = Gateways(urls, None, clock=clock, rng=rng)
-                uploader = Uploader(
-                    UploaderSettings(), spool, transport, gateways, clock=clock, metrics=metrics
-                )
-                questions = inquiry.ParkedInquiry(
-                    directory=folder, disk=RealDisk(), transport=transport, gateways=gateways,
-                    clock=clock, rng=rng, metrics=metrics,
-                )  # fmt: skip
-                limits = BatchLimits(records_max=1)
-                batcher = Batcher(
-                    spool, limits, clock=clock, metrics=metrics, when_full=WhenFull.BLOCK
-                )
-                batcher.on_sealed = uploader.add
-                tasks = [asyncio.create_task(each.run()) for each in (uploader, batcher, questions)]
-                columns = logs_from_block(b"other\n", arrived_ns=UnixNs(1), zone=None)
-                await batcher.put(RecordBlock(columns=columns, cost_bytes=40))
-                await batcher.flush()
-                await uploader.drained()
-                await wait_for(folder, 1)
-                frame = read_parked(folder)
-                counted = metrics.parked_questions.labels("park")._value
-                async with asyncio.timeout(20):
-                    await until(lambda: counted.get() >= 2, clock)
-                assert len(list_parked(folder)) == 1
-                ops = Client(served.client.session, served.port, OPS)
-                conflict = (await ops.get_signed("/v1/conflicts")).body["conflicts"][0]
-                path = f"/v1/conflicts/{conflict['id']}/resolve"
-                assert (await ops.post_signed(path, {"action": "accept_existing"})).status == 200
-                await wait_for(folder, 0)
-                assert RealDisk().list(folder / "parked") == []
-                spool.sweep()
-                assert spool.size_bytes() == 0
-                again = await served.client.upload(frame)
-                assert again.status == 409
-                assert again.body["resolution"] == "accept_existing"
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            spool.close()
+            await agent.send(b"other\n")
+            await wait_for(folder, 1)
+            frame = read_parked(folder)
+            counted = agent.metrics.parked_questions.labels("park")._value
+            async with asyncio.timeout(20):
+                await until(lambda: counted.get() >= 2, SystemClock())
+            assert len(list_parked(folder)) == 1
+            ops = Client(served.client.session, served.port, OPS)
+            conflict = (await ops.get_signed("/v1/conflicts")).body["conflicts"][0]
+            path = f"/v1/conflicts/{conflict['id']}/resolve"
+            assert (await ops.post_signed(path, {"action": "accept_existing"})).status == 200
+            await wait_for(folder, 0)
+            assert RealDisk().list(folder / "parked") == []
+            agent.spool.sweep()
+            assert agent.spool.size_bytes() == 0
+            again = await served.client.upload(frame)
+            assert again.status == 409
+            assert again.body["resolution"] == "accept_existing"
 
     run(main())

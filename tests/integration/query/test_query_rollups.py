@@ -209,6 +209,24 @@ def test_beyond_the_retention_of_samples_a_series_is_computed_from_rollups(
     assert [reason for reason in selected.summary.reasons if "attributes" in reason]
 
 
+def test_samples_that_retention_hides_before_they_are_rolled_up_make_a_series_partial(
+    place: Deployment, rollups: LakeRollups, sender: Sender
+) -> None:
+    sender.send(START_NS)
+    ingest_locally(place.url)
+    rollups.run()
+    sender.send(START_NS + 90 * 10**9, 1.0, 2.0)
+    ingest_locally(place.url)
+    retain(place, START_NS + 30 * MINUTE_NS)
+    hidden = run_query(place, series_query(start=START_NS))
+    assert [reason for reason in hidden.summary.reasons if "hides samples" in reason]
+    assert hidden.summary.partial
+    rollups.run()
+    shown = run_query(place, series_query(start=START_NS))
+    assert not shown.summary.partial
+    assert shown.points != hidden.points
+
+
 @pytest.mark.parametrize("damage", ["missing", "unreadable", "another queue"])
 def test_rollups_that_do_not_match_the_samples_are_not_used(
     place: Deployment, rollups: LakeRollups, sender: Sender, damage: str

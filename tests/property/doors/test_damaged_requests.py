@@ -5,11 +5,15 @@ from collections.abc import Callable
 
 import pytest
 from support.door_bodies import BULK, LOKI, LOKI_JSON, NDJSON, REMOTE_WRITE, REMOTE_WRITE_2
+from support.event_bodies import ARN, COMMON, FIREHOSE, FORWARD, HEC
 from support.otlp_requests import damaged
 
 from sluice_doors.canonical import content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.elasticsearch import decode_bulk
+from sluice_doors.firehose import common_pairs, decode_firehose
+from sluice_doors.forward import decode_forward
+from sluice_doors.hec import decode_events
 from sluice_doors.json_lines import decode_json
 from sluice_doors.loki import JSON, PROTOBUF, decode_loki
 from sluice_doors.prometheus import VERSION_2, decode_remote_write
@@ -35,6 +39,18 @@ DOORS: dict[str, tuple[bytes, Decode]] = {
             decode_remote_write(body, f"{PROTOBUF};proto={VERSION_2}", received_ns=NOW).records
         ),
     ),
+    "hec": (HEC, lambda body: decode_events(body, received_ns=NOW)),
+    "firehose": (
+        FIREHOSE,
+        lambda body: decode_firehose(body, common_pairs(COMMON, ARN), received_ns=NOW),
+    ),
+    **{
+        f"forward {mode}": (
+            message,
+            lambda body: decode_forward(body, received_ns=NOW, bytes_max=1 << 20),
+        )
+        for mode, message in FORWARD.items()
+    },
 }
 
 

@@ -64,6 +64,12 @@ def some_delete(random: Random) -> dict[str, object]:
     return conditions
 
 
+def merge_some(world: RollupWorld, random: Random) -> None:
+    """Merge the rows of some source ranges, as if their files were the small ones."""
+    covers = {row["cover"] for row in world.job.rows if random.random() < 0.7}
+    world.job.merge(lambda row: row["cover"] in covers)
+
+
 def some_world(random: Random) -> RollupWorld:
     """Return a world after a random history that contains at least one rollup of samples."""
     world = RollupWorld(now_ns=T0_NS + 10 * HOUR_NS)
@@ -74,12 +80,13 @@ def some_world(random: Random) -> RollupWorld:
         lambda: world.delete(**some_delete(random)),
         world.compact,
         lambda: world.delete(to_unix_ns=some_time(random)),
+        lambda: merge_some(world, random),
     ]
     for _ in range(3):
         world.accept(some_batch(random))
     world.ingest()
     world.roll_up()
-    for action in random.choices(actions, weights=[6, 4, 4, 2, 1, 1], k=random.randint(0, 12)):
+    for action in random.choices(actions, weights=[6, 4, 4, 2, 1, 1, 3], k=random.randint(0, 14)):
         action()
     return world
 

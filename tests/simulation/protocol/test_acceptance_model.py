@@ -4,9 +4,9 @@ No interleaving breaks a guarantee, and each planted omission breaks one.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support import mutants
 from support.model import explore
 from support.model_store import info_of

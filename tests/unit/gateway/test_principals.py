@@ -8,7 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sluice_gateway.authentication import sent_token, spiffe_id
+from sluice_door_http.sent_tokens import sent_token
+from sluice_gateway.authentication import spiffe_id
 from sluice_gateway.door_tokens import create_token
 from sluice_gateway.principals import PrincipalsFile, parse_principals
 from sluice_protocol.errors import BadUsage, Unauthenticated
@@ -181,6 +182,26 @@ def test_wrong_entries_of_doors_are_refused(found: str, replaced: str, reason: s
         parse_principals(TOKEN.principal.replace(found, replaced))
     with pytest.raises(BadUsage, match="duplicate token"):
         parse_principals(TOKEN.principal + TOKEN.principal.replace('"shop"', '"other"'))
+
+
+def test_a_token_for_the_door_of_fluent_has_a_shared_key() -> None:
+    """The key is readable in the file: its handshake needs the text on both ends."""
+    made = create_token("shop", ["forward"])
+    [known] = parse_principals(made.principal).forward.values()
+    assert known.shared_key in made.principal
+    assert known.shared_key != made.token
+    assert (known.sender.principal, known.username) == ("shop", None)
+    short = made.principal.replace(known.shared_key, "short")
+    with pytest.raises(BadUsage, match="at least 16"):
+        parse_principals(short)
+    again = create_token("other", ["forward"]).principal
+    twice = again.replace(forward_id(again), forward_id(made.principal))
+    with pytest.raises(BadUsage, match="duplicate forward id"):
+        parse_principals(made.principal + twice)
+
+
+def forward_id(entry: str) -> str:
+    return entry.partition('forward = [{ id = "')[2].partition('"')[0]
 
 
 def base64_of(text: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from support.journal_rounds import make_pass, pass_time, rounds
 from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 
@@ -11,10 +12,8 @@ from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.journals import LAPSE_S, registration_key
 from sluice_protocol.keys import GATEWAYS
 from sluice_protocol.manifests import decode_record
-from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
 from sluice_reconciler.journals.progress import BREAK_MARGIN_S
-from sluice_reconciler.passes.progress import NextPass
 from sluice_reconciler.service import Reconciler
 
 HORIZON_S = 600
@@ -28,21 +27,6 @@ def make(store: SimStore, seed: int) -> Reconciler:
     )
 
 
-def pass_time(store: SimStore, seconds: float) -> None:
-    store.clock.at_ns += int(seconds * NS_PER_S)
-
-
-async def make_pass(subject: Reconciler) -> None:
-    await subject.progress.read()
-    await subject._pass_loop.run_once(None, NextPass(start=True, urgent=True))
-
-
-async def rounds(store: SimStore, subject: Reconciler, count: int = 3) -> None:
-    for _ in range(count):
-        pass_time(store, 1.1)
-        await subject.journals.round()
-
-
 async def died(store: SimStore) -> tuple[Reconciler, JournalWriter]:
     """Return a reconciler for which journals decide, and a gateway that writes nothing more."""
     writer = JournalWriter(store, store.clock.at_ns)
@@ -52,7 +36,7 @@ async def died(store: SimStore) -> tuple[Reconciler, JournalWriter]:
     await make_pass(subject)
     one = await writer.accept(0, at_ns=store.clock.at_ns)
     await writer.append([one], through_ns=store.clock.at_ns)
-    await rounds(store, subject)
+    await rounds(store, subject, 3)
     return subject, writer
 
 
@@ -67,19 +51,19 @@ def test_what_a_gateway_writes_after_it_was_replaced_is_removed_too() -> None:
         store = SimStore(clock=SimClock())
         subject, writer = await died(store)
         pass_time(store, LAPSE_S + 5)
-        await rounds(store, subject)
+        await rounds(store, subject, 3)
         await make_pass(subject)
-        await rounds(store, subject)
+        await rounds(store, subject, 3)
         late = await writer.accept(10, at_ns=store.clock.at_ns)
         await writer.append([late], through_ns=store.clock.at_ns)
         await writer.append([], through_ns=store.clock.at_ns, closed=True)
         pass_time(store, BREAK_MARGIN_S + 1)
         await make_pass(subject)
-        await rounds(store, subject)
+        await rounds(store, subject, 3)
         pass_time(store, HORIZON_S - 60)
         assert await subject._journal_loop.remove() == 1, "the object before the death"
         pass_time(store, 120)
-        await rounds(store, subject)
+        await rounds(store, subject, 3)
         assert await subject._journal_loop.remove() == 3
         assert stored(store) == []
 
@@ -98,14 +82,14 @@ def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() -> None:
         unnamed = await writer.accept(10, at_ns=store.clock.at_ns)  # killed before its journal
         pass_time(store, HORIZON_S + LAPSE_S)
         again = make(store, 2)
-        await rounds(store, again)
+        await rounds(store, again, 3)
         await again._journal_loop.remove()
         assert registration_key(writer.process) in store.held
-        await rounds(store, again)
+        await rounds(store, again, 3)
         record = decode_record(DISCOVERY, store.held[DISCOVERY].body, DiscoveryRecord)
         assert record.complete_through_unix_ns <= unnamed.accepted_at_unix_ns
         await make_pass(again)
-        await rounds(store, again)
+        await rounds(store, again, 3)
         assert await again._journal_loop.remove() >= 1
         assert stored(store) == []
 

@@ -15,6 +15,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, ObjectVersion, UnixNs
 from sluice_protocol.version_expiry import (
     EXPIRING,
     PERMANENT,
+    SWEPT,
     StoredVersion,
     VersionRuling,
     decide_version,
@@ -35,6 +36,7 @@ def run(store: MarkedStore, settings: ExpirySettings = KEEP, after: str = "") ->
 
 def test_the_prefixes_are_disjoint_and_in_order() -> None:
     assert list(EXPIRING) == sorted(EXPIRING)
+    assert set(EXPIRING) - set(SWEPT) == {keys.GATEWAYS}
     for one in EXPIRING:
         assert not any(one.startswith(other) or other.startswith(one) for other in PERMANENT)
 
@@ -128,8 +130,8 @@ def test_a_dry_run_counts_the_same_and_deletes_nothing() -> None:
 
 
 def test_a_denied_deletion_is_counted_and_the_run_continues() -> None:
-    store = MarkedStore(now_ns=10 * DAY, denied={"journal"})
-    for key, name in ((f"{keys.GATEWAYS}x", "journal"), (LANE, "old")):
+    store = MarkedStore(now_ns=10 * DAY, denied={"chunk"})
+    for key, name in ((f"{keys.INDEX}x", "chunk"), (LANE, "old")):
         store.put(key, name, 1 * DAY)
         store.put(key, f"{name} now", 2 * DAY)
     report = run(store)
@@ -175,7 +177,9 @@ def test_bounded_runs_reach_the_end() -> None:
     assert all(len(rows) == 1 for rows in store.rows.values())
 
 
-PLACES = st.sampled_from([f"{EXPIRING[0]}a", LANE, FILE, "accepted/v1/x", f"{keys.RAW_BLOBS}b"])
+PLACES = st.sampled_from(
+    [f"{keys.GATEWAYS}a", f"{SWEPT[0]}a", LANE, FILE, "accepted/v1/x", f"{keys.RAW_BLOBS}b"]
+)
 WRITES = st.lists(st.tuples(PLACES, st.integers(0, 9), st.booleans()), max_size=24)
 
 
@@ -199,5 +203,5 @@ def test_no_read_ever_changes_and_what_expired_goes(
         kept = [row for n, row in enumerate(rows) if n == 0 or at[n - 1] + 3 * DAY > store.now_ns]
         if len(kept) == 1 and kept[0].marker and kept[0].at_ns + 3 * DAY <= store.now_ns:
             kept = []
-        expected = kept if key.startswith(EXPIRING) else rows
+        expected = kept if key.startswith(SWEPT) else rows
         assert store.rows[key] == expected

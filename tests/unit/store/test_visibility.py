@@ -64,7 +64,7 @@ class Folder:
             raise Killed
 
         with patch.context() as inner:
-            inner.setattr("sluice_store.local.files.Visibility.settle", die)
+            inner.setattr("sluice_store.local.files.Visibility.settle_new", die)
             with pytest.raises(Killed):
                 self.files.create(KEY, b"body", None)
         self.clock.pass_s(seconds)

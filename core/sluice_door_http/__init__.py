@@ -1,0 +1,1 @@
+"""HTTP parts of the doors that gateway and agent share: paths, requests and responses."""

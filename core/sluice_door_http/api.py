@@ -1,0 +1,134 @@
+"""The endpoints of the doors that a gateway or an agent opens."""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Final, Protocol
+
+from aiohttp import hdrs, web
+
+from sluice_door_http import (
+    elasticsearch,
+    firehose,
+    hec,
+    json_lines,
+    loki,
+    otlp,
+    prometheus,
+)
+from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
+from sluice_protocol.request_identity import DoorName
+from sluice_protocol.upload_http import SHED_HEADER
+from sluice_web.endpoints import Endpoint
+from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
+
+IDENTITY_HEADER: Final = "Sluice-Identity"
+"""What identified the request: `key`, `content` or `none`, and whether it was combined."""
+_ROUTES: Final = (
+    *otlp.ROUTES,
+    *json_lines.ROUTES,
+    *prometheus.ROUTES,
+    *loki.ROUTES,
+    *elasticsearch.ROUTES,
+    *hec.ROUTES,
+    *firehose.ROUTES,
+)
+_UNAUTHENTICATED: Final = 401
+_CHALLENGE: Final = 'Basic realm="sluice"'
+"""Clients that wait for a challenge, such as collectd, know this scheme and may not know others."""
+_PROBLEMS: Final = {
+    "400": "No record of the body can be read",
+    "401": "The sender is not known",
+    "403": "The sender may not use this door",
+    "413": "The body is too large",
+    "415": "The media type is not one of this protocol",
+    "503": "Send the same request again",
+}
+
+
+class DoorAcceptance(Protocol):
+    """Accepts the records of a request, and counts requests."""
+
+    async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
+        """Accept every record of a request.
+
+        Raises:
+            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
+        """
+        ...
+
+    def sheds(self) -> bool:
+        """Return whether clients should close their connections and use another server."""
+        ...
+
+    def count_accepted(self, door: DoorName, result: DoorResult) -> None:
+        """Count a request that was accepted."""
+        ...
+
+    def count_refused(self, door: DoorName, problem: Problem) -> None:
+        """Count a request that was refused, or not accepted yet."""
+        ...
+
+
+class DoorsApi:
+    """The endpoints of the open doors."""
+
+    def __init__(
+        self, service: DoorAcceptance, doors: Collection[DoorName], *, open_host: bool
+    ) -> None:
+        """Bind what accepts the records.
+
+        Args:
+            service: Accepts them.
+            doors: The open doors.
+            open_host: Whether the gate accepts any `Host`, because every request is authenticated
+                by something that a browser cannot send (ADR 0028).
+        """
+        self._service = service
+        self._doors = doors
+        self._open_host = open_host
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield an endpoint for each path of each open door."""
+        open_routes = [route for route in _ROUTES if route.door in self._doors]
+        for route in open_routes:
+            for method in route.methods:
+                yield Endpoint(
+                    method=method,
+                    path=route.path,
+                    handler=partial(self._accept, route),
+                    summary=route.summary,
+                    body=bytes,
+                    body_type=route.media_type,
+                    result_summary="Every record is accepted, by this request or an earlier one",
+                    problems=_PROBLEMS,
+                    sends_continue=True,
+                    open_host=self._open_host,
+                )
+        if "loki" in self._doors:
+            yield from loki.probe_endpoints()
+        if "elasticsearch" in self._doors:
+            yield from elasticsearch.probe_endpoints(open_host=self._open_host)
+        if "hec" in self._doors:
+            yield from hec.state_endpoints(self._service.sheds, open_host=self._open_host)
+
+    async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
+        request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
+        result = await self._service.accept(request, route.read(request))
+        self._service.count_accepted(route.door, result)
+        response = route.respond(request, result)
+        response.headers[IDENTITY_HEADER] = result.identity
+        self._shed(response)
+        return response
+
+    def _refuse(self, route: DoorRoute, request: web.Request, problem: Problem) -> web.Response:
+        self._service.count_refused(route.door, problem)
+        response = route.refuse(request, problem)
+        if response.status == _UNAUTHENTICATED:
+            response.headers[hdrs.WWW_AUTHENTICATE] = _CHALLENGE
+        self._shed(response)
+        return response
+
+    def _shed(self, response: web.Response) -> None:
+        if self._service.sheds():
+            response.force_close()
+            response.headers[SHED_HEADER] = "1"

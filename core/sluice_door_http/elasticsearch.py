@@ -1,0 +1,170 @@
+"""The bulk endpoints of Elasticsearch, and what its clients request before the first bulk.
+
+Filebeat, Logstash, Vector and rsyslog probe the server: its version, its licence, its health, and
+templates and policies that they would create. The responses let them continue; nothing is stored.
+Source: Elasticsearch reference 8.x, "Bulk API"; the probes as those clients send them.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+from aiohttp import hdrs, web
+
+from sluice_door_http.routes import (
+    LATER,
+    DoorRequest,
+    DoorResult,
+    DoorRoute,
+    idempotency_key,
+    retry_later,
+    status_for,
+)
+from sluice_doors.decoded import DecodedRecords
+from sluice_doors.elasticsearch import BulkItem, BulkRequest, decode_bulk
+from sluice_protocol.units import UnixNs
+from sluice_web.endpoints import Endpoint
+from sluice_web.json_bodies import json_response
+from sluice_web.problems import Handler, Problem
+
+PRODUCT: Final = {"X-Elastic-Product": "Elasticsearch"}
+"""Official clients refuse a server that does not send it."""
+VERSION: Final = "8.9.0"
+_BULK: Final = web.RequestKey("bulk", BulkRequest)
+_CREATED: Final = {"index": 201, "create": 201, "update": 200, "delete": 200}
+_RESULTS: Final = {"index": "created", "create": "created", "update": "noop", "delete": "deleted"}
+_REASONS: Final = {401: "security_exception", 403: "security_exception", 503: "unavailable"}
+_ABOUT: Final = {
+    "name": "sluice",
+    "cluster_name": "sluice",
+    "cluster_uuid": "sluice",
+    "version": {
+        "number": VERSION,
+        "build_flavor": "default",
+        "build_type": "sluice",
+        "lucene_version": "9.7.0",
+        "minimum_wire_compatibility_version": "7.17.0",
+        "minimum_index_compatibility_version": "7.0.0",
+    },
+    "tagline": "You Know, for Search",
+}
+_LICENSE: Final = {
+    "license": {"uid": "sluice", "type": "basic", "mode": "basic", "status": "active"}
+}
+_HEALTH: Final = {"cluster_name": "sluice", "status": "green", "timed_out": False}
+_PROBES: Final[dict[str, object]] = {
+    "/": _ABOUT,
+    "/_license": _LICENSE,
+    "/_cluster/health": _HEALTH,
+    "/_cat/health": [{"cluster": "sluice", "status": "green"}],
+    "/_xpack": {"features": {}},
+    "/_nodes/http": {"nodes": {}},
+    "/_ilm/policy/{name}": {},
+    "/_index_template/{name}": {},
+    "/_component_template/{name}": {},
+    "/_template/{name}": {},
+    "/_ingest/pipeline/{name}": {},
+}
+
+
+def _read(request: web.Request) -> DoorRequest:
+    index = request.match_info.get("index", "")
+
+    def decode(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
+        found = decode_bulk(body, index=index, received_ns=received_ns)
+        request[_BULK] = found
+        return found.records
+
+    return DoorRequest(
+        door="elasticsearch",
+        decode=decode,
+        coding=request.headers.get(hdrs.CONTENT_ENCODING, "identity"),
+        key=idempotency_key(request),
+    )
+
+
+def _respond(request: web.Request, result: DoorResult) -> web.Response:
+    """Return an item for each action; clients count and compare them."""
+    del result
+    items = [{item.action: _item(item)} for item in request[_BULK].items]
+    body = {"took": 0, "errors": False, "items": items}
+    return _product(json_response(body))
+
+
+def _item(item: BulkItem) -> dict[str, object]:
+    return {
+        "_index": item.index,
+        "_id": item.id or "-",
+        "status": _CREATED[item.action],
+        "result": _RESULTS[item.action],
+    }
+
+
+def _refuse(request: web.Request, problem: Problem) -> web.Response:
+    """Return an error of the whole request.
+
+    The module `omelasticsearch` of rsyslog drops a batch on a 503. With 429 for each item it drops
+    those after the first, also with its setting `retryfailures` (tried with 8.2302). It repeats a
+    request whose connection was closed. It is the one known client that sends no `User-Agent`.
+    """
+    status = status_for(problem)
+    no_agent = hdrs.USER_AGENT not in request.headers
+    if status == LATER and no_agent and request.transport is not None:
+        request.transport.abort()
+    reason = problem.detail.encode(errors="replace").decode()
+    error = {"type": _REASONS.get(status, "illegal_argument_exception"), "reason": reason}
+    body = msgspec.json.encode({"error": error, "status": status})
+    response = web.Response(status=status, body=body, content_type="application/json")
+    return retry_later(_product(response))
+
+
+def _product(response: web.Response) -> web.Response:
+    response.headers.update(PRODUCT)
+    return response
+
+
+def probe_endpoints(*, open_host: bool) -> list[Endpoint]:
+    """Return the endpoints that clients request before they send records.
+
+    The responses are constants, so any `Host` may read them; an agent without tokens is stricter.
+    """
+    return [
+        Endpoint(
+            method=method,
+            path=path,
+            handler=_probe(body),
+            summary="Respond as a client of Elasticsearch expects",
+            open_host=open_host,
+        )
+        for path, body in _PROBES.items()
+        for method in _methods(path)
+    ]
+
+
+def _methods(path: str) -> tuple[Literal["GET", "PUT"], ...]:
+    """Return the methods of a probe; `GET` includes `HEAD`. Named objects may also be created."""
+    return ("GET", "PUT") if "{" in path else ("GET",)
+
+
+def _probe(body: object) -> Handler:
+    async def send(request: web.Request) -> web.StreamResponse:
+        del request
+        return _product(json_response(body))
+
+    return send
+
+
+def _route(path: str) -> DoorRoute:
+    return DoorRoute(
+        door="elasticsearch",
+        path=path,
+        summary="Send log records as a bulk request of Elasticsearch",
+        media_type="application/x-ndjson",
+        read=_read,
+        respond=_respond,
+        refuse=_refuse,
+        methods=("POST", "PUT"),
+    )
+
+
+ROUTES: Final = (_route("/_bulk"), _route("/{index}/_bulk"))

@@ -1,0 +1,269 @@
+"""Decode the requests of Amazon Data Firehose, and the CloudWatch Logs events inside them.
+
+A request is one JSON object with records in base64. A record is a text, JSON objects, or the
+payload of a subscription of CloudWatch Logs, which is usually compressed by gzip.
+Sources: "Understand HTTP endpoint delivery request and response specifications" of Amazon Data
+Firehose; "Log group-level subscription filters" of Amazon CloudWatch Logs.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from sluice_doors.any_values import json_text
+from sluice_doors.content_coding import decompress
+from sluice_doors.decoded import (
+    ERROR_ATTRIBUTE,
+    REASON_CHARACTERS_MAX,
+    BodyTooLarge,
+    BodyUnreadable,
+    DecodedRecords,
+    check_count,
+)
+from sluice_doors.event_records import event_record, value_as_text
+from sluice_doors.json_records import BAD_TIME, parse_time
+from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
+from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.tally import Tally
+from sluice_protocol.records import LogRecord
+
+UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Limit of all records of a request after decompression: the largest buffer of Firehose."""
+COMMON_PREFIX: Final = "aws.firehose.common_attributes"
+ARN_KEY: Final = "aws.firehose.source_arn"
+TIME_FIELDS: Final = ("timestamp", "@timestamp", "time")
+"""The fields of a JSON object with its time; the first that it has."""
+_GZIP: Final = b"\x1f\x8b"
+_DATA: Final = "DATA_MESSAGE"
+_CONTROL: Final = "CONTROL_MESSAGE"
+_CLOUDWATCH_KEYS: Final[Mapping[str, str]] = {
+    "logGroup": "aws.log.group.name",
+    "logStream": "aws.log.stream.name",
+    "owner": "cloud.account.id",
+    "subscriptionFilters": "aws.log.subscription_filters",
+}
+_JSON: Final = msgspec.json.Decoder()
+
+
+class _Record(msgspec.Struct, frozen=True):
+    data: object = None
+
+
+class _Request(msgspec.Struct, frozen=True):
+    records: tuple[_Record | None, ...]
+
+
+_REQUEST: Final = msgspec.json.Decoder(_Request)
+
+
+class _CommonAttributes(msgspec.Struct, frozen=True, rename="camel"):
+    common_attributes: dict[str, object]
+
+
+_COMMON: Final = msgspec.json.Decoder(_CommonAttributes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Objects or a text of one record, and the pairs that its records have in common."""
+
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    objects: Sequence[object] = ()
+    text: str = ""
+    error: str = ""
+    cloudwatch: bool = False
+
+
+def common_pairs(attributes: str, source_arn: str) -> dict[str, str]:
+    """Return the pairs of the header fields of a request.
+
+    Args:
+        attributes: The value of `X-Amz-Firehose-Common-Attributes`; empty if it is missing.
+        source_arn: The value of `X-Amz-Firehose-Source-Arn`; empty if it is missing.
+    """
+    arn = {ARN_KEY: source_arn} if source_arn else {}
+    if not attributes:
+        return arn
+    try:
+        found = _COMMON.decode(attributes.encode()).common_attributes
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {**arn, COMMON_PREFIX: attributes}
+    pairs = [(key, value_as_text(value)) for key, value in found.items()]
+    return merged([(OWN, list(arn.items())), (f"{COMMON_PREFIX}.", pairs)])
+
+
+def decode_firehose(
+    body: bytes, common: Mapping[str, str], *, received_ns: int
+) -> tuple[DecodedRecords, ...]:
+    """Return the log records of a request; empty if it has none.
+
+    Args:
+        body: The body after decompression.
+        common: What `common_pairs` returned.
+        received_ns: The time of records that contain none.
+
+    Raises:
+        BodyUnreadable: The body is not a request of Firehose.
+        BodyTooLarge: The records, or their attributes, expand to more than the limits.
+    """
+    try:
+        request = _REQUEST.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BodyUnreadable(f"cannot read body as a request of Firehose: {error}") from error
+    room = UNPACKED_BYTES_MAX
+    parts = []
+    for record in request.records:
+        found, size = _part(record, common, room)
+        room -= size
+        if found is not None:
+            parts.append(found)
+    if not any(one.objects or one.text or one.error for one in parts):
+        return ()
+    shared = shared_resource([{**one.pairs} for one in parts])
+    tally = Tally()
+    rows: list[LogRecord] = []
+    for one in parts:
+        for row in _rows(one, dict(shared), received_ns, tally):
+            rows.append(row)
+            check_count(rows)
+    columns = logs_from_rows(rows, tally)
+    return (tally.decoded(columns, shared),)
+
+
+def _part(record: _Record | None, common: Mapping[str, str], room: int) -> tuple[_Part | None, int]:
+    """Return what a record contains, None for nothing, and its size after decompression."""
+    stated = record.data if record is not None else None
+    if not isinstance(stated, str):
+        return _Part(pairs=common, text=json_text(stated), error="record has no data"), 0
+    try:
+        data = base64.b64decode(stated, validate=True)
+        plain = decompress(data, "gzip", bytes_max=room) if data.startswith(_GZIP) else data
+    except (binascii.Error, ValueError) as error:
+        reason = f"data is not base64: {error}"[:REASON_CHARACTERS_MAX]
+        return _Part(pairs=common, text=stated, error=reason), len(stated)
+    except BodyUnreadable as error:
+        return _Part(pairs=common, text=stated, error=error.reason), len(stated)
+    if len(plain) > room:
+        raise BodyTooLarge(f"the records of the request are larger than {UNPACKED_BYTES_MAX} bytes")
+    return _unpacked(plain, common), len(plain)
+
+
+def _unpacked(plain: bytes, common: Mapping[str, str]) -> _Part | None:
+    objects = _objects(plain)
+    if objects is None:
+        text = plain.decode(errors="surrogateescape").rstrip("\r\n")
+        return _Part(pairs=common, text=text) if text else None
+    if len(objects) == 1:
+        (only,) = objects
+        if only.get("messageType") == _CONTROL:
+            return None
+        events = only.get("logEvents")
+        if only.get("messageType") == _DATA and isinstance(events, list):
+            return _Part(pairs=_cloudwatch_pairs(only, common), objects=events, cloudwatch=True)
+    return _Part(pairs=common, objects=objects)
+
+
+def _objects(plain: bytes) -> list[dict[str, object]] | None:
+    """Return the JSON objects on the lines of a record; None if it contains anything else."""
+    if plain[:64].lstrip()[:1] != b"{":
+        return None
+    try:
+        found = _JSON.decode_lines(plain)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            found = [_JSON.decode(plain)]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+    objects = [one for one in found if isinstance(one, dict)]
+    return objects if len(objects) == len(found) else None
+
+
+def _cloudwatch_pairs(message: Mapping[str, object], common: Mapping[str, str]) -> dict[str, str]:
+    stated = [
+        (_CLOUDWATCH_KEYS.get(key, f"aws.log.{key}"), value_as_text(value))
+        for key, value in message.items()
+        if key not in {"messageType", "logEvents"}
+    ]
+    return merged([(OWN, stated), (f"{COMMON_PREFIX}.", list(common.items()))])
+
+
+def _rows(
+    part: _Part, shared: Mapping[str, str], received_ns: int, tally: Tally
+) -> Iterator[LogRecord]:
+    pairs = [pair for pair in part.pairs.items() if pair[0] not in shared]
+    if not part.objects and (part.text or part.error):
+        row = _text_row(part.text, part.error, pairs, received_ns, tally)
+        tally.add(row.attributes, str(row.body))
+        yield row
+    for one in part.objects:
+        if not isinstance(one, dict):
+            row = _text_row(json_text(one), "log event is not an object", pairs, received_ns, tally)
+        elif part.cloudwatch:
+            row = _log_event(one, pairs, received_ns, tally)
+        else:
+            row = _object_row(one, pairs, received_ns, tally)
+        tally.add(row.attributes, str(row.body))
+        yield row
+
+
+def _text_row(text: str, error: str, pairs: Pairs, received_ns: int, tally: Tally) -> LogRecord:
+    tally.timed = False
+    tally.unreadable += bool(error)
+    stated = [(ERROR_ATTRIBUTE, error)] if error else []
+    attributes = merged([(OWN, stated), (RESOURCE, pairs)])
+    return LogRecord(ts_ns=received_ns, body=text, attributes=attributes)
+
+
+def _log_event(
+    event: Mapping[str, object], pairs: Pairs, received_ns: int, tally: Tally
+) -> LogRecord:
+    """Return the record of an event of CloudWatch Logs."""
+    ts_ns, fields = _time(event, ("timestamp",), received_ns, tally)
+    extracted = event.get("extractedFields")
+    own = [
+        (f"aws.log.event.{key}", value_as_text(value))
+        for key, value in event.items()
+        if key not in {"timestamp", "message"}
+        and not (key == "extractedFields" and isinstance(extracted, dict))
+    ]
+    if isinstance(extracted, dict):
+        own += [(key, value_as_text(value)) for key, value in extracted.items()]
+    message = event.get("message")
+    return LogRecord(
+        ts_ns=ts_ns,
+        body="" if message is None else value_as_text(message),
+        attributes=merged([(OWN, own), (FIELD, fields), (RESOURCE, pairs)]),
+    )
+
+
+def _object_row(
+    found: Mapping[str, object], pairs: Pairs, received_ns: int, tally: Tally
+) -> LogRecord:
+    """Return the record of any other JSON object."""
+    ts_ns, fields = _time(found, TIME_FIELDS, received_ns, tally)
+    name = _time_field(found, TIME_FIELDS)
+    rest = {key: value for key, value in found.items() if key != name}
+    return event_record(rest, ts_ns=ts_ns, sources=((FIELD, fields), (RESOURCE, pairs)))
+
+
+def _time_field(found: Mapping[str, object], names: Sequence[str]) -> str | None:
+    return next((name for name in names if found.get(name) is not None), None)
+
+
+def _time(
+    found: Mapping[str, object], names: Sequence[str], received_ns: int, tally: Tally
+) -> tuple[int, Pairs]:
+    """Return the time of an object, and attributes with one that cannot be read."""
+    name = _time_field(found, names)
+    ts_ns = None if name is None else parse_time(found[name])
+    if ts_ns is not None:
+        return ts_ns, ()
+    tally.timed = False
+    if name is None:
+        return received_ns, ()
+    tally.unreadable += 1
+    return received_ns, [(name, value_as_text(found[name])), (ERROR_ATTRIBUTE, BAD_TIME)]

@@ -1,0 +1,244 @@
+"""Decode messages of Fluent's forward protocol, of all modes, to log records.
+
+Source: Fluent forward protocol specification 1 and 1.5.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from sluice_doors.any_values import json_text
+from sluice_doors.content_coding import decompress
+from sluice_doors.decoded import (
+    ERROR_ATTRIBUTE,
+    REASON_CHARACTERS_MAX,
+    BodyUnreadable,
+    DecodedRecords,
+    check_count,
+)
+from sluice_doors.event_records import event_record, value_as_text
+from sluice_doors.forward_messages import ForwardMessage, read_message
+from sluice_doors.msgpack_values import (
+    NotMsgpack,
+    build,
+    element_spans,
+    json_form,
+    key_text,
+    time_of,
+    value_spans,
+)
+from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, merged, shared_resource
+from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.tally import Tally
+from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
+from sluice_protocol.units import NS_PER_S
+
+TAG_KEY: Final = "fluent.tag"
+OPTION_PREFIX: Final = "fluent.option."
+METADATA_PREFIX: Final = "fluent.metadata."
+TIME_KEY: Final = "time"
+_MEANT: Final = frozenset({"chunk", "size", "compressed", "fluent_signal"})
+"""The options with a meaning of the protocol; all others are kept."""
+_SIGNALS: Final[Mapping[object, str]] = {1: "metrics", 2: "traces"}
+_CODINGS: Final = frozenset({"gzip", "zstd"})
+_NOT_STATED: Final = (None, "", "text")
+_PAIR: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A record with its time; `raw` is what cannot be read, and `error` why."""
+
+    ts_ns: int | None = None
+    time: str = ""
+    record: Mapping[str, object] | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+    raw: bytes = b""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """The tag and options of a message as pairs, and its entries."""
+
+    pairs: dict[str, str]
+    entries: Iterator[_Entry]
+
+
+def decode_forward(body: bytes, *, received_ns: int, bytes_max: int) -> tuple[DecodedRecords, ...]:
+    """Return the records of complete messages; empty if they have none.
+
+    Args:
+        body: One message or several.
+        received_ns: The time of records that contain none.
+        bytes_max: Limit of the entries of all messages after decompression.
+
+    Raises:
+        BodyUnreadable: The body is no sequence of values of MessagePack.
+        BodyTooLarge: The entries, or their attributes, expand to more than the limits.
+    """
+    room = bytes_max
+    groups = []
+    try:
+        for start, end in value_spans(body):
+            group, size = _group(body[start:end], room)
+            room -= size
+            groups.append(group)
+    except NotMsgpack as error:
+        raise BodyUnreadable(f"cannot read body as messages of Fluent: {error}") from error
+    shared = shared_resource([one.pairs for one in groups])
+    tally = Tally()
+    rows: list[LogRecord] = []
+    for one in groups:
+        for row in _rows(one, dict(shared), received_ns, tally):
+            rows.append(row)
+            check_count(rows)
+    if not rows:
+        return ()
+    return (tally.decoded(logs_from_rows(rows, tally), shared),)
+
+
+def _group(data: bytes, room: int) -> tuple[_Group, int]:
+    """Return what a message contains, and the size of its entries after decompression."""
+    message = read_message(data)
+    if message is None:
+        return _Group(pairs={}, entries=iter((_raw(data, "message has the wrong form"),))), 0
+    pairs = [(TAG_KEY, _text(_built(data[slice(*message.tag)])))]
+    pairs += [
+        (OPTION_PREFIX + key, _text(value))
+        for key, value in message.option.items()
+        if key not in _MEANT
+    ]
+    entries, size = _entries(message, room)
+    return _Group(pairs=dict(pairs), entries=entries), size
+
+
+def _entries(message: ForwardMessage, room: int) -> tuple[Iterator[_Entry], int]:
+    """Return the entries of a message, and their size after decompression."""
+    data = message.data[slice(*message.entries)]
+    stated = message.option.get("fluent_signal")
+    signal = _SIGNALS.get(stated) if isinstance(stated, int) else None
+    if signal is not None:
+        return iter((_raw(data, f"{signal} of Fluent Bit are not decoded"),)), 0
+    if message.mode == "message":
+        return iter((_entry(b"\x92" + data),)), 0
+    if message.mode == "forward":
+        return (_entry(data[slice(*part)]) for part in element_spans(data)), 0
+    packed = _built(data)
+    stream = packed.encode(errors="surrogateescape") if isinstance(packed, str) else packed
+    return _packed(stream if isinstance(stream, bytes) else data, message.option, room)
+
+
+def _packed(stream: bytes, option: Mapping[str, object], room: int) -> tuple[Iterator[_Entry], int]:
+    coding = option.get("compressed")
+    if coding in _NOT_STATED:
+        return _stream(stream), 0
+    if not isinstance(coding, str) or coding not in _CODINGS:
+        return iter((_raw(stream, f"compression is not known: {coding!s:.40}"),)), 0
+    try:
+        plain = decompress(stream, coding, bytes_max=room)
+    except BodyUnreadable as error:
+        return iter((_raw(stream, error.reason),)), 0
+    return _stream(plain), len(plain)
+
+
+def _stream(data: bytes) -> Iterator[_Entry]:
+    """Yield the entries that follow each other; what cannot be divided is one of them."""
+    last = 0
+    try:
+        for start, end in value_spans(data):
+            yield _entry(data[start:end])
+            last = end
+    except NotMsgpack:
+        yield _raw(data[last:], "entries are truncated or damaged")
+
+
+def _entry(data: bytes) -> _Entry:
+    """Return a pair of time and record, or of time with metadata and record."""
+    try:
+        found = build(data)
+        if not isinstance(found, list) or len(found) != _PAIR:
+            return _Entry(text=json_text(json_form(found)), error="entry has the wrong form")
+        stated, record = found
+        metadata: object = {}
+        if isinstance(stated, list) and len(stated) == _PAIR:
+            stated, metadata = stated
+        if not isinstance(record, dict):
+            return _Entry(text=json_text(json_form(found)), error="record is not a map")
+        plain = json_form(record)
+        pairs = tuple(
+            (METADATA_PREFIX + key_text(key), _text(value))
+            for key, value in (metadata.items() if isinstance(metadata, dict) else ())
+        )
+        ts_ns = _time(stated)
+        readable = ts_ns is not None or stated is None
+        return _Entry(
+            ts_ns=ts_ns,
+            time="" if readable else _text(stated),
+            record=plain if isinstance(plain, dict) else {},
+            metadata=pairs,
+        )
+    except (NotMsgpack, RecursionError, BodyUnreadable) as error:
+        return _raw(data, str(error))
+
+
+def _time(stated: object) -> int | None:
+    """Return a time in Unix ns, 0 for none; None if it cannot be read."""
+    extension = time_of(stated)
+    if extension is not None:
+        found = extension[0] * NS_PER_S + extension[1]
+    elif isinstance(stated, int) and not isinstance(stated, bool):
+        found = stated * NS_PER_S
+    elif isinstance(stated, float) and abs(stated) < TS_END:
+        found = int(Decimal(str(stated)) * NS_PER_S)
+    else:
+        return None
+    return found if 0 <= found < TS_END else None
+
+
+def _rows(
+    group: _Group, shared: dict[str, str], received_ns: int, tally: Tally
+) -> Iterator[LogRecord]:
+    pairs = [pair for pair in group.pairs.items() if pair[0] not in shared]
+    for entry in group.entries:
+        row = _row(entry, pairs, received_ns, tally)
+        tally.add(row.attributes, str(row.body))
+        yield row
+
+
+def _row(entry: _Entry, pairs: list[tuple[str, str]], received_ns: int, tally: Tally) -> LogRecord:
+    ts_ns = entry.ts_ns or received_ns
+    tally.timed = tally.timed and bool(entry.ts_ns)
+    if entry.record is not None:
+        late = [(TIME_KEY, entry.time), (ERROR_ATTRIBUTE, BAD_TIME)] if entry.time else []
+        tally.unreadable += bool(late)
+        sources = ((FIELD, [*entry.metadata, *late]), (RESOURCE, pairs))
+        return event_record(entry.record, ts_ns=ts_ns, sources=sources)
+    tally.unreadable += 1
+    stated = [(ERROR_ATTRIBUTE, entry.error)]
+    if entry.raw:
+        stated.append((RAW_ATTRIBUTE, base64.b64encode(entry.raw).decode()))
+    attributes = merged([(OWN, stated), (RESOURCE, pairs)])
+    return LogRecord(ts_ns=ts_ns, body=entry.text, attributes=attributes)
+
+
+def _raw(data: bytes, reason: str) -> _Entry:
+    return _Entry(raw=data, error=reason[:REASON_CHARACTERS_MAX])
+
+
+def _built(data: bytes) -> object:
+    try:
+        return build(data)
+    except NotMsgpack:
+        return base64.b64encode(data).decode()
+
+
+def _text(value: object) -> str:
+    try:
+        return value_as_text(json_form(value))
+    except RecursionError:
+        return ""

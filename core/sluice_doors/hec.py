@@ -1,0 +1,336 @@
+"""Decode the requests of Splunk's HTTP Event Collector: events, metric events and raw lines."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+import msgspec
+
+from sluice_doors.any_values import json_double, json_text, number
+from sluice_doors.decoded import (
+    ERROR_ATTRIBUTE,
+    REASON_CHARACTERS_MAX,
+    BodyUnreadable,
+    DecodedRecords,
+    check_count,
+)
+from sluice_doors.event_records import event_record, value_as_text
+from sluice_doors.json_records import BAD_TIME, flat_fields, parse_time
+from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
+from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.otlp_metrics import metrics_from_points
+from sluice_doors.otlp_values import STALE
+from sluice_doors.tally import Tally
+from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, MetricPoint
+
+FIELDS: Final = "fields."
+"""The prefix of those indexed fields whose name the event has too."""
+METADATA_NAMES: Final[Mapping[str, str]] = {
+    "host": "host.name",
+    "source": "com.splunk.source",
+    "sourcetype": "com.splunk.sourcetype",
+    "index": "com.splunk.index",
+}
+"""Splunk's fields under the names of OpenTelemetry's conventions."""
+_EVENT_FIELDS: Final = frozenset({"time", "event", "fields"})
+_METRIC: Final = "metric"
+_METRIC_NAME: Final = "metric_name"
+_METRIC_PREFIX: Final = "metric_name:"
+_METRIC_VALUE: Final = "_value"
+_NO_VALUE: Final = "metric has no number"
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_TIME_CHARACTERS_MAX: Final = 40
+_LINES: Final = msgspec.json.Decoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """One object of a request; `text` is what cannot be read, and `error` why."""
+
+    found: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+    error: str = ""
+
+    def metadata(self) -> dict[str, str]:
+        """Return host, source, sourcetype and index, and what Splunk does not define."""
+        pairs = [
+            (METADATA_NAMES.get(key, key), value_as_text(value))
+            for key, value in self.found.items()
+            if key not in _EVENT_FIELDS and value not in (None, "")
+        ]
+        found = dict(pairs)
+        if len(found) < len(pairs) or "" in found:
+            return merged([(OWN, pairs)])
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """Where and why a text cannot be read."""
+
+    place: int
+    reason: str
+
+
+def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...]:
+    """Return the logs and the metrics of a request; empty if the body has no object.
+
+    Args:
+        body: Objects one after the other, with or without whitespace between them, or arrays of
+            objects.
+        received_ns: The time of events that contain none.
+
+    Raises:
+        BodyUnreadable: No part of the body is a JSON object.
+        BodyTooLarge: The records expand to more than the limits.
+    """
+    events: list[_Event] = []
+    for one in _events(body):
+        events.append(one)
+        check_count(events)
+    if not events:
+        return ()
+    if all(one.error for one in events):
+        raise BodyUnreadable("cannot read body as events of Splunk: it has no JSON object")
+    shared = shared_resource([one.metadata() for one in events])
+    reader = _Reader(shared=dict(shared), received_ns=received_ns)
+    for one in events:
+        reader.add(one)
+    decoded = []
+    if reader.logs:
+        columns = logs_from_rows(reader.logs, reader.log_tally)
+        decoded.append(reader.log_tally.decoded(columns, shared))
+    if reader.points:
+        metrics = metrics_from_points(reader.points, reader.point_tally)
+        decoded.append(reader.point_tally.decoded(metrics, shared))
+    return tuple(decoded)
+
+
+def decode_raw(
+    body: bytes, metadata: Mapping[str, str], *, received_ns: int
+) -> tuple[DecodedRecords, ...]:
+    """Return one record for each line that is not empty.
+
+    Args:
+        body: The lines, with LF or CR LF.
+        metadata: Host, source, sourcetype and index from the query of the request.
+        received_ns: The time of the records: lines have no separate time.
+
+    Raises:
+        BodyTooLarge: The records expand to more than the limits.
+    """
+    pairs = {METADATA_NAMES[key]: value for key, value in metadata.items() if value}
+    shared = shared_resource([pairs])
+    own = merged([(OWN, [pair for pair in pairs.items() if pair not in shared])])
+    tally = Tally(timed=False)
+    rows = []
+    for line in body.split(b"\n"):
+        text = line.rstrip(b"\r").decode(errors="surrogateescape")
+        if text.strip():
+            tally.add(own, text)
+            rows.append(LogRecord(ts_ns=received_ns, body=text, attributes=own))
+            check_count(rows)
+    if not rows:
+        return ()
+    return (tally.decoded(logs_from_rows(rows, tally), shared),)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Maps the events of one request."""
+
+    shared: Mapping[str, str]
+    received_ns: int
+    logs: list[LogRecord] = field(default_factory=list)
+    points: list[MetricPoint] = field(default_factory=list)
+    log_tally: Tally = field(default_factory=Tally)
+    point_tally: Tally = field(default_factory=Tally)
+
+    def add(self, event: _Event) -> None:
+        """Map one event.
+
+        Raises:
+            BodyTooLarge: The records expand to more than the limits.
+        """
+        metadata = [pair for pair in event.metadata().items() if pair[0] not in self.shared]
+        if event.error:
+            self._raw(event.text, event.error, metadata)
+            return
+        fields = event.found.get("fields")
+        values = _metric_values(event.found.get("event"), fields)
+        if values is not None and isinstance(fields, dict):
+            self._metrics(event.found, values, fields, metadata)
+        elif event.found.get("event") is None:
+            self._raw(json_text(event.found), "object has no event", ())
+        else:
+            self._log(event.found, metadata)
+
+    def _log(self, found: Mapping[str, object], metadata: Pairs) -> None:
+        ts_ns, stated = self._time(found.get("time"), self.log_tally)
+        event, fields = found["event"], found.get("fields")
+        if isinstance(fields, dict):
+            indexed = _flat_texts(fields)
+        else:
+            indexed = [] if fields is None else [("fields", value_as_text(fields))]
+        sources = ((FIELDS, indexed), (FIELD, stated), (RESOURCE, metadata))
+        plain = event if isinstance(event, dict) else {"message": event}
+        row = event_record(plain, ts_ns=ts_ns, sources=sources)
+        self.log_tally.add(row.attributes, str(row.body))
+        self.logs.append(row)
+
+    def _raw(self, text: str, reason: str, metadata: Pairs) -> None:
+        self.log_tally.timed = False
+        self.log_tally.unreadable += 1
+        attributes = merged([(OWN, [(ERROR_ATTRIBUTE, reason)]), (RESOURCE, metadata)])
+        self.log_tally.add(attributes, text)
+        self.logs.append(LogRecord(ts_ns=self.received_ns, body=text, attributes=attributes))
+
+    def _metrics(
+        self,
+        found: Mapping[str, object],
+        values: Mapping[str, object],
+        fields: Mapping[str, object],
+        metadata: Pairs,
+    ) -> None:
+        ts_ns, stated = self._time(found.get("time"), self.point_tally)
+        taken = {_METRIC_NAME, _METRIC_VALUE} if _METRIC_NAME in fields else set()
+        dimensions = {
+            key: value
+            for key, value in fields.items()
+            if key not in taken and not key.startswith(_METRIC_PREFIX)
+        }
+        labels = merged([(OWN, _flat_texts(dimensions)), (FIELD, stated), (RESOURCE, metadata)])
+        for name, stated_value in values.items():
+            value, attributes = _number(stated_value), labels
+            if value is None:
+                self.point_tally.unreadable += 1
+                raw = [(ERROR_ATTRIBUTE, _NO_VALUE), (RAW_ATTRIBUTE, json_text(stated_value))]
+                attributes = merged([(OWN, list(labels.items())), (FIELD, raw)])
+            self.point_tally.add(attributes, name)
+            self.points.append(
+                MetricPoint(
+                    ts_ns=ts_ns,
+                    name=name,
+                    value=STALE if value is None else value,
+                    attributes=attributes,
+                )
+            )
+
+    def _time(self, stated: object, tally: Tally) -> tuple[int, Pairs]:
+        """Return the time of an event, and attributes with one that cannot be read."""
+        ts_ns = None if stated is None else _parse_time(stated)
+        if ts_ns is not None:
+            return ts_ns, ()
+        tally.timed = False
+        if stated is None:
+            return self.received_ns, ()
+        tally.unreadable += 1
+        return self.received_ns, [("time", value_as_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
+
+
+def _parse_time(stated: object) -> int | None:
+    """Return a time to the nanosecond: a text keeps the digits that a number loses."""
+    if isinstance(stated, str) and len(stated) <= _TIME_CHARACTERS_MAX:
+        try:
+            exact = Decimal(stated.strip())
+        except InvalidOperation:
+            return parse_time(stated)
+        return parse_time(exact) if exact.is_finite() else None
+    return parse_time(stated)
+
+
+def _metric_values(event: object, fields: object) -> dict[str, object] | None:
+    """Return the values of a metric event by name; None if it is another event."""
+    if event != _METRIC or not isinstance(fields, dict):
+        return None
+    found = {
+        key.removeprefix(_METRIC_PREFIX): value
+        for key, value in fields.items()
+        if key.startswith(_METRIC_PREFIX) and key != _METRIC_PREFIX
+    }
+    name = fields.get(_METRIC_NAME)
+    if isinstance(name, str) and name and _METRIC_VALUE in fields and name not in found:
+        found[name] = fields[_METRIC_VALUE]
+    return found or None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return number(value)
+    except ValueError:
+        return None
+
+
+def _flat_texts(found: Mapping[str, object]) -> list[tuple[str, str]]:
+    return [(key, value_as_text(value)) for key, value in flat_fields(found, "").items()]
+
+
+def _events(body: bytes) -> Iterator[_Event]:
+    try:
+        values = _LINES.decode_lines(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # Most clients put no line end between two objects.
+        yield from _concatenated(body.decode(errors="surrogateescape"))
+        return
+    check_count(values)
+    for value in values:
+        yield from _of_value(value)
+
+
+def _of_value(value: object) -> Iterator[_Event]:
+    found = value if isinstance(value, list) else [value]
+    check_count(found)
+    for one in found:
+        if isinstance(one, dict):
+            yield _Event(found=one)
+        else:
+            yield _Event(text=json_text(one), error="event is not a JSON object")
+
+
+def _concatenated(text: str) -> Iterator[_Event]:
+    """Yield the values of a text; after an error, those of each further line."""
+    values: list[object] = []
+    error = _read_values(text, values)
+    for value in values:
+        yield from _of_value(value)
+    if error is None:
+        return
+    # An error in a long text takes time in proportion to it, so each line is a separate text.
+    for line in text[error.place :].split("\n"):
+        found: list[object] = []
+        failed = _read_values(line, found)
+        for value in found:
+            yield from _of_value(value)
+        if failed is not None:
+            yield _Event(text=line[failed.place :].rstrip("\r"), error=failed.reason)
+
+
+def _read_values(text: str, values: list[object]) -> _Failure | None:
+    """Append the values of a text; return where and why that failed, or None."""
+    place = _space_end(text, 0)
+    while place < len(text):
+        try:
+            value, place = _JSON.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            return _Failure(place=place, reason=str(error)[:REASON_CHARACTERS_MAX])
+        values.append(value)
+        check_count(values)
+        place = _space_end(text, place)
+    return None
+
+
+def _space_end(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return place if found is None else found.end()
+
+
+def _double(digits: str) -> float | str:
+    return json_double(float(digits))
+
+
+_JSON: Final = json.JSONDecoder(parse_float=_double, parse_constant=str)

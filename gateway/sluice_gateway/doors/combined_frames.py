@@ -1,0 +1,161 @@
+"""Makes one frame of many small requests. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sluice_doors.decoded import DecodedRecords
+from sluice_doors.outer_attributes import with_resource_in_records
+from sluice_protocol.column_joins import columns_bytes, join_columns
+from sluice_protocol.columns import check_columns, kind_of
+from sluice_protocol.envelope import Envelope, Resource, encode_envelope
+from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.manifests import Kind
+from sluice_protocol.request_identity import DOOR_AGENT_PREFIX, IdentitySource, RequestIdentity
+from sluice_protocol.request_parts import REQUEST_BYTES, RequestPart, encode_parts
+from sluice_protocol.units import AGENT_ID_BYTES_MAX, BOOT_ID_BYTES_MAX, ENVELOPE_BYTES_MAX
+
+DOOR_LANES: Final = 4
+"""Agents among which the small requests of a principal are divided."""
+
+
+_ANY_ENVELOPE: Final = Envelope(
+    agent_id="a" * AGENT_ID_BYTES_MAX,
+    boot_id="b" * BOOT_ID_BYTES_MAX,
+    seq_start=0,
+    seq_end=0,
+    count=1,
+    kind="metrics",
+    min_ts_ns=0,
+    max_ts_ns=0,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorLane:
+    """Which requests may be in one frame.
+
+    Attributes:
+        principal: The sender of all of them.
+        kind: The kind of their records.
+        number: 0 to `DOOR_LANES` - 1, a function of the request.
+    """
+
+    principal: str
+    kind: Kind
+    number: int
+
+    @property
+    def agent_id(self) -> str:
+        """The agent of the combined batches."""
+        return f"{DOOR_AGENT_PREFIX}{self.principal}:c{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SmallRequest:
+    """The records of one kind of a request that is combined with others.
+
+    Attributes:
+        records: The records, in canonical form, which pass every check of a frame.
+        identity: The identity of the request.
+        size_bytes: Bytes that they add to a frame, at most.
+    """
+
+    records: DecodedRecords
+    identity: RequestIdentity
+    size_bytes: int
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.records.columns)
+
+    @property
+    def source(self) -> IdentitySource:
+        """What identifies the request."""
+        return self.identity.source
+
+    @property
+    def lane(self) -> DoorLane:
+        """The lane where equal requests meet."""
+        return DoorLane(
+            principal=self.identity.principal,
+            kind=kind_of(self.records.columns),
+            number=self.identity.digest[REQUEST_BYTES] % DOOR_LANES,
+        )
+
+    @property
+    def request(self) -> bytes | None:
+        """The name of the request in the list of parts; None if it has no identity."""
+        is_named = self.identity.source != "none"
+        return self.identity.digest[:REQUEST_BYTES] if is_named else None
+
+
+def combined_bytes(records: DecodedRecords) -> int:
+    """Return how many bytes records add to a frame, at most; equal for equal records.
+
+    Pairs of the resource that not all requests of the frame have are repeated for each record.
+    """
+    pair_bytes = sum(len(key.encode()) + len(value.encode()) + 8 for key, value in records.resource)
+    return columns_bytes(records.columns) + pair_bytes * len(records.columns)
+
+
+def check_records(records: DecodedRecords) -> None:
+    """Check that the records fit into a frame, so that they do not spoil that of others.
+
+    Raises:
+        InvalidFrame: They or their resource break a rule of frames.
+    """
+    check_columns(records.columns, len(records.columns))
+    envelope = replace(_ANY_ENVELOPE, resource=records.resource)
+    if len(encode_envelope(envelope)) > ENVELOPE_BYTES_MAX:
+        raise InvalidFrame("resource", f"makes the envelope larger than {ENVELOPE_BYTES_MAX} bytes")
+
+
+def combine(
+    lane: DoorLane, boot_id: str, seq_start: int, requests: Sequence[SmallRequest]
+) -> tuple[bytes, str]:
+    """Return the frame of requests, and its parts as the manifest lists them.
+
+    Args:
+        lane: Their lane.
+        boot_id: The boot of this gateway in the lane.
+        seq_start: The number of the first record.
+        requests: At least one.
+
+    Raises:
+        InvalidFrame: The records break a rule of frames.
+        TooLarge: The frame exceeds a limit.
+    """
+    shared = _shared_pairs(requests)
+    moved = [_with_outer(one.records, shared) for one in requests]
+    columns = join_columns([one.columns for one in moved])
+    parts, at = list[RequestPart](), 0
+    for one in requests:
+        count = one.count
+        if one.request is not None:
+            parts.append(RequestPart(request=one.request, start=at, count=count))
+        at += count
+    identity = Identity(
+        agent_id=lane.agent_id, boot_id=boot_id, seq_start=seq_start, seq_end=seq_start + at - 1
+    )
+    return encode_frame(identity=identity, columns=columns, resource=shared), encode_parts(parts)
+
+
+def _shared_pairs(requests: Sequence[SmallRequest]) -> Resource:
+    """Return the pairs that the resources of all requests contain."""
+    first = requests[0].records.resource
+    if all(one.records.resource == first for one in requests):
+        return first
+    common = set(first).intersection(*(one.records.resource for one in requests))
+    return tuple(pair for pair in first if pair in common)
+
+
+def _with_outer(records: DecodedRecords, shared: Resource) -> DecodedRecords:
+    if len(records.resource) == len(shared):
+        return records
+    inside = set(shared)
+    outer = tuple(pair for pair in records.resource if pair not in inside)
+    return with_resource_in_records(replace(records, resource=outer))

@@ -1,0 +1,249 @@
+"""Combines small requests into frames: one per lane at a time, a few per second.
+
+    waiting --(a pause, or enough bytes)--> in a frame --(accepted)--> answered "accepted"
+                                                       --(else)------> answered "later"
+
+A request is answered when its frame is accepted. After a frame that was not accepted, or whose
+outcome is unknown, the lane begins a new boot: no sequence number is missing, and the next frame
+cannot meet the bytes of the last one. Requests that arrive while a frame is being accepted are part
+of the next one. Source: ADR 0165.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import structlog
+
+from sluice_gateway.admission import BodyBudget
+from sluice_gateway.doors.combined_frames import DoorLane, SmallRequest, check_records, combine
+from sluice_gateway.uploads import Upload
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import ErrorCode, InvalidFrame, SluiceError, TooLarge, retryable
+from sluice_protocol.frame import decode_head
+from sluice_protocol.keys import digest_of
+from sluice_protocol.request_parts import PARTS_MAX
+from sluice_protocol.units import NS_PER_S
+from sluice_web.problems import HttpRefusal
+
+FLUSH_BYTES: Final = 1024 * 1024
+"""Bytes of waiting requests from which a frame is made without waiting longer."""
+WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of waiting requests of one lane from which further ones are refused."""
+FRAME_INTERVAL_S: Final = 0.25
+"""Time between the beginnings of two frames of a lane, at least."""
+IDLE_S: Final = 3600
+"""Time after which an idle lane is forgotten; its next frame begins a new boot."""
+
+log = structlog.get_logger()
+
+AcceptFrame = Callable[[Upload], Awaitable[None]]
+"""Accepts a frame, or raises a `SluiceError` if it is not accepted or its outcome is unknown."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Waiting:
+    """A request, and the answer to it: None once it is accepted."""
+
+    request: SmallRequest
+    answer: asyncio.Future[SluiceError | None]
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenLane:
+    """The requests of one lane, and where its numbers continue."""
+
+    boot_id: str
+    seq_next: int = 0
+    waiting: list[_Waiting] = field(default_factory=list)
+    waiting_bytes: int = 0
+    known: dict[bytes, _Waiting] = field(default_factory=dict)
+    is_due: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    began_ns: int = 0
+    """When the last frame began, by the monotonic clock."""
+
+
+class Combiner:
+    """Combines the small requests of one worker."""
+
+    def __init__(
+        self,
+        accept: AcceptFrame,
+        budget: BodyBudget,
+        threads: Executor,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        flush_s: float,
+    ) -> None:
+        """Bind the acceptance of this worker.
+
+        Args:
+            accept: Accepts a frame.
+            budget: The memory that requests may use.
+            threads: Where frames are made.
+            clock: The clocks of this machine.
+            ids: The source of boots and attempts.
+            flush_s: Time that the first request of a frame waits for others.
+        """
+        self._accept = accept
+        self._budget = budget
+        self._threads = threads
+        self._clock = clock
+        self._ids = ids
+        self._flush_s = flush_s
+        self._lanes: dict[DoorLane, _OpenLane] = {}
+
+    async def accept(self, request: SmallRequest) -> bool:
+        """Wait until the frame with a request is accepted.
+
+        Returns:
+            Whether the same request was waiting already, so that it is stored once.
+
+        Raises:
+            SluiceError: The request is not accepted, or its outcome is unknown.
+        """
+        lane = self._open(request.lane)
+        known = None if request.request is None else lane.known.get(request.request)
+        if known is not None:
+            await _answered(known)
+            return True
+        if lane.waiting_bytes + request.size_bytes > WAITING_BYTES_MAX:
+            raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
+        with self._budget.take(request.size_bytes):
+            waiting = _Waiting(request=request, answer=asyncio.get_running_loop().create_future())
+            lane.waiting.append(waiting)
+            lane.waiting_bytes += request.size_bytes
+            if request.request is not None:
+                lane.known[request.request] = waiting
+            if lane.waiting_bytes >= FLUSH_BYTES or len(lane.waiting) >= PARTS_MAX:
+                lane.is_due.set()
+            if lane.task is None:
+                lane.task = asyncio.create_task(self._run(request.lane, lane))
+            await _answered(waiting)
+        return False
+
+    async def close(self) -> None:
+        """Stop; requests that wait are not answered."""
+        tasks = [one.task for one in self._lanes.values() if one.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _open(self, name: DoorLane) -> _OpenLane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            self._forget_idle()
+            lane = self._lanes[name] = _OpenLane(boot_id=self._ids.ulid())
+        return lane
+
+    def _forget_idle(self) -> None:
+        edge_ns = self._clock.monotonic_ns() - IDLE_S * NS_PER_S
+        for name, lane in list(self._lanes.items()):
+            if lane.task is None and lane.began_ns < edge_ns:
+                del self._lanes[name]
+
+    async def _run(self, name: DoorLane, lane: _OpenLane) -> None:
+        """Make frames until no request waits."""
+        try:
+            while lane.waiting:
+                await self._pause(lane)
+                await self._flush(name, lane)
+        finally:
+            lane.task = None
+
+    async def _pause(self, lane: _OpenLane) -> None:
+        """Wait for more requests, and for the next frame of the lane to be due."""
+        since_s = (self._clock.monotonic_ns() - lane.began_ns) / NS_PER_S
+        if lane.began_ns and since_s < FRAME_INTERVAL_S:
+            await self._clock.sleep(FRAME_INTERVAL_S - since_s)
+            return  # requests have waited while the last frame was being accepted
+        try:
+            async with asyncio.timeout(self._flush_s):
+                await lane.is_due.wait()
+        except TimeoutError:
+            return
+
+    async def _flush(self, name: DoorLane, lane: _OpenLane) -> None:
+        lane.began_ns = self._clock.monotonic_ns()
+        taken, lane.waiting = lane.waiting[:PARTS_MAX], lane.waiting[PARTS_MAX:]
+        lane.waiting_bytes -= sum(one.request.size_bytes for one in taken)
+        lane.is_due.clear()
+        failure: SluiceError | None = None
+        try:
+            try:
+                upload = await self._make(name, lane, [one.request for one in taken])
+            except (InvalidFrame, TooLarge):
+                taken = _refuse_invalid(lane, taken)
+                if not taken:
+                    return
+                upload = await self._make(name, lane, [one.request for one in taken])
+            await self._accept(upload)
+            lane.seq_next += sum(one.request.count for one in taken)
+        except SluiceError as error:
+            failure = error
+        except Exception:
+            log.exception("combined_frame_failed", agent_id=name.agent_id, requests=len(taken))
+            failure = HttpRefusal(ErrorCode.OUTCOME_UNKNOWN, "send the same request again")
+        if failure is not None:
+            lane.boot_id, lane.seq_next = self._ids.ulid(), 0
+        for one in taken:
+            _answer(lane, one, failure)
+
+    async def _make(
+        self, name: DoorLane, lane: _OpenLane, requests: Sequence[SmallRequest]
+    ) -> Upload:
+        make = partial(combine, name, lane.boot_id, lane.seq_next, requests)
+        frame, parts = await asyncio.get_running_loop().run_in_executor(self._threads, make)
+        envelope = decode_head(frame).envelope
+        return Upload(
+            frame=frame,
+            digest=digest_of(frame),
+            identity=envelope.identity,
+            envelope=envelope,
+            principal=name.principal,
+            attempt_id=self._ids.ulid(),
+            parts=parts,
+        )
+
+
+def _refuse_invalid(lane: _OpenLane, taken: list[_Waiting]) -> list[_Waiting]:
+    """Refuse the requests that break a rule of frames; return the others.
+
+    The rules are checked for whole frames, and only then for each request: decoders break none.
+    """
+    valid = []
+    for one in taken:
+        try:
+            check_records(one.request.records)
+        except InvalidFrame as error:
+            _answer(lane, one, error)
+        else:
+            valid.append(one)
+    return valid
+
+
+def _answer(lane: _OpenLane, one: _Waiting, failure: SluiceError | None) -> None:
+    if one.request.request is not None:
+        del lane.known[one.request.request]
+    if not one.answer.done():
+        one.answer.set_result(failure)
+
+
+async def _answered(waiting: _Waiting) -> None:
+    """Wait for the answer; the request stays in its frame if its client goes away."""
+    failure = await asyncio.shield(waiting.answer)
+    if isinstance(failure, InvalidFrame):
+        raise failure  # never: the request itself breaks a rule
+    if failure is not None:
+        raise later(failure)
+
+
+def later(failure: SluiceError) -> HttpRefusal:
+    """Return the answer "later" to a request whose frame was not accepted."""
+    code = failure.code if retryable(failure.code) else ErrorCode.OUTCOME_UNKNOWN
+    return HttpRefusal(code, f"the frame with this request was not accepted: {failure}")

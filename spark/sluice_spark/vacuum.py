@@ -1,0 +1,89 @@
+"""Removal of what no reader and no job needs any more: old data files and old source ranges.
+
+A file goes if no state of the table of the last hours contains it. That covers files that a commit
+replaced, and files of a job that stopped before its commit. The hours are the retry horizon plus
+`vacuum_hours`: a query or a job that began before has ended.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from sluice_lake.delta import find_table
+from sluice_lake.source_ranges import ROLLUP_APP
+from sluice_lake.tables import ROLLUPS, TABLES, Table
+from sluice_protocol.units import NS_PER_S
+from sluice_spark.file_selection import retention_hours
+from sluice_spark.hour_merge import HOUR_S
+from sluice_spark.maintenance_input import MaintenanceInput
+from sluice_spark.rollup_objects import remove_old_source_ranges
+from sluice_spark.settings import CompactSettings
+from sluice_spark.stopping import StopCheck
+from sluice_store import open_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuum:
+    """Removes old files of one store.
+
+    Attributes:
+        store_url: The store.
+        settings: The settings of compaction.
+        input: What was read from the store at the start.
+        stop: Raises an error between two steps if the run must stop.
+    """
+
+    store_url: str
+    settings: CompactSettings
+    input: MaintenanceInput
+    stop: StopCheck
+
+    @property
+    def kept_hours(self) -> int:
+        """The age up to which nothing is removed."""
+        return retention_hours(self.input.retry_horizon_s, self.settings.vacuum_hours)
+
+    def remove_files(self) -> int:
+        """Remove uncommitted files of every table, and files that were replaced long ago.
+
+        Returns:
+            The number of files; with `dry_run`, of those that would be removed.
+
+        Raises:
+            JobStopped: `stop` raised it.
+            TableRefused: A table has another schema or a refused feature.
+        """
+        return sum(self._remove_files_of(table) for table in TABLES)
+
+    def _remove_files_of(self, table: Table) -> int:
+        self.stop()
+        opened = find_table(self.store_url, table, for_writing=True)
+        if opened is None or self.settings.vacuum_hours < 0:
+            return 0
+        found: list[str] = opened.vacuum(
+            retention_hours=self.kept_hours,
+            dry_run=self.settings.dry_run,
+            full=True,
+            enforce_retention_duration=False,
+        )
+        return len(found)
+
+    def remove_source_ranges(self) -> int:
+        """Remove the source ranges of rollups that are as old; return their number.
+
+        Raises:
+            JobStopped: `stop` raised it.
+            TableRefused: The table `rollups` has another schema or a refused feature.
+            StoreError: The store is unreachable or refused a request.
+        """
+        self.stop()
+        rollups = find_table(self.store_url, ROLLUPS, for_writing=True)
+        if rollups is None or self.settings.vacuum_hours < 0 or self.settings.dry_run:
+            return 0
+        done = rollups.transaction_version(ROLLUP_APP) or 0
+        before_ns = self.input.now_ns - self.kept_hours * HOUR_S * NS_PER_S
+
+        async def remove() -> int:
+            async with open_store(self.store_url) as store:
+                return await remove_old_source_ranges(store, done, before_ns)
+
+        return asyncio.run(remove())

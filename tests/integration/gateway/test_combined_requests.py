@@ -1,0 +1,218 @@
+"""Small requests of doors in common batches: answers, limits, failures, and exactly once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.door_client import DoorAnswer, TestSender, accepted_frames, otlp_logs, post
+from support.gateway import Running, TestKey, run, running
+from support.reconciler_seed import enqueued
+
+from sluice_gateway.doors import combiner
+from sluice_protocol.authority import Authority
+from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.frame import decode_frame
+from sluice_protocol.keys import ACCEPTED, RAW_BLOBS
+from sluice_protocol.ndjson import ndjson_from_columns
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.service import Reconciler
+from sluice_store.port import ObjectStore
+
+HOST = TestKey("host-1", ("host-1",))
+SHOP = TestSender("shop", (), doors=("otlp", "json"))
+BANK = TestSender("bank", ())
+SETTINGS = {"doors": ("otlp", "json"), "door_own_frame_bytes": 4096, "door_flush_ms": 50}
+
+
+def serve(tmp_path: Path, check: Callable[[Running], Any], **settings: Any) -> None:
+    async def main() -> None:
+        async with running(tmp_path, HOST, SHOP, BANK, **{**SETTINGS, **settings}) as served:
+            await check(served)
+
+    run(main())
+
+
+async def send(served: Running, *lines: str, sender: TestSender = SHOP, **more: Any) -> DoorAnswer:
+    return await post(served, "/v1/logs", otlp_logs(*lines, **more), sender.token.token)
+
+
+async def bodies(store: ObjectStore) -> Counter[str]:
+    """Return how often a consumer of the work lists reads each body."""
+    found: Counter[str] = Counter()
+    for batch in await enqueued(store):
+        blob = await store.get(ObjectKey(batch.raw_blob_key))
+        assert isinstance(blob, Found)
+        columns = decode_frame(blob.body).columns
+        for start, end in batch.kept:
+            for line in ndjson_from_columns(slice_columns(columns, start, end)):
+                found[line.split('"body":"')[1].split('"')[0]] += 1
+    return found
+
+
+def test_requests_of_one_principal_share_batches(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        assert (await send(served, "first")).status == 200  # imports the decoders
+        sent = [send(served, f"line {n}") for n in range(40)]
+        answers = await asyncio.gather(*sent, send(served, "other", sender=BANK))
+        assert {answer.status for answer in answers} == {200}
+        assert {answer.headers["Sluice-Identity"] for answer in answers} == {"content; combined"}
+        frames = await accepted_frames(served.store.inner)
+        assert len(frames) < 12
+        assert sum(frame.envelope.count for frame in frames) == 42
+        assert {frame.identity.agent_id[:10] for frame in frames} == {"door:shop:", "door:bank:"}
+        assert all(("service.name", "shop") in frame.envelope.resource for frame in frames)
+        lives = Counter((frame.identity.agent_id, frame.identity.boot_id) for frame in frames)
+        for frame in frames:  # numbers continue without a gap
+            if frame.identity.seq_start:
+                assert lives[frame.identity.agent_id, frame.identity.boot_id] > 1
+
+    serve(tmp_path, check, door_flush_ms=2000)
+
+
+def test_large_requests_are_batches_of_their_own(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        answer = await send(served, "x" * 5000)
+        assert answer.headers["Sluice-Identity"] == "content"
+        [frame] = await accepted_frames(served.store.inner)
+        assert len(frame.identity.boot_id) == 32
+
+    serve(tmp_path, check)
+
+
+def test_equal_requests_through_two_gateways_are_read_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(tmp_path, HOST, SHOP, BANK, **SETTINGS) as one,
+            running(tmp_path / "b", HOST, SHOP, BANK, store=one.store.inner, **SETTINGS) as two,
+        ):
+            store = one.store.inner
+            for served in (one, two, one):
+                lines = [send(served, f"line {n}", f"more {n}") for n in range(20)]
+                same = [send(served, "line 0", "more 0") for _ in range(3)]
+                answers = await asyncio.gather(*lines, *same)
+                assert {answer.status for answer in answers} == {200}
+                await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
+            found = await bodies(store)
+            assert found == Counter(
+                {f"{name} {n}": 1 for n in range(20) for name in ("line", "more")}
+            )
+
+    run(main())
+
+
+def test_requests_without_an_identity_are_always_new(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        for _ in range(2):
+            answer = await send(served, "beat", at_ns=0)
+            assert answer.headers["Sluice-Identity"] == "none"
+        await Reconciler(served.store.inner, Authority(authority_id="A", lanes=2)).once()
+        assert await bodies(served.store.inner) == Counter({"beat": 2})
+
+    serve(tmp_path, check)
+
+
+def test_one_bad_request_does_not_spoil_the_others(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        url, good = "/v1/ingest?time=t&message=m", b'{"t":1790000000,"m":"good"}'
+        plain = {"Content-Type": "application/x-ndjson"}
+        token = SHOP.token.token
+        answers = await asyncio.gather(
+            post(served, url, good, token, plain), post(served, url, b"\x1f\x8b", token, plain)
+        )
+        assert answers[0].status == 200
+        assert sum(f.envelope.count for f in await accepted_frames(served.store.inner)) >= 1
+
+    serve(tmp_path, check)
+
+
+class _Failing:
+    """A store whose creates fail on request, before or after they take effect."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.prefix = ""
+        self.applies = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def create(self, key: ObjectKey, body: bytes, **more: Any) -> Any:
+        if self.prefix and key.startswith(self.prefix):
+            if self.applies:
+                await self.inner.create(key, body, **more)
+            raise StoreUnavailable("create", key, "unreachable")
+        return await self.inner.create(key, body, **more)
+
+
+@pytest.mark.parametrize("prefix", [RAW_BLOBS, ACCEPTED])
+@pytest.mark.parametrize("applies", [False, True])
+def test_a_failed_batch_answers_later_to_every_client(
+    tmp_path: Path, prefix: str, applies: bool
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "plain", HOST, SHOP, BANK, **SETTINGS) as plain:
+            store = _Failing(plain.store.inner)
+            async with running(
+                tmp_path, HOST, SHOP, BANK, store=store, upload_time_s_max=0.3, **SETTINGS
+            ) as served:  # type: ignore[arg-type]
+                assert (await send(served, "before")).status == 200
+                store.prefix, store.applies = prefix, applies
+                answers = await asyncio.gather(*[send(served, f"line {n}") for n in range(8)])
+                assert {answer.status for answer in answers} == {503}
+                assert all(answer.headers["Retry-After"] for answer in answers)
+                store.prefix = ""
+                answers = await asyncio.gather(*[send(served, f"line {n}") for n in range(8)])
+                assert {answer.status for answer in answers} == {200}
+                await Reconciler(plain.store.inner, Authority(authority_id="A", lanes=2)).once()
+                wanted = {"before": 1} | {f"line {n}": 1 for n in range(8)}
+                assert await bodies(plain.store.inner) == Counter(wanted)
+                budget = served.gateway.uploads.budget
+                assert budget.held_bytes == 0
+
+    run(main())
+
+
+def test_waiting_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(served: Running) -> None:
+        monkeypatch.setattr(combiner, "WAITING_BYTES_MAX", 200)
+        answers = await asyncio.gather(*[send(served, f"line {n}") for n in range(40)])
+        assert {answer.status for answer in answers} == {200, 503}
+        accepted = sum(answer.status == 200 for answer in answers)
+        frames = await accepted_frames(served.store.inner)
+        assert sum(frame.envelope.count for frame in frames) == accepted
+
+    serve(tmp_path, check)
+
+
+def test_a_lane_makes_few_batches_per_second(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        loop = asyncio.get_running_loop()
+        began_s, number = loop.time(), 0
+        while loop.time() < began_s + 1.5:
+            number += 1
+            await asyncio.gather(*[send(served, f"{number} {n}") for n in range(8)])
+        elapsed_s = loop.time() - began_s
+        frames = await accepted_frames(served.store.inner)
+        assert len(frames) <= 4 * (4 * elapsed_s + 1)
+        boots = {(frame.identity.agent_id, frame.identity.boot_id) for frame in frames}
+        assert len(boots) <= 4
+
+    serve(tmp_path, check)
+
+
+def test_a_gateway_that_stops_answers_the_requests_that_wait(tmp_path: Path) -> None:
+    async def check(served: Running) -> None:
+        sent = asyncio.gather(*[send(served, f"line {n}") for n in range(8)])
+        await asyncio.sleep(0.1)
+        served.gateway.uploads.running.drain()
+        assert await served.gateway.uploads.running.wait_idle(10)
+        answers = await sent
+        assert {answer.status for answer in answers} <= {200, 503}
+        assert 200 in {answer.status for answer in answers}
+
+    serve(tmp_path, check, door_flush_ms=300)

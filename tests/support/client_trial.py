@@ -1,0 +1,259 @@
+"""Trials of clients: all of them send records while gateways die and the store is unreachable.
+
+The clients share the gateways, so that one outage is enough for all. Each has a balancer of its
+own, which loses responses of this client only.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Timer
+from typing import get_args
+
+from support.client_programs import NUMBER, ClientCase, Sending
+from support.door_fleet import Balancer, Fleet, GatewayStore, balancing, fleet
+from support.gateway import clean_env
+from support.store_buckets import make_bucket
+from support.store_versitygw import versitygw
+
+from sluice_protocol.frame import decode_head, raw_payload
+from sluice_protocol.keys import ACCEPTED
+from sluice_protocol.manifests import decode_accepted
+from sluice_protocol.outcomes import Found
+from sluice_protocol.request_identity import DoorName
+from sluice_store.url import open_store
+
+OUTAGE_S = 20.0
+SETTLED_S = 10.0
+"""Requests that are still repeated are sent by then."""
+STALLED_S = 60.0
+"""A client that sends nothing for so long after the last fault has lost its records."""
+MEANWHILE_S = 1.0
+"""Records that arrive this long after a fault join the batches of clients that cut them again."""
+LOST = 2
+"""curl repeats a request whose response is lost on a connection that it used before, so the program
+sees an error only if the next response is lost too.
+"""
+QUERY_LIMIT = 100_000
+YEAR_NS = 365 * 86_400 * 10**9
+RECORDS_MAX = 1_000_000
+
+
+def record_count() -> int:
+    """Return how many records each client sends; 100 000 is the full size."""
+    return int(os.environ.get("SLUICE_CLIENT_RECORDS", "3000"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of the records of one client.
+
+    Attributes:
+        sent: How many were fed.
+        lost: How many of them `sluice query` does not find.
+        doubled: How many it finds more than once.
+        errors: What the client itself reports as lost.
+        unused: Responses that could not be lost, because the client sent nothing more.
+    """
+
+    sent: int
+    lost: int
+    doubled: int
+    errors: list[str]
+    unused: int
+
+
+@dataclass
+class Trial:
+    """One client under test.
+
+    Attributes:
+        case: The client.
+        first: The number of its first record.
+        count: How many records it sends.
+        balancer: Between it and the gateways.
+        sending: The running client.
+    """
+
+    case: ClientCase
+    first: int
+    count: int
+    balancer: Balancer
+    sending: Sending
+
+    def part(self, start: float, end: float) -> range:
+        """Return the records between two shares of all."""
+        return range(self.first + round(self.count * start), self.first + round(self.count * end))
+
+
+@contextmanager
+def faulty_fleet(folder: Path) -> Iterator[tuple[Fleet, Balancer]]:
+    """Start three gateways, and an S3 server that can become unreachable for them."""
+    with versitygw(folder / "s3") as server:
+        port = int(server.endpoint.rpartition(":")[2])
+        read = server.url("lake", "shop")
+        asyncio.run(make_bucket(read))
+        with balancing([port]) as way:
+            written = read.replace(f":{port}", f":{way.port}")
+            sluice("init", "--store", read)
+            sluice("doctor", "--store", written)
+            place = GatewayStore(written, read)
+            with fleet(folder, *get_args(DoorName), count=3, store=place) as served:
+                yield served, way
+
+
+@contextmanager
+def started(
+    cases: Sequence[ClientCase], served: Fleet, folder: Path, count: int
+) -> Iterator[list[Trial]]:
+    """Run every client until the block ends."""
+    assert count <= RECORDS_MAX
+    with ExitStack() as stack:
+        trials = []
+        for index, case in enumerate(cases):
+            balancer = stack.enter_context(balancing(served.balancer.ports))
+            place = folder / case.name
+            place.mkdir()
+            sending = stack.enter_context(case.start(replace(served, balancer=balancer), place))
+            trials.append(Trial(case, index * RECORDS_MAX, count, balancer, sending))
+        yield trials
+
+
+@dataclass
+class Arrived:
+    """What the gateways have accepted so far; each manifest is read once."""
+
+    store_url: str
+    numbers: set[int] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+
+    def update(self) -> int:
+        """Read new manifests; return how many different records are accepted."""
+        asyncio.run(self._update())
+        return len(self.numbers)
+
+    async def _update(self) -> None:
+        async with open_store(self.store_url) as store:
+            async for page in store.list(ACCEPTED):
+                for entry in page.objects:
+                    if entry.key in self.read:
+                        continue
+                    found = await store.get(entry.key)
+                    assert isinstance(found, Found)
+                    key = decode_accepted(entry.key, found.body).raw_blob_key
+                    blob = await store.get(key)
+                    assert isinstance(blob, Found)
+                    payload = bytes(raw_payload(decode_head(blob.body), blob.body))
+                    self.numbers.update(int(digits) for digits in NUMBER.findall(payload))
+                    self.read.add(entry.key)
+
+
+def run_trials(trials: Sequence[Trial], served: Fleet, way: Balancer) -> None:
+    """Feed every client in six parts, each with a fault while it is sent."""
+    arrived = Arrived(served.store_url)
+    with ThreadPoolExecutor(len(trials)) as pool:
+
+        def feed(start: float, end: float) -> None:
+            list(pool.map(lambda trial: trial.sending.feed(trial.part(start, end)), trials))
+
+        def wait(end: float) -> None:
+            wanted = {
+                number for trial in trials if trial.case.retries for number in trial.part(0, end)
+            }
+            wait_for(arrived, wanted)
+
+        for step, fault in enumerate(("lose", "kill", "outage", "lose", "kill", "none")):
+            first, second, third, end = ((3 * step + part) / 18 for part in range(4))
+            feed(first, second)
+            if fault == "lose":
+                for trial in trials:
+                    trial.balancer.lost_responses = LOST
+            if fault == "kill":
+                served.kill()
+            outage = Timer(OUTAGE_S, lambda: setattr(way, "reachable", True))
+            if fault == "outage":
+                way.reachable = False
+                outage.start()  # programs that wait for a response read no more records
+            feed(second, third)
+            time.sleep(MEANWHILE_S)
+            feed(third, end)
+            if fault == "outage":
+                outage.join()
+            wait(end)
+        time.sleep(SETTLED_S)
+        list(pool.map(lambda trial: trial.sending.stop(), trials))
+
+
+def wait_for(arrived: Arrived, wanted: set[int]) -> None:
+    """Wait until these records are accepted, or until nothing more arrives."""
+    before, until = arrived.update(), time.monotonic() + STALLED_S
+    while not wanted <= arrived.numbers and time.monotonic() < until:
+        time.sleep(1)
+        if arrived.update() > before:
+            before, until = len(arrived.numbers), time.monotonic() + STALLED_S
+
+
+def outcomes(trials: Sequence[Trial], store_url: str) -> dict[str, Outcome]:
+    """Ingest, and return what became of the records of each client as `sluice query` finds them."""
+    for _ in range(2):
+        sluice("reconciler", "--store", store_url, "--once")
+    sluice("spark", "ingest", "--store", store_url, "--once")
+    found = found_numbers(store_url)
+    return {trial.case.name: _outcome(trial, found) for trial in trials}
+
+
+def _outcome(trial: Trial, found: Counter[int]) -> Outcome:
+    times = [found[number] for number in trial.part(0, 1)]
+    return Outcome(
+        sent=trial.count,
+        lost=times.count(0),
+        doubled=sum(each > 1 for each in times),
+        errors=trial.sending.errors(),
+        unused=trial.balancer.lost_responses,
+    )
+
+
+def sluice(*arguments: str) -> bytes:
+    """Run a command and return what it prints."""
+    command = [sys.executable, "-m", "sluice_cli", *arguments]
+    env = clean_env() | {"PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def found_numbers(store_url: str) -> Counter[int]:
+    """Return how often `sluice query` finds each record."""
+    now_ns = time.time_ns()
+    found: Counter[int] = Counter()
+    for kind in ("logs", "metrics"):
+        for line in _queried(kind, store_url, now_ns - YEAR_NS, now_ns + YEAR_NS):
+            number = NUMBER.search(line)
+            # A series that ends has a marker, which is not a record that was fed.
+            if number and (kind == "logs" or json.loads(line).get("value") == 1):
+                found[int(number[1])] += 1
+    return found
+
+
+def _queried(kind: str, store_url: str, start_ns: int, end_ns: int) -> list[bytes]:
+    """Return the records of a time range as lines of JSON; halve ranges that have too many."""
+    lines = sluice(
+        *("query", "--store", store_url, "--kind", kind, "--json"),
+        *("--from", str(start_ns), "--to", str(end_ns), "--limit", str(QUERY_LIMIT)),
+    ).splitlines()[:-1]
+    if len(lines) < QUERY_LIMIT:
+        return lines
+    middle_ns = (start_ns + end_ns) // 2
+    return [
+        *_queried(kind, store_url, start_ns, middle_ns),
+        *_queried(kind, store_url, middle_ns, end_ns),
+    ]
