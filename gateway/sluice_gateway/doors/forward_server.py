@@ -1,8 +1,10 @@
 """Fluent's forward protocol on a separate TCP port.
 
-A message with the option `chunk` is answered by `ack` only after every record is accepted. Without
-it the client learns nothing: its messages are accepted together, and while that fails the gateway
-tries again and reads nothing more, so that the client waits.
+A message with the option `chunk` is answered by `ack` only after every record is accepted. Several
+chunks of a connection are accepted at the same time, and acks are sent in the order of acceptance.
+Without `chunk` the client learns nothing: its messages are accepted together, after all messages
+before them. While that fails the gateway tries again and reads nothing more, so that the client
+waits.
 Source: Fluent forward protocol specification 1 and 1.5.
 """
 
@@ -21,6 +23,7 @@ from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.forward import decode_forward
 from sluice_doors.forward_handshake import PING_BYTES_MAX, encode_ack, read_ping
 from sluice_gateway.connection_guard import ConnectionLimits
+from sluice_gateway.doors.forward_chunks import RunningChunks
 from sluice_gateway.doors.forward_login import (
     ForwardIdentity,
     certificate_identity,
@@ -90,8 +93,7 @@ class ForwardServer:
             async with asyncio.timeout(self.rules.login_s):
                 await stream.connected.wait()
                 identity = await self._log_in(stream)
-            while (group := await stream.next_group()) is not None:
-                await self._accept(stream, identity, *group)
+            await self._accept_all(stream, identity)
         except TimeoutError:
             log.info("forward_connection_closed", reason="slow client", peer=stream.peer)
         except Exception as error:  # noqa: BLE001 - an error of one connection ends only that one
@@ -141,20 +143,33 @@ class ForwardServer:
             raise Unauthenticated("no principal has this shared key, user and password")
         return decided.identity
 
-    async def _accept(
-        self,
-        stream: ForwardStream,
-        identity: ForwardIdentity,
-        body: bytes,
-        chunk: Chunk | None,
-        count: int,
+    async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
+        """Accept messages until the end of the stream.
+
+        Raises:
+            SluiceError: The stream is unreadable, or a message is not accepted.
+            TimeoutError: The client does not read.
+        """
+        async with RunningChunks(stream) as running:
+            while True:
+                await running.room()
+                group = await stream.next_group()
+                if group is None:
+                    return
+                body, chunk, count = group
+                if chunk is None:
+                    await running.finish()
+                    await self._accept_unnamed(identity, body, count)
+                else:
+                    accept = partial(self._accept_chunk, stream, identity, body, chunk)
+                    running.start(accept, len(body))
+
+    async def _accept_chunk(
+        self, stream: ForwardStream, identity: ForwardIdentity, body: bytes, chunk: Chunk
     ) -> None:
-        if chunk is not None:
-            key = chunk if isinstance(chunk, bytes) else chunk.encode(errors="surrogateescape")
-            await self._accept_body(identity, body, key)
-            await stream.write(encode_ack(chunk))
-            return
-        await self._accept_unnamed(identity, body, count)
+        key = chunk if isinstance(chunk, bytes) else chunk.encode(errors="surrogateescape")
+        await self._accept_body(identity, body, key)
+        await stream.write(encode_ack(chunk))
 
     async def _accept_unnamed(self, identity: ForwardIdentity, body: bytes, count: int) -> None:
         """Accept messages whose client does not wait; try again while that is possible.

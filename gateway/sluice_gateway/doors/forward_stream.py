@@ -47,6 +47,8 @@ class ForwardStream(asyncio.Protocol):
         self._partial_since_s = 0.0
         self._paused = False
         self._waiting = False
+        self._busy = False
+        self.failure: Exception | None = None
         self.message_bytes_max = message_bytes_max
         self.ended = False
         self.connected = asyncio.Event()
@@ -99,6 +101,18 @@ class ForwardStream(asyncio.Protocol):
             self._transport.close()
         self._reserved.close()
 
+    def set_busy(self, *, busy: bool) -> None:
+        """Note whether messages are being accepted: until their end the connection is not idle."""
+        self._busy = busy
+        if not busy and self._waiting and not self._splitter.pending_bytes:
+            self._idle()
+
+    def fail(self, error: Exception) -> None:
+        """Make `next_group` raise an error; the first one counts."""
+        if self.failure is None:
+            self.failure = error
+        self._arrived.set()
+
     async def write(self, data: bytes) -> None:
         """Send a response.
 
@@ -117,7 +131,9 @@ class ForwardStream(asyncio.Protocol):
 
         Raises:
             SluiceError: The stream is unreadable, too slow, or too large for the memory.
+            Exception: That of `fail`.
         """
+        self._check()
         if not self._queue and not await self._fill():
             return None
         self._begin()
@@ -145,6 +161,7 @@ class ForwardStream(asyncio.Protocol):
             if self.ended:
                 return False
             await self._wait()
+            self._check()
 
     async def _wait(self) -> None:
         """Wait for bytes: at the pace of a body inside a message, else as long as one may idle."""
@@ -158,8 +175,8 @@ class ForwardStream(asyncio.Protocol):
             self._reserve(pending_bytes)
             allowed_s = self._pace.grace_s + pending_bytes / self._pace.rate_min
             limit = self._partial_since_s + allowed_s
-        elif self._guard is not None:
-            self._guard.end()
+        elif not self._busy:
+            self._idle()
         try:
             async with asyncio.timeout_at(limit):
                 await self._arrived.wait()
@@ -175,6 +192,14 @@ class ForwardStream(asyncio.Protocol):
     def _begin(self) -> None:
         if self._guard is not None and self._transport is not None:
             self._guard.begin()
+
+    def _idle(self) -> None:
+        if self._guard is not None:
+            self._guard.end()
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def _reserve(self, size_bytes: int) -> None:
         """Count the bytes of an incomplete message, in steps that double."""

@@ -144,6 +144,68 @@ def test_chunks_of_many_connections_share_a_batch(tmp_path: Path) -> None:
     check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=1000)
 
 
+def test_chunks_of_one_connection_share_a_batch(tmp_path: Path) -> None:
+    """They wait together, and not one after the other."""
+
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        names = [f"c{place:02}" for place in range(40)]
+        await client.send(
+            b"".join(pack(["t", [[S, {"log": name}]], {"chunk": name}]) for name in names)
+        )
+        acks = [(await client.receive())["ack"] for _ in names]
+        assert sorted(acks) == names
+        frames = await accepted_frames(served.store.inner)
+        assert bodies(frames) == names
+        assert len(frames) <= 20
+
+    check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=100)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_chunk_that_is_refused_has_no_ack_and_others_have(tmp_path: Path, place: int) -> None:
+    bomb = gzip.compress(bytes(20_000_000))
+    sent = [pack(["t", [[S, {"log": name}]], {"chunk": name}]) for name in ("a", "b")]
+    sent.insert(place, pack(["t", bomb, {"chunk": "bomb", "compressed": "gzip"}]))
+
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        await client.send(b"".join(sent))
+        acks = sorted([(await client.receive())["ack"] for _ in range(2)])
+        assert (acks, await client.receive()) == (["a", "b"], None)
+        assert bodies(await accepted_frames(served.store.inner)) == ["a", "b"]
+        assert served.gateway.uploads.budget.held_bytes == 0
+
+    check(tmp_path, body)
+
+
+def test_messages_without_a_name_follow_the_chunks_before_them(tmp_path: Path) -> None:
+    """Also when their chunk waits for others."""
+
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        await client.send(pack(["t", [[S, {"log": "named"}]], {"chunk": "c"}]))
+        await client.send(pack(["t", S, {"log": "unnamed"}]))
+        assert await client.receive() == {"ack": "c"}
+        assert bodies(await accepted_frames(served.store.inner)) == ["named"]
+        assert bodies(await frames_of(served, 2)) == ["named", "unnamed"]
+
+    check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=500)
+
+
+def test_a_connection_with_a_running_chunk_is_not_idle(tmp_path: Path) -> None:
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        for name in ("c1", "c2"):
+            await client.send(pack(["t", [[S, {"log": name}]], {"chunk": name}]))
+            assert await client.receive() == {"ack": name}
+        assert await client.receive(10) is None  # idle afterwards
+        assert served.gateway.metrics.closed.labels("idle")._value.get() == 1
+
+    options = {"door_own_frame_bytes": 64 * 1024, "door_flush_ms": 1000}
+    check(tmp_path, body, forward_idle_timeout_s=0.4, **options)
+
+
 def test_many_chunks_and_heartbeats_on_one_connection(tmp_path: Path) -> None:
     async def body(served: Running, port: int) -> None:
         client = await connect(port)
@@ -153,7 +215,7 @@ def test_many_chunks_and_heartbeats_on_one_connection(tmp_path: Path) -> None:
         )
         for start in range(0, len(stream), 7):
             await client.send(stream[start : start + 7])
-        acks = [(await client.receive())["ack"] for _ in range(10)]
+        acks = sorted([(await client.receive())["ack"] for _ in range(10)])
         assert acks == [str(place) for place in range(10)]
         assert len(bodies(await accepted_frames(served.store.inner))) == 10
 
