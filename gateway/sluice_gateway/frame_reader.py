@@ -20,6 +20,7 @@ from sluice_protocol.frame import decode_frame
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
+from sluice_web.application import send_continue
 from sluice_web.problems import HttpRefusal
 
 BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -72,7 +73,7 @@ class FrameReader:
         """
         announced = request.headers.get("Content-Digest")
         expected = None if announced is None else parse_content_digest(announced)
-        await _send_continue(request)
+        await send_continue(request)  # a refused upload never gets here
         try:
             received = await _read(request, length_bytes, self._pace)
         except TimeoutError as error:
@@ -166,10 +167,3 @@ async def _read_chunks(request: web.Request, length_bytes: int, pace: BodyPace) 
             body.add(chunk)
             limit.reschedule(started_s + pace.grace_s + body.size_bytes / pace.rate_min)
     return ReceivedBody(body=body.whole(), digest=Digest(hasher.hexdigest()))
-
-
-async def _send_continue(request: web.Request) -> None:
-    """Request a body whose sender waits for `100 Continue`; a refused upload never gets here."""
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0

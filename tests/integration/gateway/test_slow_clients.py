@@ -230,6 +230,24 @@ def test_100_continue_is_sent_only_for_an_upload_that_is_not_refused(tmp_path: P
     run(main())
 
 
+def test_a_client_of_http_1_0_gets_no_100_continue(tmp_path: Path) -> None:
+    """It would take the interim response for the final one."""
+
+    async def main() -> None:
+        async with running(tmp_path, HOST) as served:
+            frame = frame_of()
+            sent = head(f"127.0.0.1:{served.port}", frame)[:-2].replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(sent + b"Expect: 100-continue\r\n\r\n")
+            await asyncio.sleep(0.1)
+            writer.write(frame)
+            assert await reader.readline() == b"HTTP/1.0 200 OK\r\n"
+            writer.close()
+            await _quietly(writer.wait_closed())
+
+    run(main())
+
+
 def test_connection_caps(tmp_path: Path) -> None:
     """Connections above the limit are closed immediately; those within it are served."""
 
