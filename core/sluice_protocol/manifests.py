@@ -4,6 +4,7 @@ One canonical encoder writes them (UTF-8, sorted keys, no spaces). Decoders igno
 later versions and reject every other deviation from the schema.
 """
 
+from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from sluice_protocol.keys import (
     parse_digest,
     quarantine_key,
 )
-from sluice_protocol.request_parts import RecordRange, kept_ranges
+from sluice_protocol.request_parts import RecordRange, RequestPart, decode_parts, kept_ranges
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 
 TRANSFER_MARKERS: Final = "landed/v1/"
@@ -204,6 +205,25 @@ def check_accepted(key: str, manifest: AcceptedManifest) -> None:
         raise InvalidRecord(key, f"manifest belongs under {expected_key}")
     if expected_blob != manifest.raw_blob_key:
         raise InvalidRecord(key, f"raw_blob_key does not name the blob {expected_blob}")
+
+
+def readable_parts(
+    manifest: AcceptedManifest, report: Callable[[InvalidRecord], None] | None = None
+) -> tuple[RequestPart, ...]:
+    """Return the parts of a combined batch; none if the batch has none or they are unreadable.
+
+    Args:
+        manifest: The manifest of the batch.
+        report: Called if they are unreadable.
+    """
+    if not manifest.parts:
+        return ()
+    try:
+        return decode_parts(accepted_key(manifest.identity), manifest.parts, manifest.record_count)
+    except InvalidRecord as error:
+        if report is not None:
+            report(error)
+        return ()
 
 
 def decode_conflict(key: str, body: bytes) -> ConflictManifest:

@@ -24,16 +24,11 @@ from typing import Final
 
 from msgspec.structs import replace as copy_with
 
-from sluice_protocol.errors import InvalidRecord, SluiceError
+from sluice_protocol.errors import SluiceError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.request_parts import (
-    RecordRange,
-    RequestPart,
-    decode_parts,
-    joined_ranges,
-)
+from sluice_protocol.manifests import AcceptedManifest, readable_parts
+from sluice_protocol.request_parts import RecordRange, joined_ranges
 from sluice_query.held import read_manifest
 from sluice_query.ledger import LedgerRow
 from sluice_query.pending import PendingSnapshot, choose_newest, may_match
@@ -111,26 +106,16 @@ def leave_out_repeated(
     """
     if not any(one.parts for one in unqueued.batches):
         return unqueued
-    known = {part.request for one in pending for part in _parts_of(one)}
+    known = {part.request for one in pending for part in readable_parts(one)}
     batches: list[AcceptedManifest] = []
     for one in unqueued.batches:
         repeated: list[RecordRange] = []
-        for part in _parts_of(one):
+        for part in readable_parts(one):
             if part.request in known:
                 repeated.append(part.records)
             known.add(part.request)
         batches.append(copy_with(one, repeated=joined_ranges(repeated)) if repeated else one)
     return replace(unqueued, batches=tuple(batches))
-
-
-def _parts_of(manifest: AcceptedManifest) -> tuple[RequestPart, ...]:
-    if not manifest.parts:
-        return ()
-    try:
-        key = accepted_key(manifest.identity)
-        return decode_parts(key, manifest.parts, manifest.record_count)
-    except InvalidRecord:
-        return ()
 
 
 async def confirm_named(

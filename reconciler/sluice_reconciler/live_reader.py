@@ -26,7 +26,6 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import (
     InvalidFrame,
-    InvalidRecord,
     StoreError,
     TooLarge,
     UnsupportedVersion,
@@ -34,10 +33,10 @@ from sluice_protocol.errors import (
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.journals import Frontier
 from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.manifests import AcceptedManifest, readable_parts
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_parts import decode_parts, joined_ranges
+from sluice_protocol.request_parts import joined_ranges
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.lanes.new_batches import RecentKeys
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
@@ -112,12 +111,7 @@ class LiveReader:
 
     def _without_repeated(self, one: AcceptedManifest) -> AcceptedManifest:
         """Return a combined batch without the requests that were offered lately."""
-        if not one.parts:
-            return one
-        try:
-            parts = decode_parts(accepted_key(one.identity), one.parts, one.record_count)
-        except InvalidRecord:
-            return one  # reported where it is enqueued
+        parts = readable_parts(one)  # unreadable ones are reported where the batch is enqueued
         repeated = [part.records for part in parts if part.request.hex() in self._requests]
         self._requests.add(part.request.hex() for part in parts)
         return copy_with(one, repeated=joined_ranges(repeated)) if repeated else one

@@ -24,12 +24,11 @@ from msgspec.structs import replace as copy_with
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.manifests import AcceptedManifest, readable_parts
 from sluice_protocol.request_parts import (
     REQUEST_BYTES,
     RecordRange,
     RequestPart,
-    decode_parts,
     joined_ranges,
 )
 from sluice_protocol.units import NS_PER_S
@@ -193,7 +192,7 @@ class RequestWindow:
         found: dict[bytes, KnownRequest] = {}
         count = 0
         for one in batches:
-            parts = _parts_of(one)
+            parts = readable_parts(one, _log_unreadable)
             repeated = self._repeated(one, parts, found) if parts else ()
             count += len(repeated)
             ranges = joined_ranges(repeated)
@@ -248,15 +247,8 @@ def batch_hash(manifest: AcceptedManifest) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
-def _parts_of(manifest: AcceptedManifest) -> tuple[RequestPart, ...]:
-    if not manifest.parts:
-        return ()
-    key = accepted_key(manifest.identity)
-    try:
-        return decode_parts(key, manifest.parts, manifest.record_count)
-    except InvalidRecord as error:
-        log.warning("request_parts_unreadable", key=key, reason=error.reason)
-        return ()
+def _log_unreadable(error: InvalidRecord) -> None:
+    log.warning("request_parts_unreadable", key=error.key, reason=error.reason)
 
 
 def _array(requests: Sequence[bytes]) -> Requests:
