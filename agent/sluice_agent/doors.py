@@ -93,6 +93,10 @@ class AgentDoors:
         """Return False: there is no other agent that a client could use."""
         return False
 
+    def is_full(self) -> bool:
+        """Return whether the spool is full."""
+        return self._ports.metrics.is_blocked
+
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
         """Count a request whose records are durable."""
         metrics = self._ports.metrics
@@ -144,7 +148,7 @@ class AgentDoors:
         size_bytes = self._body_bytes_max if announced is None else announced
         if size_bytes > self._body_bytes_max:
             raise TooLarge("Content-Length", size_bytes, self._body_bytes_max)
-        if self._ports.metrics.is_blocked:
+        if self.is_full():
             raise HttpRefusal(ErrorCode.OVERLOADED, "the spool is full: send it again later")
         full = self._bodies_bytes + size_bytes > max(BODIES_BYTES_MAX, self._body_bytes_max)
         if full or self._requests >= REQUESTS_MAX:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, parse_allowed_hosts, parse_listen
 
-AgentDoor = Literal["otlp", "prometheus", "loki", "elasticsearch", "hec", "json"]
+AgentDoor = Literal["otlp", "prometheus", "loki", "elasticsearch", "hec", "firehose", "json"]
 """A protocol that other clients can send to an agent over HTTP."""
 SyslogTransport = Literal["tcp", "udp", "tls"]
 SYSLOG_MESSAGE_BYTES: Final = (480, 1024 * 1024)

@@ -148,7 +148,8 @@ class AgentSettings:
         from_end: Read files that exist when the spool is new from their end.
         once: Read every input to its end, send it, and exit.
         doors: Protocols in which other clients may send: `otlp`, `prometheus`, `loki`,
-            `elasticsearch`, `hec`, `json`. A request succeeds when its records are in the spool.
+            `elasticsearch`, `hec`, `firehose`, `json`. A request succeeds when its records are in
+            the spool.
         doors_listen: `host:port` of all doors; default is the address of `otlp`, or 127.0.0.1:4318.
         door_tokens: Clients that may use the doors, `name=<sha256 of the token>`, separated by
             commas; empty accepts every client, on a loopback address only.

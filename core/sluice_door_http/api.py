@@ -60,6 +60,10 @@ class DoorAcceptance(Protocol):
         """Return whether clients should close their connections and use another server."""
         ...
 
+    def is_full(self) -> bool:
+        """Return whether a request would be answered "later" now."""
+        ...
+
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
         """Count a request that was accepted."""
         ...
@@ -105,11 +109,11 @@ class DoorsApi:
                     open_host=self._open_host,
                 )
         if "loki" in self._doors:
-            yield from loki.probe_endpoints()
+            yield from loki.probe_endpoints(open_host=self._open_host)
         if "elasticsearch" in self._doors:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
         if "hec" in self._doors:
-            yield from hec.state_endpoints(self._service.sheds, open_host=self._open_host)
+            yield from hec.state_endpoints(self._service.is_full, open_host=self._open_host)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))

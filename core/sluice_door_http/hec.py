@@ -149,17 +149,17 @@ def _json(status: int, body: object) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(body), content_type=JSON_TYPE)
 
 
-def state_endpoints(sheds: Callable[[], bool], *, open_host: bool) -> list[Endpoint]:
+def state_endpoints(is_full: Callable[[], bool], *, open_host: bool) -> list[Endpoint]:
     """Return the endpoints of health and of ack ids.
 
     Args:
-        sheds: Whether clients should use another server now.
+        is_full: Whether requests are answered "later" now.
         open_host: Whether the gate accepts any `Host`; the responses contain nothing secret.
     """
 
     async def health(request: web.Request) -> web.StreamResponse:
         del request
-        status, code = (503, UNHEALTHY) if sheds() else (200, HEALTHY)
+        status, code = (503, UNHEALTHY) if is_full() else (200, HEALTHY)
         return retry_later(_json(status, {"text": _TEXTS[code], "code": code}))
 
     return [
@@ -169,7 +169,7 @@ def state_endpoints(sheds: Callable[[], bool], *, open_host: bool) -> list[Endpo
                 path=COLLECTOR_PATH + path,
                 handler=health,
                 summary="Respond whether the collector is healthy",
-                problems={"503": "Use another gateway"},
+                problems={"503": "Requests are not accepted now"},
                 open_host=open_host,
             )
             for path in ("/health", "/health/1.0")

@@ -42,8 +42,12 @@ def _respond(request: web.Request, result: DoorResult) -> web.Response:
     return web.Response(status=204)
 
 
-def probe_endpoints() -> list[Endpoint]:
-    """Return the endpoints that Vector requests before it sends records."""
+def probe_endpoints(*, open_host: bool) -> list[Endpoint]:
+    """Return the endpoints that Vector requests before it sends records.
+
+    Args:
+        open_host: Whether the gate accepts any `Host`; the response is a constant.
+    """
 
     async def ready(request: web.Request) -> web.StreamResponse:
         del request
@@ -55,7 +59,7 @@ def probe_endpoints() -> list[Endpoint]:
             path="/ready",
             handler=ready,
             summary="Respond as a client of Loki expects",
-            open_host=True,  # the response is a constant
+            open_host=open_host,
         )
     ]
 

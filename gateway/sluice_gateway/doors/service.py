@@ -101,6 +101,10 @@ class DoorService:
         """Return whether senders should use another gateway for a while."""
         return self.uploads.running.draining or self.uploads.budget.sheds()
 
+    def is_full(self) -> bool:
+        """Return whether this gateway is shutting down or nearly out of memory for bodies."""
+        return self.sheds()
+
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of an HTTP request.
 

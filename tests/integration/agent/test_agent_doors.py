@@ -17,12 +17,14 @@ import pytest
 from support.agent_gateway import GatewayDouble
 from support.door_bodies import BULK, LOKI, LOKI_JSON, REMOTE_WRITE_2
 from support.door_client import DoorAnswer, otlp_logs
+from support.event_bodies import FIREHOSE
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
 from sluice_agent.disk import RealDisk
 from sluice_agent.doors import AgentDoors
 from sluice_agent.listen_settings import AgentDoor
+from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import AgentSettings, SpoolSettings, WhenFull
 from sluice_agent.spool import Spool
 from sluice_door_http.api import DoorsApi
@@ -36,6 +38,7 @@ WRITE_2 = {
 }
 BOUNDED = "content; combined"
 """A repetition is found within the window of the spool."""
+AMAZON = {**JSON, "X-Amz-Firehose-Request-Id": "ed4acda5-034f-9f42-bba1-f29aea6d7d8f"}
 EVENTS = b'{"time":1763769600.5,"event":"one","host":"h"}{"time":1763769601,"event":"two"}'
 TIMED = b'{"time":"2026-11-22T00:00:00Z","message":"one"}\n{"time":1763769600123,"message":"two"}\n'
 
@@ -52,6 +55,7 @@ REQUESTS: dict[str, tuple[str, bytes, Mapping[str, str], int]] = {
     "loki-json": ("/loki/api/v1/push", LOKI_JSON, JSON, 204),
     "elasticsearch": ("/_bulk", BULK, {"Content-Type": "application/x-ndjson"}, 200),
     "hec": ("/services/collector/event", EVENTS, {**JSON, "Authorization": "Splunk x"}, 200),
+    "firehose": ("/v1/firehose", FIREHOSE, AMAZON, 200),
 }
 
 
@@ -121,7 +125,8 @@ def test_a_success_is_durable_and_a_retry_adds_nothing(tmp_path: Path, name: str
     async def check(client: Client) -> None:
         for _ in range(2):
             answer = await client.post(path, body, headers)
-            assert (answer.status, answer.headers["Sluice-Identity"]) == (status, BOUNDED)
+            source = "key; combined" if name == "firehose" else BOUNDED
+            assert (answer.status, answer.headers["Sluice-Identity"]) == (status, source)
 
     for _ in range(2):
         served(tmp_path, check)
@@ -291,6 +296,30 @@ def test_elasticsearch_clients_find_what_they_probe(tmp_path: Path) -> None:
         answer = await client.post("/", b"", method="GET")
         assert json.loads(answer.body)["version"]["number"] == "8.9.0"
         assert answer.headers["X-Elastic-Product"] == "Elasticsearch"
+
+    served(tmp_path, check)
+
+
+@pytest.mark.parametrize(("full", "expected"), [(True, (503, 18)), (False, (200, 17))])
+def test_the_health_of_splunk_is_that_of_the_spool(
+    tmp_path: Path, *, full: bool, expected: tuple[int, int]
+) -> None:
+    async def check(client: Client) -> None:
+        answer = await client.post("/services/collector/health", b"", method="GET")
+        assert (answer.status, json.loads(answer.body)["code"]) == expected
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            AgentMetrics, "is_blocked", property(lambda _: full, lambda *_: None), raising=False
+        )
+        served(tmp_path, check)
+
+
+def test_a_page_of_another_name_gets_no_probe_without_tokens(tmp_path: Path) -> None:
+    async def check(client: Client) -> None:
+        for host, status in (("evil.example", 403), (f"127.0.0.1:{client.port}", 200)):
+            answer = await client.post("/ready", b"", {"Host": host}, method="GET")
+            assert answer.status == status
 
     served(tmp_path, check)
 
