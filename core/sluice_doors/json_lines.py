@@ -1,11 +1,12 @@
 """Decode JSON: objects on separate lines, or one array of objects."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from sluice_doors.any_values import json_text
 from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable, DecodedRecords
+from sluice_doors.json_columns import FoundColumns, columns_of
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
@@ -33,9 +34,14 @@ def decode_json(
     """
     fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
     tally = Tally()
-    rows = _whole(body, fields, tally)
-    if rows is None:
-        tally = Tally()
+    objects = _objects(body)
+    if objects is not None:
+        if set(map(type, objects)) == {dict}:
+            found = columns_of(objects, fields)
+            if found is not None:
+                return (_counted(found, len(body)),)
+        rows = [_record(one, fields, tally) for one in objects]
+    else:
         rows = [_line(line, fields, tally) for line in body.split(b"\n") if line.strip()]
     if not rows:
         return ()
@@ -46,21 +52,22 @@ def decode_json(
     return (tally.decoded(columns),)
 
 
-def _whole(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] | None:
-    """Return the records if the whole body is JSON; None if each line has to be read."""
+def _counted(found: FoundColumns, body_bytes: int) -> DecodedRecords:
+    attributes = found.columns.attributes
+    tally = Tally(timed=found.timed)
+    tally.add_sizes(0 if attributes is None else len(attributes.keys), body_bytes)
+    return tally.decoded(found.columns)
+
+
+def _objects(body: bytes) -> list[Any] | None:
+    """Return the values if the whole body is JSON; None if each line has to be read."""
     try:
-        found = _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
+        return _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if _is_array(body):
             raise BodyUnreadable(f"cannot read body as JSON: {error}") from error
-        return _one_object(body, fields, tally)
-    return [_record(one, fields, tally) for one in found]
-
-
-def _one_object(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] | None:
-    """Return the record of a single object that has line ends inside; None if it is not one."""
     try:
-        return [_record(_JSON.decode(body), fields, tally)]
+        return [_JSON.decode(body)]  # one object that has line ends inside
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
