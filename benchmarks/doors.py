@@ -5,10 +5,11 @@ S3 without a queue, so that both respond after the data is in the store. It rece
 and writes to the same server, versitygw. It stores the request as JSON, which is the default of
 `awss3exporter` (`collector`), and as protobuf (`collector-proto`). All run in turn, in one run.
 
-The memory part holds 1 000 connections of mixed doors open, and sends bodies of mixed sizes slowly.
+The memory part opens 1 000 connections of mixed doors, and sends bodies of mixed sizes slowly.
 
     python -m benchmarks.doors                      # all sizes and memory; some minutes
     python -m benchmarks.doors --sizes 4MiB --rounds 3 --doors otlp
+    python -m benchmarks.doors --sizes 1KiB --gateway=--door-own-frame-bytes=262144
     python -m benchmarks.doors --memory
 """
 
@@ -117,10 +118,10 @@ def collector(folder: Path, endpoint: str, marshaler: str) -> Iterator[tuple[int
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[Servers]:
+def servers(folder: Path, *more: str) -> Iterator[Servers]:
     """Run the store, a gateway with all doors and both Collectors."""
     token, grpc_port = create_token("bench-doors", [one.door for one in SHAPES]), free_port()
-    flags = ["--otlp-grpc-listen", f"127.0.0.1:{grpc_port}"]
+    flags = ["--otlp-grpc-listen", f"127.0.0.1:{grpc_port}", *more]
     for shape in SHAPES:
         flags += ["--doors", shape.door]
     with ExitStack() as stack:
@@ -349,6 +350,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--doors", nargs="*", default=[])
+    parser.add_argument("--gateway", nargs="*", default=[], help="flags, such as --workers=2")
     parser.add_argument("--memory", action="store_true", help="only the memory part")
     wanted = parser.parse_args(words)
     os.environ.update(CREDENTIALS | {"AWS_EC2_METADATA_DISABLED": "true"})
@@ -356,7 +358,10 @@ def main(words: list[str]) -> int:
     samples: dict[str, list[Sample]] = {}
     medians: dict[str, float] = {}
     met = True
-    with tempfile.TemporaryDirectory(prefix="doors-") as folder, servers(Path(folder)) as running:
+    with (
+        tempfile.TemporaryDirectory(prefix="doors-") as folder,
+        servers(Path(folder), *wanted.gateway) as running,
+    ):
         if not wanted.memory:
             found = uvloop.run(speed(running, wanted.sizes, wanted.rounds, frozenset(wanted.doors)))
             shown, medians = lines(found)
@@ -364,7 +369,7 @@ def main(words: list[str]) -> int:
     if wanted.memory or not wanted.doors:
         with (
             tempfile.TemporaryDirectory(prefix="doors-") as folder,
-            servers(Path(folder)) as running,
+            servers(Path(folder), *wanted.gateway) as running,
         ):
             line, met = memory(running, 256 << 20)
             shown.append(line)
