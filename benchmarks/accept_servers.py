@@ -1,7 +1,9 @@
-"""Processes of the benchmark `accept`: a store, the gateway under test, and a plain gateway.
+"""Processes of the benchmark `accept`: a store, the gateway under test, and two controls.
 
-python -m benchmarks.accept_servers stub 20     # serves a store with a latency of 20 ms
-python -m benchmarks.accept_servers plain URL   # serves a gateway over aioboto3
+    python -m benchmarks.accept_servers ROLE ARGUMENT
+
+`stub MS` serves a store with a latency of MS milliseconds. `plain URL` serves a gateway over
+aioboto3, and `handler URL` the bare handler over the adapter, both with the stub as their store.
 """
 
 import asyncio
@@ -27,7 +29,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.support.gateway_tls import SERVER, TestAuthority
 
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.units import ObjectKey
 from sluice_store import create_authority, open_store
+from sluice_web.listening import TlsFiles, server_tls
 
 KEY_VARIABLE: Final = "SLUICE_BENCH_KEY"
 """The environment variable with the key that the processes of one benchmark share, in hex."""
@@ -128,6 +133,43 @@ def serve_plain(endpoint: str) -> None:
             runner = web.ServerRunner(web.Server(answer, access_log=None))
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
+            print(runner.addresses[0][1], flush=True)
+            await asyncio.Event().wait()
+
+    uvloop.run(main())
+
+
+# --- the bare handler: what every gateway over this adapter must do at least ----------------------
+
+
+def serve_handler(endpoint: str, tls_folder: str = "") -> None:
+    """Read, hash and put twice through the project's S3 adapter, without checking anything.
+
+    Args:
+        endpoint: The URL of the stub.
+        tls_folder: The folder of `gateway.pem`, `gateway.key` and `ca.pem`; empty for plain HTTP.
+    """
+    folder = Path(tls_folder)
+    files = TlsFiles(
+        certificate=folder / "gateway.pem", key=folder / "gateway.key", client_ca=folder / "ca.pem"
+    )
+    tls = server_tls(files) if tls_folder else None
+
+    async def main() -> None:
+        serial = itertools.count()
+        async with open_store(store_url(endpoint)) as store:
+
+            async def answer(request: web.BaseRequest) -> web.Response:
+                body = await request.content.read()
+                digest = digest_of(body)
+                await store.create(ObjectKey(f"h/{blob_key(digest)}"), body, sha256=digest)
+                key = ObjectKey(f"h/accepted/v1/bench/{os.getpid()}/{next(serial):020d}.json")
+                await store.create(key, MANIFEST)
+                return web.json_response({"status": "accepted"})
+
+            runner = web.ServerRunner(web.Server(answer, access_log=None))
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
             print(runner.addresses[0][1], flush=True)
             await asyncio.Event().wait()
 
@@ -269,4 +311,9 @@ def peak_bytes(pid: int) -> int:
 
 if __name__ == "__main__":
     os.environ.update(environment())
-    {"stub": serve_stub, "plain": serve_plain}[sys.argv[1]](sys.argv[2])
+    servers: dict[str, Callable[..., None]] = {
+        "stub": serve_stub,
+        "plain": serve_plain,
+        "handler": serve_handler,
+    }
+    servers[sys.argv[1]](*sys.argv[2:])

@@ -45,8 +45,10 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
         SluiceError: The agent cannot continue: unusable settings, or a spool whose durability is
             unknown.
     """
-    if not settings.paths and not settings.host_metrics_s and not settings.otlp:
-        raise BadUsage("nothing to ship: set --paths, --otlp or --host-metrics-s")
+    doors = settings.for_doors()  # wrong settings are reported before anything is opened
+    receives = doors.doors or settings.for_syslog().addresses
+    if not settings.paths and not settings.host_metrics_s and not receives:
+        raise BadUsage("nothing to ship: set --paths, --doors, --syslog or --host-metrics-s")
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await run_with_background(ship_files(agent, stop), agent)
         return agent.result()

@@ -40,6 +40,7 @@ class RecordBlock:
         cost_bytes: Their approximate size in a frame before compression.
         checkpoints: The positions of their files after these records; empty for inputs that cannot
             be read again.
+        request: The digest of the request to a door; empty where there is none.
         sealed: Called with True once the records are durable, or with False if they were dropped;
             set by inputs that respond to a client.
     """
@@ -47,6 +48,7 @@ class RecordBlock:
     columns: LogColumns | MetricColumns
     cost_bytes: int
     checkpoints: tuple[FileCheckpoint, ...] = ()
+    request: bytes = b""
     sealed: "SealedCallback | None" = None
 
 
@@ -60,11 +62,13 @@ class BatchContents:
     Attributes:
         columns: The records.
         checkpoints: The positions of their files after these records.
+        requests: The digests of their requests.
         sealed: The callbacks that receive whether the records are durable.
     """
 
     columns: Columns
     checkpoints: tuple[FileCheckpoint, ...]
+    requests: bytes
     sealed: tuple[SealedCallback, ...]
 
 
@@ -113,6 +117,7 @@ class BatchBuilder:
         return BatchContents(
             columns=join_blocks(blocks),
             checkpoints=join_checkpoints(blocks),
+            requests=b"".join(block.request for block in blocks),
             sealed=tuple(block.sealed for block in blocks if block.sealed is not None),
         )
 
@@ -190,7 +195,11 @@ class Batcher:
         if contents is None:
             return
         sealed = await asyncio.to_thread(
-            self._spool.seal, contents.columns, contents.checkpoints, now_ns=self._clock.now_ns()
+            self._spool.seal,
+            contents.columns,
+            contents.checkpoints,
+            now_ns=self._clock.now_ns(),
+            requests=contents.requests,
         )
         batch = await self._commit(sealed)
         for callback in contents.sealed:

@@ -13,6 +13,7 @@ from sluice_agent.columns import logs_from_block
 from sluice_agent.settings import Zone
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.units import UnixNs
+from sluice_protocol.utf8 import character_end
 
 BLOCK_BYTES: Final = 256 * 1024
 WAIT_S: Final = 0.1
@@ -21,8 +22,6 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 COST_BYTES_MAX: Final = 1024 * 1024
 HEAD_BYTES: Final = 1024
 TAIL_BYTES: Final = 256
-_CONTINUATION: Final = 0x80
-_CONTINUATION_MASK: Final = 0xC0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,20 +169,6 @@ def source_of(status: os.stat_result) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def character_end(data: bytes) -> int:
-    """Return the length of `data` without a UTF-8 character that is cut off at its end."""
-    for back in range(1, 5):
-        octet = data[-back]
-        if octet & _CONTINUATION_MASK != _CONTINUATION:
-            wants = 1 if octet < _CONTINUATION else _width(octet)
-            return len(data) if wants <= back else len(data) - back
-    return len(data)
-
-
-def _width(lead: int) -> int:
-    return 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2  # noqa: PLR2004 - RFC 3629 section 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,13 @@
 | sluice_agent_parked_questions_total | counter | reaction | parked batches sent again to ask |
 | sluice_agent_resolved_batches_total | counter | resolution | refused batches removed by decision |
 | sluice_agent_dropped_records_total | counter | | records dropped because the spool was full |
+| sluice_agent_door_requests_total | counter | door, result | new, duplicate or the error |
+| sluice_agent_door_records_total | counter | door | records of accepted requests |
+| sluice_agent_door_unreadable_total | counter | door | those of them that were kept raw |
+| sluice_agent_syslog_messages_total | counter | transport | messages received |
+| sluice_agent_syslog_unreadable_total | counter | transport | records with `sluice.error` |
+| sluice_agent_syslog_dropped_datagrams_total | counter | | datagrams that the kernel dropped |
+| sluice_agent_syslog_connections | gauge | | open connections of senders |
 | sluice_agent_corrupt_files_total | counter | | spool files moved to `corrupt/` |
 | sluice_agent_spool_errors_total | counter | | failed operations on the spool |
 | sluice_agent_spool_bytes | gauge | | bytes of batches in the spool, including parked ones |
@@ -54,6 +61,21 @@ class AgentMetrics:
         self._dropped = self._counter(
             "dropped_records", ("Records dropped because the spool was full")
         )
+        self.door_requests = self._counter(
+            "door_requests", "Requests to doors by result", "door", "result"
+        )
+        self.door_records = self._counter("door_records", "Records of successful requests", "door")
+        self.door_unreadable = self._counter(
+            "door_unreadable", "Records of requests that were kept raw", "door"
+        )
+        self.syslog_messages = self._counter("syslog_messages", "Syslog messages", "transport")
+        self.syslog_unreadable = self._counter(
+            "syslog_unreadable", "Syslog records with an error", "transport"
+        )
+        self.syslog_dropped = self._counter(
+            "syslog_dropped_datagrams", "Datagrams that the kernel dropped"
+        )
+        self.syslog_connections = self._gauge("syslog_connections", "Connections of senders")
         self.corrupt = self._counter("corrupt_files", "Spool files moved to corrupt/")
         self.spool_errors = self._counter("spool_errors", "Failed operations on the spool")
         self._spool_bytes = self._gauge(

@@ -10,6 +10,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
+from sluice_agent.listen_settings import (
+    AgentDoor,
+    DoorSettings,
+    SyslogSettings,
+    parse_doors,
+    parse_syslog_address,
+)
 from sluice_protocol.errors import BadUsage
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -140,8 +147,20 @@ class AgentSettings:
         exclude: Patterns of paths to exclude.
         from_end: Read files that exist when the spool is new from their end.
         once: Read every input to its end, send it, and exit.
-        otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP; empty disables
-            it.
+        doors: Protocols in which other clients may send: `otlp`, `prometheus`, `loki`,
+            `elasticsearch`, `hec`, `json`. A request succeeds when its records are in the spool.
+        doors_listen: `host:port` of all doors; default is the address of `otlp`, or 127.0.0.1:4318.
+        door_tokens: Clients that may use the doors, `name=<sha256 of the token>`, separated by
+            commas; empty accepts every client, on a loopback address only.
+        door_body_bytes: Maximum size of a request to a door, compressed and decompressed.
+        otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP; short for `doors` and
+            `doors_listen`, and also possible beyond this machine without tokens.
+        syslog: `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT` on which to receive syslog
+            of RFC 5424 and RFC 3164; may be repeated.
+        syslog_message_bytes: Longest message; the rest of a longer one is kept as raw records.
+        syslog_tls_cert: File of the certificate of `tls` addresses, PEM.
+        syslog_tls_key: File of its key; default is the certificate's file.
+        syslog_client_ca: File of CA certificates; with it, clients of `tls` need a certificate.
         host_metrics_s: Seconds between samples of the host's metrics; 0 disables them.
         batch_bytes: Cut a batch at about this size before compression.
         batch_records: Cut a batch at this number of records.
@@ -154,7 +173,7 @@ class AgentSettings:
             system's.
         resource: `key=value` attributes of every record.
         health: `host:port` of /livez, /readyz and /metrics; empty disables them.
-        allowed_hosts: Names under which clients reach `otlp` and `health`, without ports, separated
+        allowed_hosts: Names under which clients reach doors and `health`, without ports, separated
             by commas. The address of the connection is always allowed.
         tls_ca: File of CA certificates, PEM; default is the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
@@ -170,7 +189,16 @@ class AgentSettings:
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     once: bool = False
+    doors: tuple[AgentDoor, ...] = ()
+    doors_listen: str = ""
+    door_tokens: str = ""
+    door_body_bytes: int = 20 * 1024 * 1024
     otlp: str = ""
+    syslog: tuple[str, ...] = ()
+    syslog_message_bytes: int = 64 * 1024
+    syslog_tls_cert: Path | None = None
+    syslog_tls_key: Path | None = None
+    syslog_client_ca: Path | None = None
     host_metrics_s: float = 10.0
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000
@@ -227,6 +255,39 @@ class AgentSettings:
             resource=self._resource(),
             bytes_max=self.spool_bytes,
             sync=sync,
+        )
+
+    def for_doors(self) -> DoorSettings:
+        """Return the settings of the doors.
+
+        Raises:
+            BadUsage: As `parse_doors` raises it.
+        """
+        return parse_doors(
+            doors=self.doors,
+            doors_listen=self.doors_listen,
+            otlp=self.otlp,
+            tokens=self.door_tokens,
+            allowed_hosts=self.allowed_hosts,
+            body_bytes_max=self.door_body_bytes,
+        )
+
+    def for_syslog(self) -> SyslogSettings:
+        """Return the settings of syslog.
+
+        Raises:
+            BadUsage: An address has another form, TLS has no certificate, a limit is out of range,
+                or `once` is set.
+        """
+        if self.syslog and self.once:
+            raise BadUsage("syslog has no end: do not set once together with syslog")
+        return SyslogSettings(
+            addresses=tuple(parse_syslog_address(text) for text in self.syslog),
+            message_bytes_max=self.syslog_message_bytes,
+            zone=self.zone(),
+            tls_cert=self.syslog_tls_cert,
+            tls_key=self.syslog_tls_key,
+            client_ca=self.syslog_client_ca,
         )
 
     def for_files(self) -> FileSettings:

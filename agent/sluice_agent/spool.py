@@ -10,9 +10,10 @@ Guarantees, each with a test:
   number once. A batch whose commit failed keeps its bytes and is committed again unchanged. If it
   is unknown whether a commit is durable, the run ends.
 - Checkpoints and frame become durable by one rename, so no line is lost or sealed twice.
+- A request to a door whose records were committed is known as long as it is in the window.
 - The spool never exceeds `bytes_max`: the caller checks `fits` before it commits.
 
-Source: ADR 0030, ADR 0031.
+Source: ADR 0030, ADR 0031, ADR 0038.
 """
 
 import threading
@@ -24,6 +25,7 @@ import msgspec
 
 from sluice_agent.disk import Disk
 from sluice_agent.errors import CorruptEntry, SpoolBroken
+from sluice_agent.request_window import remove_requests, split_requests
 from sluice_agent.settings import SpoolSettings
 from sluice_agent.spool_directory import SpoolDirectory, translate_os_errors
 from sluice_agent.spool_format import (
@@ -103,6 +105,7 @@ class Spool:
             except BaseException:
                 self._directory.close()
                 raise
+        self._requests = frozenset(split_requests(self._state.requests))
         self._next_order = max([self._state.through, *self._ready]) + 1
 
     def close(self) -> None:
@@ -134,6 +137,10 @@ class Spool:
         with self._mutex:
             return self._state.high_water.get(boot_id)
 
+    def knows_request(self, digest: bytes) -> bool:
+        """Return True if the records of a request are durable, and the window contains it."""
+        return digest in self._requests
+
     def size_bytes(self) -> int:
         """Return the bytes of all batches in the spool, including parked ones."""
         with self._mutex:
@@ -146,9 +153,20 @@ class Spool:
     # -- sealing -------------------------------------------------------------------------
 
     def seal(
-        self, columns: Columns, checkpoints: Iterable[FileCheckpoint], *, now_ns: UnixNs
+        self,
+        columns: Columns,
+        checkpoints: Iterable[FileCheckpoint],
+        *,
+        now_ns: UnixNs,
+        requests: bytes = b"",
     ) -> SealedBatch:
         """Assign records their identity and encode their frame; neither changes afterwards.
+
+        Args:
+            columns: The records.
+            checkpoints: The positions of their files.
+            now_ns: The time of sealing.
+            requests: The digests of the requests that they belong to.
 
         Raises:
             TooLarge: They exceed the size of a frame; no sequence number was assigned.
@@ -172,6 +190,7 @@ class Spool:
             frame_sha256=digest_of(frame),
             sealed_at_unix_ns=now_ns,
             checkpoints=tuple(checkpoints),
+            requests=requests,
         )
         self._next_seq += len(columns)
         self._next_order += 1
@@ -195,6 +214,8 @@ class Spool:
         batch = SpooledBatch(header=header)
         with self._mutex:
             self._state = fold_entry(self._state, header)
+            if header.requests:
+                self._requests = frozenset(split_requests(self._state.requests))
             self._keep(batch)
         return batch
 
@@ -318,7 +339,11 @@ class Spool:
             )
 
     def _discard(self, batch: SpooledBatch) -> None:
+        """Remove a damaged batch, and its requests: their clients may have got no response."""
         with self._mutex:
+            left = remove_requests(self._state.requests, batch.header.requests)
+            self._state = msgspec.structs.replace(self._state, requests=left)
+            self._requests = frozenset(split_requests(left))
             self._ready.pop(batch.header.order, None)
             self._bytes.pop(batch.header.name, None)
 

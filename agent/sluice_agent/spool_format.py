@@ -12,11 +12,12 @@ An entry:
 | 8 | 32 | sha256 of the header |
 | 40 | … | header (JSON), then the frame until the end of the file |
 
-The state contains the checkpoints and high-water marks of all entries up to the order `through`.
+The state contains the checkpoints and high-water marks of all entries up to the order `through`,
+and the window of their requests (`request_window`).
 Recovery adds the later entries that still exist, so an entry may be removed only once a durable
 state covers it.
 
-Source: ADR 0030.
+Source: ADR 0030, ADR 0038.
 """
 
 import hashlib
@@ -28,6 +29,7 @@ from typing import Final
 import msgspec
 
 from sluice_agent.errors import CorruptEntry
+from sluice_agent.request_window import add_requests
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import Kind
@@ -80,6 +82,8 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
         frame_sha256: Digest of the frame.
         sealed_at_unix_ns: Time of sealing, by the local clock.
         checkpoints: The position of each file that the batch contains lines of; stored as `marks`.
+        requests: The digests of the requests to doors whose records the batch contains, as a
+            `request_window`; added in 2026-11, empty in older entries.
     """
 
     version: int
@@ -93,6 +97,7 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
     frame_sha256: Digest
     sealed_at_unix_ns: int
     checkpoints: tuple[FileCheckpoint, ...] = msgspec.field(default=(), name="marks")
+    requests: bytes = b""
 
     @property
     def identity(self) -> Identity:
@@ -191,12 +196,14 @@ class SpoolState(msgspec.Struct, frozen=True, kw_only=True):
         through: The highest order included; 0 before the first entry.
         checkpoints: The latest checkpoint of each file; stored as `marks`.
         high_water: The highest sequence number sealed, by boot id.
+        requests: The window of the last requests to doors; empty in states of older versions.
     """
 
     version: int = FORMAT_VERSION
     through: int = 0
     checkpoints: Mapping[str, FileCheckpoint] = msgspec.field(default_factory=dict, name="marks")
     high_water: Mapping[str, int] = msgspec.field(default_factory=dict)
+    requests: bytes = b""
 
 
 def fold_entry(state: SpoolState, header: EntryHeader) -> SpoolState:
@@ -211,6 +218,7 @@ def fold_entry(state: SpoolState, header: EntryHeader) -> SpoolState:
             **{each.source: each for each in header.checkpoints},
         },
         high_water={**state.high_water, header.boot_id: high},
+        requests=add_requests(state.requests, header.requests),
     )
 
 
@@ -233,6 +241,7 @@ def prune_state(
             if source not in finished
         },
         high_water={boot: high for boot, high in state.high_water.items() if boot in kept},
+        requests=state.requests,
     )
 
 

@@ -9,20 +9,20 @@ from typing import Final
 import structlog
 
 from sluice_agent.batching import Batcher
+from sluice_agent.doors import DoorPorts, serve_doors
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.files import FileInput
 from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.otlp_receiver import OtlpReceiver, serve_otlp
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
+from sluice_agent.syslog import SyslogPorts, opened_syslog
 from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_web.addresses import parse_allowed_hosts
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
@@ -101,15 +101,23 @@ class Agent:
 
 
 async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
-    """Ship files, host metrics and OTLP requests until `stop`, then drain."""
+    """Ship files, host metrics and what other programs send until `stop`, then drain."""
     settings = agent.settings
     files = FileInput(settings.for_files(), agent.spool.checkpoints())
-    reading = [_follow(agent, files, stop)]
-    if settings.host_metrics_s:
-        reading.append(_sample(agent, stop))
-    receiver = OtlpReceiver(agent.batcher, agent.metrics, agent.clock)
+    ports = DoorPorts(
+        batcher=agent.batcher, spool=agent.spool, metrics=agent.metrics, clock=agent.clock
+    )
+    senders = SyslogPorts(batcher=agent.batcher, metrics=agent.metrics, clock=agent.clock)
     try:
-        async with serve_otlp(settings.otlp, receiver, parse_allowed_hosts(settings.allowed_hosts)):
+        async with (
+            opened_syslog(settings.for_syslog(), senders) as syslog,
+            serve_doors(settings.for_doors(), ports),
+        ):
+            reading = [_follow(agent, files, stop)]
+            if settings.host_metrics_s:
+                reading.append(_sample(agent, stop))
+            if syslog is not None:
+                reading.append(syslog.run(stop))
             complete = await _within(stop, settings.drain_s, *reading)
     finally:
         files.close()

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sluice_doors.canonical import form_digest
+from sluice_door_http.routes import DoorRequest
+from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
 from sluice_protocol.columns import kind_of
 from sluice_protocol.request_identity import (
@@ -11,6 +12,7 @@ from sluice_protocol.request_identity import (
     RequestIdentity,
     request_identity,
 )
+from sluice_protocol.units import UnixNs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,39 @@ class RequestOrigin:
     door: DoorName
     key: bytes
     unique: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanonicalRecords:
+    """The records of one kind of a request.
+
+    Attributes:
+        records: The records, in canonical form.
+        named: What identifies them: the same, with a constant in place of the time of receipt
+            where the request has a key. That time differs in every retry.
+    """
+
+    records: DecodedRecords
+    named: DecodedRecords
+
+
+def canonical_records(
+    plain: bytes, wanted: DoorRequest, received_ns: UnixNs
+) -> list[CanonicalRecords]:
+    """Decode a body without its content coding, and return the records of each kind.
+
+    Raises:
+        BodyUnreadable: No record of it can be read.
+        BodyTooLarge: Its records expand to more than the limits.
+    """
+    decoded = [canonical(records) for records in wanted.decode(plain, received_ns)]
+    named = decoded
+    if wanted.key and not all(records.timed for records in decoded):
+        named = [canonical(records) for records in wanted.decode(plain, UnixNs(0))]
+    return [
+        CanonicalRecords(records=records, named=constant)
+        for records, constant in zip(decoded, named, strict=True)
+    ]
 
 
 def identity_of(named: DecodedRecords, origin: RequestOrigin) -> RequestIdentity:

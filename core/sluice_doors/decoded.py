@@ -71,3 +71,20 @@ def check_count(records: Sized) -> None:
         raise BodyTooLarge(
             f"body is too large: it has more than {RECORDS_MAX} records; send smaller requests"
         )
+
+
+def check_lines(body: bytes, *, per_record: int = 1) -> None:
+    """Check the number of lines, before an object is made for each of them.
+
+    Args:
+        body: The body after decompression.
+        per_record: The lines of a record.
+
+    Raises:
+        BodyTooLarge: There are more lines than `RECORDS_MAX` records have.
+    """
+    if body.count(b"\n") > RECORDS_MAX * per_record:
+        raise BodyTooLarge(
+            f"body is too large: it has more than {RECORDS_MAX * per_record} lines; send smaller"
+            " requests"
+        )

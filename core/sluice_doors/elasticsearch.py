@@ -7,7 +7,12 @@ from typing import Final, Literal, cast, get_args
 import msgspec
 
 from sluice_doors.any_values import json_text
-from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    REASON_CHARACTERS_MAX,
+    BodyUnreadable,
+    DecodedRecords,
+    check_lines,
+)
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
@@ -57,8 +62,9 @@ def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkReques
 
     Raises:
         BodyUnreadable: No line is an action.
-        BodyTooLarge: The records expand to more than the limits.
+        BodyTooLarge: There are too many actions, or their records expand to more than the limits.
     """
+    check_lines(body, per_record=2)
     reader = _Bulk(body, index, received_ns)
     rows = list(reader.rows())
     if not rows:

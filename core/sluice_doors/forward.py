@@ -7,7 +7,7 @@ import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from sluice_doors.any_values import json_text
 from sluice_doors.content_coding import decompress
@@ -25,6 +25,7 @@ from sluice_doors.msgpack_values import (
     build,
     element_spans,
     json_form,
+    json_map,
     key_text,
     time_of,
     value_spans,
@@ -48,8 +49,7 @@ _NOT_STATED: Final = (None, "", "text")
 _PAIR: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A record with its time; `raw` is what cannot be read, and `error` why."""
 
     ts_ns: int | None = None
@@ -164,26 +164,23 @@ def _entry(data: bytes) -> _Entry:
         if not isinstance(found, list) or len(found) != _PAIR:
             return _Entry(text=json_text(json_form(found)), error="entry has the wrong form")
         stated, record = found
-        metadata: object = {}
+        pairs: tuple[tuple[str, str], ...] = ()
         if isinstance(stated, list) and len(stated) == _PAIR:
             stated, metadata = stated
+            pairs = _metadata(metadata)
         if not isinstance(record, dict):
             return _Entry(text=json_text(json_form(found)), error="record is not a map")
-        plain = json_form(record)
-        pairs = tuple(
-            (METADATA_PREFIX + key_text(key), _text(value))
-            for key, value in (metadata.items() if isinstance(metadata, dict) else ())
-        )
         ts_ns = _time(stated)
         readable = ts_ns is not None or stated is None
-        return _Entry(
-            ts_ns=ts_ns,
-            time="" if readable else _text(stated),
-            record=plain if isinstance(plain, dict) else {},
-            metadata=pairs,
-        )
+        return _Entry(ts_ns, "" if readable else _text(stated), json_map(record), pairs)
     except (NotMsgpack, RecursionError, BodyUnreadable) as error:
         return _raw(data, str(error))
+
+
+def _metadata(found: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(found, dict):
+        return ()
+    return tuple((METADATA_PREFIX + key_text(key), _text(value)) for key, value in found.items())
 
 
 def _time(stated: object) -> int | None:

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -46,11 +47,10 @@ _TIME_CHARACTERS_MAX: Final = 40
 _LINES: Final = msgspec.json.Decoder()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
+class _Event(NamedTuple):
     """One object of a request; `text` is what cannot be read, and `error` why."""
 
-    found: Mapping[str, object] = field(default_factory=dict)
+    found: Mapping[str, object] = MappingProxyType({})
     text: str = ""
     error: str = ""
 
@@ -95,10 +95,11 @@ def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...
         return ()
     if all(one.error for one in events):
         raise BodyUnreadable("cannot read body as events of Splunk: it has no JSON object")
-    shared = shared_resource([one.metadata() for one in events])
+    metadata = [one.metadata() for one in events]
+    shared = shared_resource(metadata)
     reader = _Reader(shared=dict(shared), received_ns=received_ns)
-    for one in events:
-        reader.add(one)
+    for one, stated in zip(events, metadata, strict=True):
+        reader.add(one, stated)
     decoded = []
     if reader.logs:
         columns = logs_from_rows(reader.logs, reader.log_tally)
@@ -149,13 +150,13 @@ class _Reader:
     log_tally: Tally = field(default_factory=Tally)
     point_tally: Tally = field(default_factory=Tally)
 
-    def add(self, event: _Event) -> None:
-        """Map one event.
+    def add(self, event: _Event, stated: Mapping[str, str]) -> None:
+        """Map one event, for which `stated` is its metadata.
 
         Raises:
             BodyTooLarge: The records expand to more than the limits.
         """
-        metadata = [pair for pair in event.metadata().items() if pair[0] not in self.shared]
+        metadata = [pair for pair in stated.items() if pair[0] not in self.shared]
         if event.error:
             self._raw(event.text, event.error, metadata)
             return

@@ -5,7 +5,13 @@ from typing import Any, Final
 import msgspec
 
 from sluice_doors.any_values import json_text
-from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    REASON_CHARACTERS_MAX,
+    BodyUnreadable,
+    DecodedRecords,
+    check_count,
+    check_lines,
+)
 from sluice_doors.json_columns import FoundColumns, columns_of
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
@@ -30,12 +36,14 @@ def decode_json(
 
     Raises:
         BodyUnreadable: No part of the body is a JSON object.
-        BodyTooLarge: The records expand to more than the limits.
+        BodyTooLarge: There are too many records, or they expand to more than the limits.
     """
+    check_lines(body)
     fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
     tally = Tally()
     objects = _objects(body)
     if objects is not None:
+        check_count(objects)
         if set(map(type, objects)) == {dict}:
             found = columns_of(objects, fields)
             if found is not None:

@@ -28,6 +28,7 @@ The next unit starts where seconds would be after the year 5000.
 """
 _SECOND_CHARACTERS: Final = 19
 _FRACTION_DIGITS: Final = 9
+_NUMBER_CHARACTERS_MAX: Final = 40
 BAD_TIME: Final = "time is not RFC 3339 or a Unix time from 1970 to 2262"
 
 
@@ -122,7 +123,8 @@ def _from_number(value: float | Decimal) -> int | None:
 
 def _from_text(text: str) -> int | None:
     if text.isascii() and text[:1].isdigit() and text.replace(".", "", 1).isdigit():
-        return _from_number(float(text) if "." in text else int(text))
+        # A double loses the nanoseconds of a fraction.
+        return _from_number(Decimal(text)) if len(text) <= _NUMBER_CHARACTERS_MAX else None
     if len(text) > _SECOND_CHARACTERS and text[-1] == "Z" and text[_SECOND_CHARACTERS] == ".":
         second, fraction = _second_ns(text[:_SECOND_CHARACTERS]), text[20:-1]
         if (

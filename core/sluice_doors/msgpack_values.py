@@ -131,7 +131,7 @@ def json_form(value: object) -> object:
         return value
     match value:
         case dict():
-            return _json_map(value)
+            return json_map(value)
         case list():
             return [json_form(one) for one in value]
         case float():
@@ -150,7 +150,12 @@ def _extension(value: object) -> object:
     return {"ext": code, "data": base64.b64encode(data).decode()}
 
 
-def _json_map(found: dict[object, object]) -> dict[str, object]:
+def json_map(found: dict[object, object]) -> dict[str, object]:
+    """Return a map as JSON represents it, with texts as keys.
+
+    Raises:
+        RecursionError: It is nested too deeply.
+    """
     plain: dict[str, object] = {}
     after: dict[str, int] = {}
     for key, value in found.items():

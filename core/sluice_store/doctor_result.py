@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -11,15 +12,19 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import InvalidRecord, StoreMisconfigured
+from sluice_protocol.errors import InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import DOCTOR
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found
+from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 
 RESULTS: Final = f"{DOCTOR}results/"
+RESULTS_KEPT: Final = 16
+"""Results that are kept. A reader lists them and then reads the newest, so more than one stays."""
+_CONCURRENT_DELETES: Final = 8
 _CONTEXT: Final = b"sluice.doctor.v1\0"
 
 
@@ -156,7 +161,9 @@ def _check_signature(
 async def write_result(
     store: ObjectStore, result: DoctorResult, sealed: bytes, clock: Clock
 ) -> ObjectKey:
-    """Write a sealed result under a key that sorts by time.
+    """Write a sealed result under a key that sorts by time, and remove all but the newest ones.
+
+    A failed removal is not an error: the next result removes what is left.
 
     Raises:
         OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
@@ -164,7 +171,21 @@ async def write_result(
     """
     key = ObjectKey(f"{RESULTS}{result.ended_at_unix_ns:020d}-{result.result_id}.json")
     await create_known(store, key, sealed, Backoff.seeded_by(clock))  # the key has a new id
+    with suppress(StoreError):
+        await _remove_older(store)
     return key
+
+
+async def _remove_older(store: ObjectStore) -> None:
+    keys = [one.key async for page in store.list(RESULTS) for one in page.objects]
+
+    async def remove(key: ObjectKey) -> None:
+        found = await store.head(key)
+        # Without object versions only lifecycle rules delete.
+        if isinstance(found, ObjectInfo) and found.incarnation is not None:
+            await store.delete(key, found.incarnation)
+
+    await run_concurrently(keys[:-RESULTS_KEPT], remove, concurrency=_CONCURRENT_DELETES)
 
 
 async def read_doctor(

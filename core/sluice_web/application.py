@@ -40,7 +40,7 @@ def make_application(
     app.add_routes([_route(endpoint) for endpoint in endpoints])
     if title:
         handler = _openapi_handler(title, endpoints)
-        app.router.add_get(OPENAPI_PATH, handler, expect_handler=_send_continue)
+        app.router.add_get(OPENAPI_PATH, handler, expect_handler=send_continue)
     _add_refusals(app)
     return app
 
@@ -55,9 +55,7 @@ def _route(endpoint: Endpoint) -> web.RouteDef:
         return web.route(
             endpoint.method, endpoint.path, endpoint.handler, expect_handler=_ignore_expectation
         )
-    return web.route(
-        endpoint.method, endpoint.path, endpoint.handler, expect_handler=_send_continue
-    )
+    return web.route(endpoint.method, endpoint.path, endpoint.handler, expect_handler=send_continue)
 
 
 def _add_refusals(app: web.Application) -> None:
@@ -76,10 +74,10 @@ def _add_refusals(app: web.Application) -> None:
             raise web.HTTPMethodNotAllowed(request.method, allowed)
         raise web.HTTPNotFound
 
-    app.router.add_route("*", "/{path:.*}", refuse, expect_handler=_send_continue)
+    app.router.add_route("*", "/{path:.*}", refuse, expect_handler=send_continue)
 
 
-async def _send_continue(request: web.Request) -> None:
+async def send_continue(request: web.Request) -> None:
     """Send `100 Continue`; ignore any other expectation, as RFC 9110 section 10.1.1 allows."""
     expectation = request.headers.get(hdrs.EXPECT, "").lower()
     if expectation == "100-continue" and request.version == HttpVersion11:

@@ -94,14 +94,17 @@ def token_sha256(token: str) -> str:
 
 
 def operator_of(authorization: str, operators: Sequence[Operator]) -> str | None:
-    """Return the name of the operator whose token an `Authorization` field contains, or None.
-
-    The digests are compared in constant time, and all of them.
-    """
+    """Return the name of the operator whose token an `Authorization` field contains, or None."""
     scheme, _, token = authorization.partition(" ")
+    name = name_of_token(token, operators)
+    return name if scheme == CHALLENGE else None
+
+
+def name_of_token(token: str, known: Sequence[Operator]) -> str | None:
+    """Return whose token it is, or None; the digests are compared in constant time, all of them."""
     sent = token_sha256(token)
-    names = [one.name for one in operators if hmac.compare_digest(one.token_sha256, sent)]
-    return names[0] if names and scheme == CHALLENGE else None
+    names = [one.name for one in known if hmac.compare_digest(one.token_sha256, sent)]
+    return names[0] if names else None
 
 
 def token_middleware(token: str, operators: Sequence[Operator] = ()) -> Middleware:

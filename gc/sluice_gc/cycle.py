@@ -15,7 +15,7 @@ from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
 from sluice_gc.evidence_retention import prune_evidence
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.plan import Plan, check_certificate_for
-from sluice_gc.plan_inputs import is_finished, read_plan, read_plan_ids, read_store_time
+from sluice_gc.plan_inputs import is_finished, plan_ids_newest_first, read_plan, read_store_time
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
@@ -178,7 +178,7 @@ async def read_due_plan(store: ObjectStore, trusted: TrustedKeys, grace_s: float
         StoreError: The store is unreachable or refused a request.
     """
     now_ns = await read_store_time(store)
-    for plan_id in reversed(await read_plan_ids(store)):
+    async for plan_id in plan_ids_newest_first(store):
         plan = await read_plan(store, trusted, plan_id)
         if (now_ns - plan.made_at_unix_ns) / NS_PER_S >= grace_s:
             return None if await is_finished(store, plan_id) else plan

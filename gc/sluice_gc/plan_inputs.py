@@ -1,8 +1,11 @@
 """The inputs of a plan or a run: the checked basis, the store's clock, and stored plans."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
+from ulid import ULID
 
 from sluice_gc.certificate_chain import ChainLink
 from sluice_gc.errors import GcRefused, RefusalRule
@@ -13,8 +16,12 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store.port import ObjectStore, Versioning
+
+_DAY_S: Final = 86_400
+_BACK_S: Final = (2 * _DAY_S, 16 * _DAY_S, 128 * _DAY_S)
+"""How far back plans are listed before all of them are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +63,29 @@ async def newest_plan_id(store: ObjectStore) -> str:
         GcRefused: There is no plan.
         StoreError: The store is unreachable or refused a request.
     """
-    plan_ids = await read_plan_ids(store)
-    if not plan_ids:
-        raise GcRefused(RefusalRule.PLAN_INVALID, 'there is no plan; run "sluice gc plan" first')
-    return plan_ids[-1]
+    async for plan_id in plan_ids_newest_first(store):
+        return plan_id
+    raise GcRefused(RefusalRule.PLAN_INVALID, 'there is no plan; run "sluice gc plan" first')
+
+
+async def plan_ids_newest_first(store: ObjectStore) -> AsyncIterator[str]:
+    """Yield the ids of all complete plans, newest first.
+
+    Plans are permanent, and each costs two requests, so only those of the last days are listed
+    first. An id contains the time at which its plan was begun.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    now_s = await read_store_time(store) / NS_PER_S
+    oldest: str | None = None
+    for back_s in (*_BACK_S, None):
+        after = "" if back_s is None else str(ULID.from_timestamp(max(now_s - back_s, 0.0)))[:10]
+        found = await read_plan_ids(store, after=after)
+        for plan_id in reversed(found):
+            if oldest is None or plan_id < oldest:
+                yield plan_id
+        oldest = found[0] if found else oldest
 
 
 async def read_plan_ids(store: ObjectStore, *, after: str = "") -> list[str]:

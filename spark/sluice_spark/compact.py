@@ -15,7 +15,7 @@ from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
-from sluice_protocol.active_deletes import is_retention
+from sluice_protocol.active_deletes import is_retention, needed_deletes
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -209,8 +209,10 @@ class _Compactor:
         return found
 
     def _apply_deletes(
-        self, table: Table, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
+        self, table: Table, files: Sequence[DataFile], records: Sequence[DeleteRecord]
     ) -> None:
+        # Years of retention and repeated deletes must not become as many conditions.
+        deletes = needed_deletes(records)
         gone = [
             file for file in files if any(removes_whole_file(file, record) for record in deletes)
         ]
@@ -219,8 +221,10 @@ class _Compactor:
         touched = [
             file for file in rest if any(may_contain_deleted(file, record) for record in deletes)
         ]
-        condition = any_condition(deletes)
-        if not touched or condition is None:
+        condition = any_condition(
+            record for record in deletes if any(may_contain_deleted(one, record) for one in touched)
+        )
+        if condition is None:
             return
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         holding = rows.select("file").distinct()

@@ -1,14 +1,19 @@
-"""Clients that are libraries of a program: its records are the lines of its standard input."""
+"""Clients that are libraries of a program, and the OpenTelemetry Collector behind them.
+
+The records of a program are the lines of its standard input.
+"""
 
 import json
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from support.client_programs import (
+    BIN,
     JAVA,
     NODE,
     PYTHON,
@@ -20,7 +25,12 @@ from support.client_programs import (
     program,
 )
 from support.door_fleet import Fleet
+from support.store_versitygw import free_port, wait_for_port
 
+OTLP_RECORDS = 100
+"""Records of one request to the Collector."""
+LOKI4J_RECORDS = 500
+"""Records of a batch, `maxItems` in its configuration."""
 JAVA_PROGRAM = Path(__file__).parents[2] / "deploy/clients/java/LogLines.java"
 
 
@@ -101,9 +111,49 @@ def elasticsearch_python(served: Fleet, folder: Path) -> Iterator[Piped]:
         yield Piped(started)
 
 
+@dataclass
+class Collector:
+    """An OpenTelemetry Collector that receives the records as requests of OTLP in JSON."""
+
+    program: Program
+    url: str
+
+    def feed(self, numbers: range) -> None:
+        for start in range(0, len(numbers), OTLP_RECORDS):
+            body = json.dumps(_otlp(numbers[start : start + OTLP_RECORDS])).encode()
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(self.url, body, headers)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                assert answer.status == 200
+
+    def stop(self) -> None:
+        self.program.stop()
+
+    def errors(self) -> list[str]:
+        return self.program.errors()
+
+
+def _otlp(numbers: range) -> dict[str, object]:
+    now = str(time.time_ns())
+    records = [{"timeUnixNano": now, "body": {"stringValue": line_of(each)}} for each in numbers]
+    return {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}
+
+
+@contextmanager
+def opentelemetry_collector(served: Fleet, folder: Path) -> Iterator[Collector]:
+    port = free_port()
+    env = environment(served, OTLP_LISTEN=f"127.0.0.1:{port}")
+    command = [BIN / "otelcol", "--config", SEND / "opentelemetry-collector.yaml"]
+    with program(command, folder / "client.log", env, faults=r"Dropping data") as started:
+        wait_for_port(port, started.process)
+        yield Collector(started, f"http://127.0.0.1:{port}/v1/logs")
+
+
 LIBRARY_CLIENTS = (
+    ClientCase(name="opentelemetry-collector", door="otlp", start=opentelemetry_collector),
     ClientCase(name="elasticsearch-python", door="elasticsearch", start=elasticsearch_python),
     ClientCase(name="opentelemetry-node", door="otlp", start=opentelemetry_node),
     ClientCase(name="pino-loki", door="loki", start=pino_loki, retries=False),
-    ClientCase(name="loki4j", door="loki", start=loki4j),
+    # It drops a batch whose connection breaks: one for each gateway that is killed.
+    ClientCase(name="loki4j", door="loki", start=loki4j, lost_max=2 * LOKI4J_RECORDS),
 )

@@ -52,6 +52,7 @@ class ClientCase:
         start: Runs it until the block ends.
         retries: Whether it repeats a request that failed.
         keeps_identity: Whether a repeated request has the same records.
+        lost_max: Records that it can lose although it repeats requests.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ClientCase:
     start: Callable[[Fleet, Path], AbstractContextManager[Sending]]
     retries: bool = True
     keeps_identity: bool = True
+    lost_max: int = 0
 
 
 def environment(served: Fleet, **more: str) -> dict[str, str]:

@@ -5,7 +5,6 @@ own, which loses responses of this client only.
 """
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -16,14 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Timer
 from typing import get_args
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from support.client_programs import NUMBER, ClientCase, Sending
 from support.door_fleet import Balancer, Fleet, GatewayStore, balancing, fleet
 from support.gateway import clean_env
 from support.store_buckets import make_bucket
 from support.store_versitygw import versitygw
 
+from sluice_lake.locations import lake_location
+from sluice_lake.tables import LOGS, METRICS
 from sluice_protocol.frame import decode_head, raw_payload
 from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.manifests import decode_accepted
@@ -42,8 +46,6 @@ LOST = 2
 """curl repeats a request whose response is lost on a connection that it used before, so the program
 sees an error only if the next response is lost too.
 """
-QUERY_LIMIT = 100_000
-YEAR_NS = 365 * 86_400 * 10**9
 RECORDS_MAX = 1_000_000
 
 
@@ -58,8 +60,8 @@ class Outcome:
 
     Attributes:
         sent: How many were fed.
-        lost: How many of them `sluice query` does not find.
-        doubled: How many it finds more than once.
+        lost: How many of them are not in the lake.
+        doubled: How many are there more than once.
         errors: What the client itself reports as lost.
         unused: Responses that could not be lost, because the client sent nothing more.
     """
@@ -178,13 +180,15 @@ def run_trials(trials: Sequence[Trial], served: Fleet, way: Balancer) -> None:
                     trial.balancer.lost_responses = LOST
             if fault == "kill":
                 served.kill()
-            way.reachable = fault != "outage"
+            outage = Timer(OUTAGE_S, lambda: setattr(way, "reachable", True))
+            if fault == "outage":
+                way.reachable = False
+                outage.start()  # programs that wait for a response read no more records
             feed(second, third)
             time.sleep(MEANWHILE_S)
             feed(third, end)
             if fault == "outage":
-                time.sleep(OUTAGE_S)
-                way.reachable = True
+                outage.join()
             wait(end)
         time.sleep(SETTLED_S)
         list(pool.map(lambda trial: trial.sending.stop(), trials))
@@ -200,7 +204,7 @@ def wait_for(arrived: Arrived, wanted: set[int]) -> None:
 
 
 def outcomes(trials: Sequence[Trial], store_url: str) -> dict[str, Outcome]:
-    """Return what became of the records of each client, as `sluice query` finds them."""
+    """Ingest, and return what became of the records of each client."""
     for _ in range(2):
         sluice("reconciler", "--store", store_url, "--once")
     sluice("spark", "ingest", "--store", store_url, "--once")
@@ -229,28 +233,27 @@ def sluice(*arguments: str) -> bytes:
 
 
 def found_numbers(store_url: str) -> Counter[int]:
-    """Return how often `sluice query` finds each record."""
-    now_ns = time.time_ns()
+    """Return how often the tables of the lake contain each record."""
     found: Counter[int] = Counter()
-    for kind in ("logs", "metrics"):
-        for line in _queried(kind, store_url, now_ns - YEAR_NS, now_ns + YEAR_NS):
-            number = NUMBER.search(line)
-            # A series that ends has a marker, which is not a record that was fed.
-            if number and (kind == "logs" or json.loads(line).get("value") == 1):
-                found[int(number[1])] += 1
+    for table in (LOGS.name, METRICS.name):
+        location = lake_location(store_url, table)
+        delta = DeltaTable(location.uri, storage_options=dict(location.storage_options))
+        for batch in delta.to_pyarrow_dataset().to_batches():
+            found.update(number for row in _rows(batch) if (number := _number(row)) is not None)
     return found
 
 
-def _queried(kind: str, store_url: str, start_ns: int, end_ns: int) -> list[bytes]:
-    """Return the records of a time range as lines of JSON; halve ranges that have too many."""
-    lines = sluice(
-        *("query", "--store", store_url, "--kind", kind, "--json"),
-        *("--from", str(start_ns), "--to", str(end_ns), "--limit", str(QUERY_LIMIT)),
-    ).splitlines()[:-1]
-    if len(lines) < QUERY_LIMIT:
-        return lines
-    middle_ns = (start_ns + end_ns) // 2
-    return [
-        *_queried(kind, store_url, start_ns, middle_ns),
-        *_queried(kind, store_url, middle_ns, end_ns),
-    ]
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+    """Yield what may contain the number of a record."""
+    columns = [batch.column("attributes").to_pylist()]
+    if "body" in batch.schema.names:
+        columns.insert(0, batch.column("body").to_pylist())
+        return zip(*columns, strict=True)
+    # A series that ends has a marker, which is not a record that was fed.
+    values = batch.column("value").to_pylist()
+    return ((each,) for each, value in zip(columns[0], values, strict=True) if value == 1)
+
+
+def _number(row: tuple[object, ...]) -> int | None:
+    found = NUMBER.search(str(row).encode())
+    return int(found[1]) if found else None

@@ -17,9 +17,13 @@ from support.gc_world import open_world
 from support.store_versitygw import free_port
 
 from sluice_agent.batching import RecordBlock
+from sluice_agent.disk import RealDisk
+from sluice_agent.doors import DoorPorts, serve_doors
 from sluice_agent.health import serve_health
+from sluice_agent.listen_settings import AgentDoor
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.otlp_receiver import OtlpReceiver, serve_otlp
+from sluice_agent.settings import AgentSettings
+from sluice_agent.spool import Spool
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.system_clock import SystemClock
 from sluice_query.search import Searcher
@@ -131,10 +135,22 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
             (url,) = await stack.enter_async_context(listening(app, "127.0.0.1:0", options))
             found.ports[name] = int(url.rpartition(":")[2])
         metrics = AgentMetrics()
-        receiver = OtlpReceiver(SealingBatcher(), metrics, SystemClock())  # type: ignore[arg-type]
-        found.ports["agent-otlp"], found.ports["agent-health"] = free_port(), free_port()
+        agent = AgentSettings(
+            gateway="http://127.0.0.1:9", spool=folder / "spool", allowed_hosts=hosts,
+            doors=get_args(AgentDoor), doors_listen="127.0.0.1:0",
+        )  # fmt: skip
+        spool = Spool(agent.for_spool(), RealDisk(), boot_id="boot")
+        stack.callback(spool.close)
+        ports = DoorPorts(
+            batcher=SealingBatcher(),
+            spool=spool,
+            metrics=metrics,
+            clock=SystemClock(),  # type: ignore[arg-type]
+        )
+        (url,) = await stack.enter_async_context(serve_doors(agent.for_doors(), ports))
+        found.ports["agent-otlp"] = int(url.rpartition(":")[2])
+        found.ports["agent-health"] = free_port()
         at = {name: f"127.0.0.1:{port}" for name, port in found.ports.items()}
-        await stack.enter_async_context(serve_otlp(at["agent-otlp"], receiver, allowed))
         health = serve_health(at["agent-health"], metrics, lambda: "", allowed)
         await stack.enter_async_context(health)
         yield found

@@ -1,9 +1,8 @@
-"""The local store behind the port: blocking calls run in a separate thread pool."""
+"""The local store behind the port: blocking calls run in separate threads."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -33,12 +32,12 @@ from sluice_store.local.layout import (
     walk_incarnations,
     walk_objects,
 )
+from sluice_store.local.threads import StoreThreads
 from sluice_store.local.visibility import MARK, NEW_FILE
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
 
 _T = TypeVar("_T")
 
-THREADS: Final = 64
 PAGE_OBJECTS: Final = 1000
 _LEFT_OVER_NS: Final = 3600 * NS_PER_S
 """A hidden file older than this belongs to a process that died."""
@@ -48,7 +47,7 @@ _PROBE_NS: Final = 123_456_789
 class LocalStore:
     """A directory as an object store; `sluice_store.local.files` describes its order of writes."""
 
-    def __init__(self, layout: Layout, files: LocalFiles, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, layout: Layout, files: LocalFiles, threads: StoreThreads) -> None:
         self._layout = layout
         self._files = files
         self._threads = threads
@@ -143,7 +142,7 @@ class LocalStore:
             page = following
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._threads.run(work)
 
 
 def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
@@ -209,10 +208,10 @@ async def open_local_store(
         newest = partial(newest_timestamp, layout)
         stamps = await asyncio.to_thread(LogicalClock, layout.clock, clock, newest)
         await asyncio.to_thread(_sweep, layout, clock.now_ns())
-    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-store")
+    threads = StoreThreads()
     try:
         files = LocalFiles(layout, stamps, syncer or GroupSync(), ids)
         yield LocalStore(layout, files, threads)
     finally:
-        await asyncio.to_thread(threads.shutdown)
+        await asyncio.to_thread(threads.close)
         stamps.close()

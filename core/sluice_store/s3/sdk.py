@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
@@ -96,6 +97,24 @@ def parse_timestamp(text: Any) -> datetime:  # noqa: ANN401 - whatever a respons
     return parsed
 
 
+@lru_cache(maxsize=4)
+def _shared_models(data_path: str | None) -> Any:  # noqa: ANN401 - the SDK has no types
+    """Return the loader of the SDK's service models, which parses each file once a process.
+
+    A session creates a loader, so that each opening of a store would parse 1.5 MB of JSON again.
+    """
+    from botocore.loaders import Loader, create_loader  # noqa: PLC0415 - the SDK is an extra
+
+    class SharedLoader(Loader):  # type: ignore[misc] # the SDK has no types
+        @property
+        def search_paths(self) -> list[str]:
+            """Return a copy: each session appends a folder that S3 does not need."""
+            return list(super().search_paths)
+
+    paths = create_loader(data_path).search_paths
+    return SharedLoader(extra_search_paths=list(paths), include_default_search_paths=False)
+
+
 @asynccontextmanager
 async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
     """Open the SDK: one try per request, plain signatures, no checksum trailers.
@@ -123,6 +142,8 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
     )
     with sdk_errors("open", settings.bucket):
         base = get_session()
+        models = _shared_models(base.get_config_variable("data_path"))
+        base.register_component("data_loader", models)
         parsers = base.get_component("response_parser_factory")
         parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
         session = aioboto3.Session(

@@ -7,6 +7,7 @@ one body and not by the number of clients.
 """
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,9 +16,8 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_door_http.identities import RequestOrigin
+from sluice_door_http.identities import RequestOrigin, canonical_records
 from sluice_door_http.routes import DoorRequest, DoorResult
-from sluice_doors.canonical import canonical
 from sluice_doors.content_coding import decompress
 from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
@@ -83,6 +83,8 @@ class DoorService:
         self._store = store
         self._body_bytes_max = body_bytes_max
         self._own_frame_bytes = own_frame_bytes
+        self._process = uploads.ids.ulid().encode()
+        self._requests = itertools.count()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="door")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="door-large")
         self._combiner = Combiner(
@@ -213,7 +215,7 @@ class DoorService:
             principal=sender.principal,
             door=wanted.door,
             key=wanted.key,
-            unique=self.uploads.ids.ulid().encode(),
+            unique=b"%s-%d" % (self._process, next(self._requests)),
         )
         make = partial(self._decode, body, wanted, origin, self.uploads.clock.now_ns())
         if len(body) <= INLINE_BYTES_MAX:
@@ -226,19 +228,15 @@ class DoorService:
         self, body: bytes, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs
     ) -> tuple[list[MadeFrame | SmallRequest], int]:
         plain = decompress(body, wanted.coding, bytes_max=self._body_bytes_max)
-        decoded = [canonical(records) for records in wanted.decode(plain, received_ns)]
-        named = decoded
-        if origin.key and not all(records.timed for records in decoded):
-            # The time of receipt differs in every retry.
-            named = [canonical(records) for records in wanted.decode(plain, UnixNs(0))]
+        kinds = canonical_records(plain, wanted, received_ns)
         frames = [
             frame
-            for records, constant in zip(decoded, named, strict=True)
+            for kind in kinds
             for frame in make_frames(
-                records, constant, origin, own_frame_bytes=self._own_frame_bytes
+                kind.records, kind.named, origin, own_frame_bytes=self._own_frame_bytes
             )
         ]
-        return frames, sum(records.unreadable for records in decoded)
+        return frames, sum(kind.records.unreadable for kind in kinds)
 
     async def _accept_frame(self, made: MadeFrame, sender: VerifiedSender) -> bool:
         """Accept one frame; return whether its records were accepted before."""

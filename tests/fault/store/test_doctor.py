@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.store_broken import BROKEN, Honest
@@ -13,6 +14,8 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_local_store
 from sluice_store.doctor import PROBES, examine
 from sluice_store.doctor_result import (
+    RESULTS,
+    RESULTS_KEPT,
     DoctorResult,
     open_result,
     read_doctor,
@@ -116,6 +119,24 @@ def test_newest_doctor_result_is_used() -> None:
         assert newest is not None
         assert newest.result_id == bad.result_id
         assert not newest.good
+
+    asyncio.run(run())
+
+
+def test_old_results_are_removed() -> None:
+    """Every check writes a result; only the newest ones stay."""
+
+    async def run() -> None:
+        store, _ = open_memory_store()
+        good = await examine([Honest()], ["memory:"], SystemIds())
+        for number in range(RESULTS_KEPT + 3):
+            one = msgspec.structs.replace(good, ended_at_unix_ns=good.ended_at_unix_ns + number)
+            await write_result(store, one, seal_result(one), SystemClock())
+        keys = [one.key async for page in store.list(RESULTS) for one in page.objects]
+        assert len(keys) == RESULTS_KEPT
+        newest = await read_doctor(store)
+        assert newest is not None
+        assert newest.ended_at_unix_ns == good.ended_at_unix_ns + RESULTS_KEPT + 2
 
     asyncio.run(run())
 

@@ -35,7 +35,8 @@ async def post(port: int, path: str, **how: object) -> tuple[int, dict]:
         for _ in range(200):
             try:
                 async with session.post(f"http://127.0.0.1:{port}{path}", **how) as answer:
-                    return answer.status, await answer.json() if await answer.read() else {}
+                    is_json = answer.content_type == "application/json" and await answer.read()
+                    return answer.status, await answer.json() if is_json else {}
             except aiohttp.ClientConnectorError:
                 await asyncio.sleep(0.02)
     raise AssertionError("the receiver did not start")

@@ -1,14 +1,16 @@
 """Small requests of doors in common batches: answers, limits, failures, and exactly once."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from support.door_client import DoorAnswer, TestSender, accepted_frames, otlp_logs, post
-from support.gateway import Running, TestKey, run, running
+from support.gateway import GatewayProcess, Running, TestKey, gateways, run, running
 from support.reconciler_seed import enqueued
 
 from sluice_gateway.doors import combiner
@@ -21,6 +23,7 @@ from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.service import Reconciler
+from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
@@ -71,7 +74,7 @@ def test_requests_of_one_principal_share_batches(tmp_path: Path) -> None:
             if frame.identity.seq_start:
                 assert lives[frame.identity.agent_id, frame.identity.boot_id] > 1
 
-    serve(tmp_path, check)
+    serve(tmp_path, check, door_flush_ms=2000)
 
 
 def test_large_requests_are_batches_of_their_own(tmp_path: Path) -> None:
@@ -216,3 +219,47 @@ def test_a_gateway_that_stops_answers_the_requests_that_wait(tmp_path: Path) -> 
         assert 200 in {answer.status for answer in answers}
 
     serve(tmp_path, check, door_flush_ms=300)
+
+
+def test_gateways_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Clients repeat each request through the other gateway until it is answered, and sometimes
+    although it was.
+    """
+    count, stop_after = 120, 30
+    flags = ("--doors", "json", "--door-own-frame-bytes", "4096", "--door-flush-ms", "40")
+
+    async def send_until_accepted(
+        session: aiohttp.ClientSession, servers: list[GatewayProcess], number: int
+    ) -> None:
+        line = f'{{"t":"2026-01-01T00:00:{number % 60:02d}Z","m":"line {number}"}}'.encode()
+        headers = {"Authorization": f"Bearer {SHOP.token.token}"}
+        answers, tries = 0, number
+        while answers < 1 + number % 2:  # some answers are lost
+            port = servers[tries % len(servers)].port
+            url = f"http://127.0.0.1:{port}/v1/ingest?time=t&message=m"
+            tries += 1
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with session.post(url, data=line, headers=headers) as answer:
+                    answers += answer.status == 200
+            await asyncio.sleep(0.05)
+
+    async def main(servers: list[GatewayProcess]) -> None:
+        timeout = aiohttp.ClientTimeout(total=20)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            for first in range(0, count, stop_after):
+                last = min(first + stop_after, count)
+                sent = [send_until_accepted(session, servers, n) for n in range(first, last)]
+                running = asyncio.gather(*sent)
+                if first == stop_after:
+                    await asyncio.sleep(0.08)
+                    servers[0].process.kill()
+                await running
+        async with open_store(f"file://{tmp_path}/store") as store:
+            authority = await read_authority(store)
+            await Reconciler(store, authority).once()
+            assert await bodies(store) == Counter({f"line {n}": 1 for n in range(count)})
+            repeated = [one.repeated for one in await enqueued(store) if one.repeated]
+            assert repeated
+
+    with gateways(tmp_path, HOST, SHOP, count=3, flags=flags) as servers:
+        asyncio.run(main(servers))

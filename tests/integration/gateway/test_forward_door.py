@@ -127,6 +127,23 @@ def test_the_same_chunk_through_two_gateways_is_accepted_once(tmp_path: Path) ->
     run(main())
 
 
+def test_chunks_of_many_connections_share_a_batch(tmp_path: Path) -> None:
+    """Each ack follows the acceptance of the shared batch."""
+
+    async def body(served: Running, port: int) -> None:
+        clients = [await connect(port) for _ in range(5)]
+        for place, client in enumerate(clients):
+            chunk = {"chunk": f"c{place}"}
+            await client.send(pack(["t", [[S, {"log": str(place)}]], chunk]))
+        acks = sorted([(await client.receive())["ack"] for client in clients])
+        assert acks == [f"c{place}" for place in range(5)]
+        frames = await accepted_frames(served.store.inner)
+        assert len(frames) < 5
+        assert bodies(frames) == [str(place) for place in range(5)]
+
+    check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=1000)
+
+
 def test_many_chunks_and_heartbeats_on_one_connection(tmp_path: Path) -> None:
     async def body(served: Running, port: int) -> None:
         client = await connect(port)
@@ -210,6 +227,7 @@ def test_trouble_closes_the_connection_of_a_client_that_waits(tmp_path: Path) ->
         ({"shared_key": "key-with-a-user-00000"}, False),
         ({"shared_key": "key-that-is-expired-0"}, False),
         ({"shared_key": "wrong"}, False),
+        ({"shared_key": "wrong", "username": "u", "password": "p"}, False),
         ({"shared_key": ""}, False),
     ],
 )

@@ -5,7 +5,8 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.golden import golden
+from msgspec.structs import replace
+from support.golden import GOLDEN, golden
 
 from sluice_agent.errors import CorruptEntry
 from sluice_agent.spool_format import (
@@ -24,9 +25,13 @@ MARK = FileCheckpoint(source="1:2", path="/var/log/x", start=0, offset=10)
 NOTE = EntryHeader(
     version=1, order=7, agent_id="host-1", boot_id="boot", seq_start=3, seq_end=9, kind="logs",
     frame_bytes=len(FRAME), frame_sha256=digest_of(FRAME), sealed_at_unix_ns=1, checkpoints=(MARK,),
+    requests=b"0123456789abcdef",
 )  # fmt: skip
 ENTRY = b"".join(encode_entry(NOTE, FRAME))
-STATE = encode_state(SpoolState(through=7, checkpoints={"1:2": MARK}, high_water={"boot": 9}))
+STATED = SpoolState(
+    through=7, checkpoints={"1:2": MARK}, high_water={"boot": 9}, requests=b"0123456789abcdef"
+)
+STATE = encode_state(STATED)
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
@@ -39,8 +44,15 @@ def test_an_entry_is_read_as_it_was_written() -> None:
 
 def test_the_stored_bytes_are_pinned() -> None:
     """A spool written by this version can be read by every later one."""
-    assert golden("agent/entry.batch", ENTRY) == ENTRY
-    assert golden("agent/state.json", STATE) == STATE
+    assert golden("agent/entry_with_requests.batch", ENTRY) == ENTRY
+    assert golden("agent/state_with_requests.json", STATE) == STATE
+
+
+def test_a_spool_from_before_doors_is_read() -> None:
+    """It has no requests."""
+    entry, state = (GOLDEN / "agent" / name for name in ("entry.batch", "state.json"))
+    assert decode_entry(entry.read_bytes()) == (replace(NOTE, requests=b""), FRAME)
+    assert decode_state(state.read_bytes()) == replace(STATED, requests=b"")
 
 
 @given(at=st.integers(0, len(ENTRY) - 1), flip=st.integers(1, 255))

@@ -18,7 +18,7 @@ from support.golden import golden
 from support.proto_bytes import double, integer, part, signed
 
 from sluice_doors.canonical import canonical, content_digest
-from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import RECORDS_MAX, BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.elasticsearch import BulkItem, decode_bulk
 from sluice_doors.json_lines import decode_json
 from sluice_doors.json_records import parse_time
@@ -121,6 +121,8 @@ def test_nested_and_dotted_keys_may_collide() -> None:
         (1_763_769_600_123_456_789, 1_763_769_600_123_456_789),
         (1763769600.123456, 1_763_769_600_123_456_000),
         ("1763769600", 1_763_769_600 * 10**9),
+        ("1763769600.123456789", 1_763_769_600_123_456_789),
+        ("1" * 41, None),
         ("2025-11-22T00:00:00", 1_763_769_600 * 10**9),
         ("2025-11-22 01:00:00.000000001+01:00", 1_763_769_600 * 10**9 + 1),
         ("1970-01-01T00:00:01Z", 10**9),
@@ -135,6 +137,16 @@ def test_nested_and_dotted_keys_may_collide() -> None:
 )
 def test_times_of_json(value: object, ns: int | None) -> None:
     assert parse_time(value) == ns
+
+
+def test_a_body_with_too_many_short_records_is_too_large() -> None:
+    """Each of them would be an object of some hundred bytes."""
+    many = RECORDS_MAX + 1
+    for body in (b"1\n" * many, b"[" + b"1," * many + b"1]"):
+        with pytest.raises(BodyTooLarge, match="more than 1048576"):
+            plain_json(body)
+    with pytest.raises(BodyTooLarge, match="more than 2097152"):
+        decode_bulk(b"\n" * (2 * many), received_ns=1)
 
 
 def test_a_time_that_cannot_be_read_is_kept() -> None:

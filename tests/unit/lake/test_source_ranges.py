@@ -1,5 +1,8 @@
 """Source ranges of rollups: their key, their bytes, and records of earlier versions."""
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from sluice_lake.source_ranges import SourceRange, source_range_key
 from sluice_protocol.manifests import decode_record, encode_record
 
@@ -14,6 +17,14 @@ def test_the_stored_bytes_and_the_key_do_not_change() -> None:
     assert encode_record(RANGE) == STORED
     assert decode_record("key", STORED, SourceRange) == RANGE
     assert source_range_key(7) == "rollup/v1/covers/00000000000000000007.json"
+
+
+def test_a_record_names_a_version_of_the_samples_if_one_is_known() -> None:
+    named = replace(RANGE, metrics_version=12)
+    stored = STORED.replace(b',"number"', b',"metrics_version":12,"number"')
+    assert encode_record(named) == stored
+    assert decode_record("key", stored, SourceRange) == named
+    assert RANGE.metrics_version is UNSET
 
 
 def test_a_record_without_deletes_honours_none() -> None:

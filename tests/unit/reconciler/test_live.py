@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import make_identity, manifest, manifest_of
 from support.queue_store import SimClock, SimStore
 
@@ -15,6 +16,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import columns_from_ndjson
+from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.live_reader import LiveReader, newest_lines
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
@@ -161,6 +163,29 @@ def test_reader_keeps_the_newest_records_and_skips_unreadable_batches() -> None:
         assert (last["resource"], last["kind"]) == ({"host": "h"}, "logs")
         assert last["accepted_at_unix_ns"] == AT_NS - NS_PER_S
         assert [word in " ".join(seen.reasons) for word in ("dropped", "skipped")] == [True] * 2
+
+    asyncio.run(run())
+
+
+def test_a_request_that_was_offered_lately_is_left_out() -> None:
+    async def run() -> None:
+        store, live = SimStore(clock=SimClock()), state()
+        store_clock = StoreClock(store.clock)
+        store_clock.observe(UnixNs(AT_NS))
+        reader = LiveReader(store, live, store_clock)
+        first = seeded(store, 0, ["a", "b"], at_ns=AT_NS - 2 * NS_PER_S)
+        second = seeded(store, 10, ["b", "c"], at_ns=AT_NS - NS_PER_S)
+        parts = [RequestPart(request=bytes([n]) * 16, start=n % 2, count=1) for n in (0, 1, 3)]
+        first = replace(first, parts=encode_parts(parts[:2]))
+        again = RequestPart(request=parts[1].request, start=0, count=1)
+        second = replace(second, parts=encode_parts([again, parts[2]]))
+        running = asyncio.create_task(reader.run())
+        reader.offer([first])
+        reader.offer([second])
+        await reader.wait(2, 5)
+        running.cancel()
+        records = [msgspec.json.decode(line) for line in view(live, after="P.0").lines]
+        assert [(one["body"], one["seq"]) for one in records] == [("a", 0), ("b", 1), ("c", 11)]
 
     asyncio.run(run())
 

@@ -1,0 +1,124 @@
+"""From the body of a request to the record blocks that the batcher accepts; pure.
+
+Records of many requests share a frame, so each has the pairs of its resource as attributes. A large
+request becomes several parts, cut at the same places in every retry: a crash may make only some of
+them durable, and the retry adds the others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
+from sluice_agent.request_window import part_digest
+from sluice_agent.settings import BATCH_BYTES_MAX
+from sluice_door_http.identities import RequestOrigin, canonical_records, identity_of
+from sluice_door_http.routes import DoorRequest
+from sluice_doors.content_coding import decompress
+from sluice_doors.decoded import BodyTooLarge, DecodedRecords
+from sluice_doors.outer_attributes import with_resource_in_records
+from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import Columns, LogColumns, MetricColumns
+from sluice_protocol.errors import InvariantViolated
+from sluice_protocol.request_identity import IdentitySource
+from sluice_protocol.units import UnixNs
+
+PART_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
+"""A constant and no setting: parts of a request must not change between two runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """What the body of a request contains.
+
+    Attributes:
+        blocks: The records, each block with the digest of its part of the request.
+        records: The number of records.
+        unreadable: Those of them that were kept raw.
+        source: What identifies the request.
+    """
+
+    blocks: tuple[RecordBlock, ...]
+    records: int
+    unreadable: int
+    source: IdentitySource
+
+
+def read_request(
+    body: bytes, wanted: DoorRequest, *, sender: str, received_ns: UnixNs, bytes_max: int
+) -> ReadRequest:
+    """Return the blocks of a body.
+
+    Args:
+        body: The body as received.
+        wanted: What the head of the request states.
+        sender: Whose request it is; equal requests of two senders are two requests.
+        received_ns: The time of records that contain none.
+        bytes_max: Limit of the body after decompression.
+
+    Raises:
+        BodyUnreadable: No record of it can be read.
+        BodyTooLarge: It exceeds a limit after decompression.
+    """
+    plain = decompress(body, wanted.coding, bytes_max=bytes_max)
+    origin = RequestOrigin(principal=sender, door=wanted.door, key=wanted.key, unique=b"")
+    blocks: list[RecordBlock] = []
+    source: IdentitySource = "none"
+    records = unreadable = 0
+    for found in canonical_records(plain, wanted, received_ns):
+        identity = identity_of(found.named, origin)
+        source = identity.source
+        request = b"" if source == "none" else identity.digest
+        blocks += _blocks(found.records, request)
+        records += len(found.records.columns)
+        unreadable += found.records.unreadable
+    return ReadRequest(blocks=tuple(blocks), records=records, unreadable=unreadable, source=source)
+
+
+def cost_bytes(columns: LogColumns | MetricColumns) -> int:
+    """Return the approximate size of records in a frame before compression."""
+    if isinstance(columns, LogColumns):
+        text = len(columns.body.data)
+    else:
+        text = _names_bytes(columns.names)
+    if columns.attributes is not None:
+        text += len(columns.attributes.values.data) + 8 * len(columns.attributes.keys)
+        text += _names_bytes(columns.attributes.names)
+    return text + RECORD_COST_BYTES * len(columns)
+
+
+def _blocks(records: DecodedRecords, request: bytes) -> Iterator[RecordBlock]:
+    columns = with_resource_in_records(records).columns
+    for start, part in _parts(columns, 0):
+        yield RecordBlock(
+            columns=part,
+            cost_bytes=cost_bytes(part),
+            request=part_digest(request, start, len(part)) if request else b"",
+        )
+
+
+def _parts(
+    columns: LogColumns | MetricColumns, start: int
+) -> Iterator[tuple[int, LogColumns | MetricColumns]]:
+    """Yield the records with the number of the first, in halves where they are too large."""
+    cost, count = cost_bytes(columns), len(columns)
+    if cost <= PART_BYTES_MAX or (count == 1 and cost <= BATCH_BYTES_MAX):
+        yield start, columns
+        return
+    if count == 1:
+        raise BodyTooLarge(
+            f"record is too large: it has more than {BATCH_BYTES_MAX} bytes; send smaller records"
+        )
+    half = count // 2
+    yield from _parts(_records(slice_columns(columns, 0, half)), start)
+    yield from _parts(_records(slice_columns(columns, half, count)), start + half)
+
+
+def _records(columns: Columns) -> LogColumns | MetricColumns:
+    if not isinstance(columns, (LogColumns, MetricColumns)):
+        raise InvariantViolated("records of a door are logs or metrics")
+    return columns
+
+
+def _names_bytes(names: tuple[str, ...]) -> int:
+    return sum(len(name.encode()) for name in names)

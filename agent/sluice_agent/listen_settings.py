@@ -1,0 +1,148 @@
+"""The settings of what other programs send to an agent: doors and syslog."""
+
+from dataclasses import dataclass
+from datetime import tzinfo
+from pathlib import Path
+from typing import Final, Literal
+
+from sluice_protocol.errors import BadUsage
+from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, parse_allowed_hosts, parse_listen
+
+AgentDoor = Literal["otlp", "prometheus", "loki", "elasticsearch", "hec", "json"]
+"""A protocol that other clients can send to an agent over HTTP."""
+SyslogTransport = Literal["tcp", "udp", "tls"]
+SYSLOG_MESSAGE_BYTES: Final = (480, 1024 * 1024)
+"""The least that RFC 5424 requires of receivers, and the longest line of files."""
+DOORS_LISTEN: Final = "127.0.0.1:4318"
+DOOR_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorSettings:
+    """Which requests of other clients are accepted, and where.
+
+    Attributes:
+        doors: The protocols; empty serves nothing.
+        listen: `HOST:PORT` of the listener that all of them share.
+        tokens: The senders, as in `AgentSettings.door_tokens`; empty accepts every request.
+        allowed_hosts: Names under which clients reach the listener.
+        body_bytes_max: Largest body, compressed and decompressed.
+    """
+
+    doors: tuple[AgentDoor, ...]
+    listen: str
+    tokens: str
+    allowed_hosts: frozenset[str]
+    body_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyslogAddress:
+    """Where syslog is received.
+
+    Attributes:
+        transport: TCP, UDP or TLS.
+        host: The address or name.
+        port: The port; 0 selects a free one.
+    """
+
+    transport: SyslogTransport
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.transport}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyslogSettings:
+    """How syslog is received.
+
+    Attributes:
+        addresses: The sockets; empty receives nothing.
+        message_bytes_max: Longest message; the rest of a longer one follows as raw records.
+        zone: The zone of times that state none.
+        tls_cert: The certificate chain of TLS sockets, PEM.
+        tls_key: Its key; None is the certificate's file.
+        client_ca: Authorities of client certificates; None accepts every client.
+
+    Raises:
+        BadUsage: TLS has no certificate, or a limit is out of range.
+    """
+
+    addresses: tuple[SyslogAddress, ...]
+    message_bytes_max: int
+    zone: tzinfo | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    client_ca: Path | None
+
+    def __post_init__(self) -> None:
+        least, most = SYSLOG_MESSAGE_BYTES
+        if not least <= self.message_bytes_max <= most:
+            raise BadUsage(
+                f"syslog_message_bytes must be {least} to {most},"
+                f" syslog_message_bytes=`{self.message_bytes_max}`"
+            )
+        if self.tls_cert is None and any(one.transport == "tls" for one in self.addresses):
+            raise BadUsage("syslog over TLS needs a certificate: set syslog_tls_cert")
+
+
+def parse_doors(
+    *,
+    doors: tuple[AgentDoor, ...],
+    doors_listen: str,
+    otlp: str,
+    tokens: str,
+    allowed_hosts: str,
+    body_bytes_max: int,
+) -> DoorSettings:
+    """Return the settings of the doors; the arguments are settings of the agent.
+
+    Raises:
+        BadUsage: The addresses of `otlp` and `doors_listen` differ, one has another form, a limit
+            is out of range, or doors would be open to other machines without a token.
+    """
+    if not 1 <= body_bytes_max <= DOOR_BODY_BYTES_MAX:
+        raise BadUsage(
+            f"door_body_bytes must be 1 to {DOOR_BODY_BYTES_MAX},"
+            f" door_body_bytes=`{body_bytes_max}`"
+        )
+    opened: dict[AgentDoor, None] = dict.fromkeys(doors)
+    if otlp:
+        opened["otlp"] = None
+    listen = doors_listen or otlp or DOORS_LISTEN
+    if otlp and otlp != listen:
+        raise BadUsage(
+            "otlp and the other doors share one address: leave otlp empty and add it to doors,"
+            f" otlp=`{otlp}`, doors_listen=`{listen}`"
+        )
+    host = parse_listen(listen)[0] if opened else ""
+    if doors and not tokens and host not in LOOPBACK_NAMES and not is_loopback(host):
+        raise BadUsage(f"set door_tokens to listen beyond this machine, doors_listen=`{listen}`")
+    return DoorSettings(
+        doors=tuple(opened),
+        listen=listen,
+        tokens=tokens,
+        allowed_hosts=parse_allowed_hosts(allowed_hosts),
+        body_bytes_max=body_bytes_max,
+    )
+
+
+def parse_syslog_address(text: str) -> SyslogAddress:
+    """Return the address of `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`.
+
+    Raises:
+        BadUsage: The text has another form.
+    """
+    transport, separator, address = text.partition("://")
+    match transport:
+        case "tcp" | "udp" | "tls" if separator:
+            host, port = parse_listen(address)
+            return SyslogAddress(transport=transport, host=host, port=port)
+        case _:
+            raise BadUsage(
+                f"syslog must be udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT,"
+                f" syslog=`{text[:80]}`"
+            )

@@ -1,0 +1,332 @@
+"""The input of syslog: TCP, TLS and UDP sockets, messages to the batcher.
+
+Syslog has no responses, so nothing is promised for what a sender has written and this agent has not
+sealed yet. While the spool is full, no socket is read: TCP senders are stopped by flow control, and
+the kernel drops and counts datagrams. An address is bound by one process only, so that a second
+agent fails to start and does not receive a part of the messages.
+
+Source: RFC 5425 (TLS), RFC 5426 (UDP), RFC 6587 (TCP); socket(7), SO_RXQ_OVFL.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sluice_agent.batching import Batcher, RecordBlock
+from sluice_agent.door_blocks import cost_bytes
+from sluice_agent.listen_settings import SyslogAddress, SyslogSettings
+from sluice_agent.metrics import AgentMetrics
+from sluice_doors.syslog import SyslogPiece, decode_syslog
+from sluice_doors.syslog_frames import SyslogFrames, cut_pieces
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import NS_PER_S
+from sluice_web.addresses import plain_address
+from sluice_web.listening import BACKLOG, TlsFiles, server_tls
+
+PEER: Final = "network.peer.address"
+SUBJECT: Final = "tls.client.subject"
+READ_BYTES: Final = 64 * 1024
+CONNECTIONS_MAX: Final = 1024
+"""Each may have a message of the maximum size and twice `READ_BYTES` in memory."""
+DATAGRAMS_MAX: Final = 512
+"""Datagrams that are decoded together."""
+DATAGRAM_BYTES_MAX: Final = 65_535
+RECEIVE_BUFFER_BYTES: Final = 8 * 1024 * 1024
+"""Requested; the kernel limits it to `net.core.rmem_max`."""
+HANDSHAKE_S: Final = 10.0
+LAST_S: Final = 0.2
+"""Time to receive what senders wrote before the agent was stopped."""
+WARN_EVERY_S: Final = 30.0
+_SO_RXQ_OVFL: Final = 40
+"""Linux: each message has the number of datagrams that this socket has dropped; not in `socket`."""
+_COUNTER: Final = struct.Struct("I")
+_WRAP: Final = 1 << 32
+
+log = structlog.get_logger("sluice.agent.syslog")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyslogPorts:
+    """What the input uses of the agent.
+
+    Attributes:
+        batcher: Collects the records.
+        metrics: Counts messages.
+        clock: The time of receipt.
+    """
+
+    batcher: Batcher
+    metrics: AgentMetrics
+    clock: Clock
+
+
+class SyslogInput:
+    """Receives messages on bound sockets.
+
+    Attributes:
+        sockets: The bound sockets, with the address of each.
+    """
+
+    def __init__(
+        self,
+        settings: SyslogSettings,
+        ports: SyslogPorts,
+        sockets: Sequence[tuple[SyslogAddress, socket.socket]],
+    ) -> None:
+        self.sockets = sockets
+        self._settings = settings
+        self._ports = ports
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._warned: dict[str, float] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Receive until `stop`, then pass on what was received.
+
+        Raises:
+            SluiceError: The spool is broken.
+        """
+        async with asyncio.TaskGroup() as group:
+            servers = []
+            for address, sock in self.sockets:
+                if address.transport == "udp":
+                    group.create_task(self._datagrams(sock, stop))
+                else:
+                    servers.append(await self._serve(address, sock, group))
+            await stop.wait()
+            await self._ports.clock.sleep(LAST_S)
+            for server in servers:
+                server.close()
+            for writer in self._writers:
+                writer.close()  # its reader ends after what was received
+
+    # -- connections -------------------------------------------------------------------------
+
+    async def _serve(
+        self, address: SyslogAddress, sock: socket.socket, group: asyncio.TaskGroup
+    ) -> asyncio.Server:
+        tls = _tls(self._settings) if address.transport == "tls" else None
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            group.create_task(self._connection(address.transport, reader, writer))
+
+        return await asyncio.start_server(
+            connected, sock=sock, backlog=BACKLOG, limit=READ_BYTES, ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+        )  # fmt: skip
+
+    async def _connection(
+        self, transport: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        source = _source_of(writer)
+        if len(self._writers) >= CONNECTIONS_MAX:
+            writer.close()
+            if self._may_warn("connections"):
+                log.warning(
+                    "syslog_connections_full", peer=source[PEER], connections=CONNECTIONS_MAX
+                )
+            return
+        self._writers.add(writer)
+        self._ports.metrics.syslog_connections.set(len(self._writers))
+        frames = SyslogFrames(source, bytes_max=self._settings.message_bytes_max)
+        try:
+            while not frames.broken and (data := await _read(reader)):
+                await self._put(transport, frames.feed(data))
+            if frames.broken and self._may_warn("framing"):
+                log.warning("syslog_framing_broken", peer=source[PEER])
+            await self._put(transport, frames.end())
+        finally:
+            self._writers.discard(writer)
+            self._ports.metrics.syslog_connections.set(len(self._writers))
+            writer.close()
+
+    # -- datagrams ---------------------------------------------------------------------------
+
+    async def _datagrams(self, sock: socket.socket, stop: asyncio.Event) -> None:
+        loop, dropped = asyncio.get_running_loop(), 0
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            while True:
+                ending = stop.is_set()
+                pieces, total = self._receive(sock)
+                if total is not None and total != dropped:
+                    self._count_dropped((total - dropped) % _WRAP)
+                    dropped = total
+                await self._put("udp", pieces)
+                if ending and not pieces:
+                    return
+                if not pieces:
+                    readable = loop.create_future()
+                    loop.add_reader(sock, _resolve, readable)
+                    try:
+                        await asyncio.wait(
+                            {readable, stopping}, return_when=asyncio.FIRST_COMPLETED
+                        )
+                    finally:
+                        loop.remove_reader(sock)
+        finally:
+            stopping.cancel()
+
+    def _receive(self, sock: socket.socket) -> tuple[list[SyslogPiece], int | None]:
+        """Return the datagrams that are there, and how many the kernel has dropped if known."""
+        pieces: list[SyslogPiece] = []
+        dropped = None
+        for _ in range(DATAGRAMS_MAX):
+            try:
+                data, extra, _, peer = sock.recvmsg(
+                    DATAGRAM_BYTES_MAX, socket.CMSG_SPACE(_COUNTER.size)
+                )
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:  # such as an ICMP error for another datagram
+                if self._may_warn("receive"):
+                    log.warning("syslog_receive_failed", reason=os.strerror(error.errno or 0))
+                break
+            dropped = next((_counter(one) for one in extra if _is_counter(one)), dropped)
+            source = {PEER: plain_address(str(peer[0]))}
+            if data.strip(b"\r\n\0"):
+                pieces += cut_pieces(data, source, bytes_max=self._settings.message_bytes_max)
+        return pieces, dropped
+
+    def _count_dropped(self, count: int) -> None:
+        self._ports.metrics.syslog_dropped.inc(count)
+        if self._may_warn("dropped"):
+            log.warning("syslog_datagrams_dropped", count=count)
+
+    # -- records -----------------------------------------------------------------------------
+
+    async def _put(self, transport: str, pieces: list[SyslogPiece]) -> None:
+        """Pass messages on; wait while the spool is full."""
+        if not pieces:
+            return
+        now_ns = self._ports.clock.now_ns()
+        found = decode_syslog(pieces, received_ns=now_ns, zone=self._settings.zone)
+        if found is None:
+            return
+        metrics = self._ports.metrics
+        metrics.syslog_messages.labels(transport).inc(sum(not piece.rest for piece in pieces))
+        metrics.syslog_unreadable.labels(transport).inc(found.unreadable)
+        columns = found.columns
+        await self._ports.batcher.put(RecordBlock(columns=columns, cost_bytes=cost_bytes(columns)))
+
+    def _may_warn(self, subject: str) -> bool:
+        """Return True at most every `WARN_EVERY_S` for each subject."""
+        now_s = self._ports.clock.monotonic_ns() / NS_PER_S
+        if now_s - self._warned.get(subject, -WARN_EVERY_S) < WARN_EVERY_S:
+            return False
+        self._warned[subject] = now_s
+        return True
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """Return the next bytes of a connection; empty at its end, also where it was reset."""
+    try:
+        return await reader.read(READ_BYTES)
+    except (ConnectionError, ssl.SSLError, TimeoutError):
+        return b""
+
+
+def _resolve(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
+def _is_counter(extra: tuple[int, int, bytes]) -> bool:
+    level, kind, data = extra
+    return (level, kind, len(data)) == (socket.SOL_SOCKET, _SO_RXQ_OVFL, _COUNTER.size)
+
+
+def _counter(extra: tuple[int, int, bytes]) -> int:
+    return int(_COUNTER.unpack(extra[2])[0])
+
+
+def _source_of(writer: asyncio.StreamWriter) -> Mapping[str, str]:
+    peer = writer.get_extra_info("peername")
+    source = {PEER: plain_address(str(peer[0])) if peer else ""}
+    certificate = writer.get_extra_info("peercert")
+    if certificate:
+        names = [f"{key}={value}" for part in certificate["subject"] for key, value in part]
+        source[SUBJECT] = ", ".join(names)
+    return source
+
+
+def _tls(settings: SyslogSettings) -> ssl.SSLContext | None:
+    """Return the TLS context; with authorities, a client without a certificate is refused."""
+    if settings.tls_cert is None:
+        raise BadUsage("syslog over TLS needs a certificate: set --syslog-tls-cert")
+    files = TlsFiles(
+        certificate=settings.tls_cert,
+        key=settings.tls_key or settings.tls_cert,
+        client_ca=settings.client_ca,
+    )
+    context = server_tls(files)
+    if context is not None and settings.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+# -- sockets -----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def opened_syslog(
+    settings: SyslogSettings, ports: SyslogPorts
+) -> AsyncIterator[SyslogInput | None]:
+    """Bind every address while the context is active; None without addresses.
+
+    Raises:
+        BadUsage: An address cannot be bound, or TLS files cannot be used.
+    """
+    if any(address.transport == "tls" for address in settings.addresses):
+        _tls(settings)  # wrong files are reported before anything is bound
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for address in settings.addresses:
+            sock = _bound(address)
+            stack.callback(sock.close)
+            sockets.append((address, sock))
+            log.info("syslog_listening", address=str(address), port=sock.getsockname()[1])
+        yield SyslogInput(settings, ports, sockets) if sockets else None
+
+
+def _bound(address: SyslogAddress) -> socket.socket:
+    try:
+        kind = socket.SOCK_DGRAM if address.transport == "udp" else socket.SOCK_STREAM
+        (family, _, _, _, name), *_ = socket.getaddrinfo(
+            address.host, address.port, type=kind, flags=socket.AI_PASSIVE
+        )
+        sock = socket.socket(family, kind)
+    except OSError as error:
+        raise _cannot_listen(address, error) from error
+    try:
+        if kind == socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # inherited by connections
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            with contextlib.suppress(OSError):  # other systems than Linux do not count
+                sock.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+        sock.bind(name)
+    except OSError as error:
+        sock.close()
+        raise _cannot_listen(address, error) from error
+    sock.setblocking(False)  # noqa: FBT003 - the standard library's signature
+    return sock
+
+
+def _cannot_listen(address: SyslogAddress, error: OSError) -> BadUsage:
+    reason = error.strerror or str(error)
+    advice = "choose another address"
+    if error.errno == errno.EACCES:
+        advice = "choose a port from 1024 on, or grant CAP_NET_BIND_SERVICE"
+    return BadUsage(f"cannot listen for syslog: {reason}; {advice}, syslog=`{address}`")

@@ -1,0 +1,275 @@
+"""Decode syslog messages: RFC 5424, and the older form of RFC 3164.
+
+A message that has neither form is kept: its text is the body. Only what has no priority is an
+error, because RFC 3164 allows any content after it. Fields are stored as OpenTelemetry maps them.
+Source: RFC 5424 section 6, RFC 3164 section 4, OpenTelemetry logs data model, appendix A and B.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Final, NamedTuple
+
+from sluice_doors.any_values import free_name
+from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
+from sluice_doors.json_records import parse_time
+from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.otlp_times import TS_END
+from sluice_doors.tally import Tally
+from sluice_protocol.records import LogRecord
+from sluice_protocol.units import NS_PER_S
+
+HOST: Final = "host.name"
+APP: Final = "service.name"
+PROCESS: Final = "syslog.procid"
+MESSAGE_ID: Final = "syslog.msgid"
+FACILITY: Final = "syslog.facility"
+VERSION: Final = "syslog.version"
+TIMESTAMP: Final = "syslog.timestamp"
+STRUCTURED_DATA: Final = "syslog.structured_data"
+CONTINUES: Final = "sluice.continues"
+SEVERITIES: Final = (21, 19, 18, 17, 13, 10, 9, 5)
+"""OpenTelemetry's severity number by the severity of syslog, emergency first (appendix B)."""
+PRIORITY_MAX: Final = 191
+NO_PRIORITY: Final = "message has no priority"
+BAD_TIME: Final = "time cannot be read"
+BAD_STRUCTURED_DATA: Final = "structured data cannot be read"
+TOO_LONG: Final = "message is too long: it continues in the next records"
+REST: Final = "rest of a message that is too long"
+_SLACK_S: Final = 86_400
+_MONTHS: Final = (
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "May",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Oct",
+    "Nov",
+    "Dec",
+)
+_NS_DIGITS: Final = 9
+
+_PRIORITY: Final = re.compile(r"<([0-9]{1,3})>")
+_HEAD_5424: Final = re.compile(
+    r"([1-9][0-9]{0,2}) (-|[0-9]{4}-[0-9]{2}-[0-9]{2}T[^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) "
+)
+_VALUE: Final = r'"((?:[^"\\]|\\.)*)"'
+_ELEMENT: Final = re.compile(r'\[([^ =\]"\[]+)((?: [^ =\]"]+="(?:[^"\\]|\\.)*")*)\]', re.DOTALL)
+_PARAMETER: Final = re.compile(rf' ([^ =\]"]+)={_VALUE}', re.DOTALL)
+_ESCAPED: Final = re.compile(r'\\(["\\\]])')
+_TIME_3164: Final = re.compile(
+    rf"[*.]?({'|'.join(_MONTHS)}) ([ 0-9]?[0-9])(?: ([0-9]{{4}}))? "
+    r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(?: ([0-9]{4}))?:? "
+)
+_TIME_ISO: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?"
+    r"(Z|[+-][0-9]{2}:?[0-9]{2})?:? "
+)
+_HOST_3164: Final = re.compile(r"([^ \[]*[^ :\[]) ")
+_TAG: Final = re.compile(r"([^ :\[\]]{1,255})(?:\[([^ \]]{0,128})\])?:(?: |$)")
+
+
+class SyslogPiece(NamedTuple):
+    """A message, or a part of one that is too long.
+
+    Attributes:
+        data: The bytes.
+        source: Attributes that state where it came from.
+        error: Why the message is not complete; empty where it is.
+        rest: It continues the piece before it, and is kept raw.
+        continues: The next piece continues it.
+    """
+
+    data: bytes
+    source: Mapping[str, str]
+    error: str = ""
+    rest: bool = False
+    continues: bool = False
+
+
+@dataclass(slots=True)
+class _Parsed:
+    """What was read of one message."""
+
+    body: str
+    ts_ns: int | None = None
+    severity: int = 0
+    error: str = ""
+
+
+def decode_syslog(
+    pieces: Sequence[SyslogPiece], *, received_ns: int, zone: tzinfo | None
+) -> DecodedRecords | None:
+    """Return one record for each piece; None if there is none.
+
+    Args:
+        pieces: The messages.
+        received_ns: The time of messages that contain none, and the basis of missing years.
+        zone: The zone of times that state none; None is the system's zone.
+
+    Raises:
+        BodyTooLarge: The messages expand to more than the limits.
+    """
+    tally = Tally()
+    rows = [_record(piece, received_ns, zone, tally) for piece in pieces]
+    return tally.decoded(logs_from_rows(rows, tally)) if rows else None
+
+
+def _record(piece: SyslogPiece, received_ns: int, zone: tzinfo | None, tally: Tally) -> LogRecord:
+    text = piece.data.rstrip(b"\r\n\0").decode(errors="surrogateescape")
+    found: dict[str, str] = {}
+    if piece.rest:
+        parsed = _Parsed(body=text, error=piece.error or REST)
+    else:
+        parsed = _parse(text, found, received_ns, zone)
+    error = parsed.error or piece.error
+    after: dict[str, int] = {}
+    for key, value in piece.source.items():
+        found[free_name(key, found, after)] = value
+    if piece.continues:
+        found[CONTINUES] = "true"
+    if error:
+        found[ERROR_ATTRIBUTE] = error
+        tally.unreadable += 1
+    if parsed.ts_ns is None:
+        tally.timed = False
+    tally.add(found, parsed.body)
+    ts_ns = received_ns if parsed.ts_ns is None else parsed.ts_ns
+    return LogRecord(ts_ns=ts_ns, body=parsed.body, severity=parsed.severity, attributes=found)
+
+
+def _parse(text: str, found: dict[str, str], received_ns: int, zone: tzinfo | None) -> _Parsed:
+    """Read a message, and add its fields to `found`."""
+    priority = _PRIORITY.match(text)
+    if priority is None or int(priority[1]) > PRIORITY_MAX:
+        return _Parsed(body=text, error=NO_PRIORITY)
+    facility, severity = divmod(int(priority[1]), 8)
+    found[FACILITY] = str(facility)
+    head = _HEAD_5424.match(text, priority.end())
+    if head is not None:
+        parsed = _parse_5424(text, head, found)
+    else:
+        parsed = _parse_3164(text, priority.end(), found, received_ns, zone)
+    parsed.severity = SEVERITIES[severity]
+    return parsed
+
+
+# -- RFC 5424 ----------------------------------------------------------------------------
+
+
+def _parse_5424(text: str, head: "re.Match[str]", found: dict[str, str]) -> _Parsed:
+    version, time, host, app, process, message_id = head.groups()
+    if version != "1":
+        found[VERSION] = version
+    fields = {HOST: host, APP: app, PROCESS: process, MESSAGE_ID: message_id}
+    found.update((key, value) for key, value in fields.items() if value != "-")
+    ts_ns = None if time == "-" else parse_time(time)
+    error = ""
+    if time != "-" and ts_ns is None:
+        found[TIMESTAMP], error = time, BAD_TIME
+    end = _structured_data(text, head.end(), found)
+    if end is None:
+        return _Parsed(body=text[head.end() :], ts_ns=ts_ns, error=BAD_STRUCTURED_DATA)
+    # A byte order mark only states that the text is UTF-8.
+    return _Parsed(
+        body=text[end:].removeprefix(" ").removeprefix("\ufeff"), ts_ns=ts_ns, error=error
+    )
+
+
+def _structured_data(text: str, start: int, found: dict[str, str]) -> int | None:
+    """Add the parameters to `found`; return where they end, or None if they cannot be read."""
+    if text.startswith("-", start) and text[start + 1 : start + 2] in ("", " "):
+        return start + 1
+    end, elements = start, []
+    while (element := _ELEMENT.match(text, end)) is not None:
+        elements.append(element.groups())
+        end = element.end()
+    if not elements or text[end : end + 1] not in ("", " "):
+        return None
+    after: dict[str, int] = {}
+    for name, parameters in elements:
+        prefix = f"{STRUCTURED_DATA}.{name}"
+        for key, value in _parameters(prefix, parameters):
+            found[free_name(key, found, after)] = value
+    return end
+
+
+def _parameters(prefix: str, text: str) -> Iterable[tuple[str, str]]:
+    """Yield the parameters of an element; an element without any is an empty text."""
+    if not text:
+        yield prefix, ""
+    for match in _PARAMETER.finditer(text):
+        yield f"{prefix}.{match[1]}", _ESCAPED.sub(r"\1", match[2])
+
+
+# -- RFC 3164 ----------------------------------------------------------------------------
+
+
+def _parse_3164(
+    text: str, start: int, found: dict[str, str], received_ns: int, zone: tzinfo | None
+) -> _Parsed:
+    """Read time, host and tag as far as they are there; the rest is the body."""
+    time = _TIME_3164.match(text, start) or _TIME_ISO.match(text, start)
+    if time is None:
+        return _Parsed(body=text[start:])
+    ts_ns = _iso_ns(time, zone) if time.re is _TIME_ISO else _old_ns(time, received_ns, zone)
+    error = ""
+    if ts_ns is None:
+        found[TIMESTAMP], error = time[0].rstrip(" :"), BAD_TIME
+    at = time.end()
+    host = _HOST_3164.match(text, at)
+    if host is not None:  # logger(1) sends to a local socket without it
+        found[HOST] = host[1]
+        at = host.end()
+    tag = _TAG.match(text, at)
+    if tag is not None:
+        found[APP] = tag[1]
+        if tag[2]:
+            found[PROCESS] = tag[2]
+        at = tag.end()
+    return _Parsed(body=text[at:], ts_ns=ts_ns, error=error)
+
+
+def _iso_ns(time: "re.Match[str]", zone: tzinfo | None) -> int | None:
+    date, clock, fraction, offset = time.groups()
+    if offset is not None:
+        colon = offset if offset == "Z" or ":" in offset else f"{offset[:3]}:{offset[3:]}"
+        return parse_time(f"{date}T{clock}.{fraction or '0'}{colon}")
+    try:
+        return _unix_ns(datetime.fromisoformat(f"{date}T{clock}"), zone, fraction)
+    except ValueError:
+        return None
+
+
+def _old_ns(time: "re.Match[str]", received_ns: int, zone: tzinfo | None) -> int | None:
+    """Return the time; without a year, in the latest year that puts it at most a day ahead."""
+    month, day, year_before, hour, minute, second, fraction, year_after = time.groups()
+    stated = year_before or year_after
+    received_year = datetime.fromtimestamp(received_ns // NS_PER_S, UTC).year
+    years = [int(stated)] if stated else [received_year + 1, received_year, received_year - 1]
+    for year in years:
+        try:
+            naive = datetime(  # noqa: DTZ001 - the zone is added by `_unix_ns`
+                year, _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second)
+            )
+            found = _unix_ns(naive, zone, fraction)
+        except (ValueError, OverflowError):
+            continue
+        if found is not None and (stated or found <= received_ns + _SLACK_S * NS_PER_S):
+            return found
+    return None
+
+
+def _unix_ns(naive: datetime, zone: tzinfo | None, fraction: str | None) -> int | None:
+    try:
+        aware = naive.replace(tzinfo=zone) if zone is not None else naive.astimezone()
+        second = int(aware.timestamp())
+    except (ValueError, OverflowError, OSError):
+        return None
+    found = second * NS_PER_S + int((fraction or "0").ljust(_NS_DIGITS, "0"))
+    return found if 0 <= found < TS_END else None

@@ -1,0 +1,185 @@
+"""Combining requests: who is answered what, which numbers frames have, and how often they begin."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from support.queue_store import SimIds
+
+from sluice_doors.canonical import canonical, form_digest
+from sluice_doors.decoded import DecodedRecords
+from sluice_gateway.admission import BodyBudget
+from sluice_gateway.doors import combiner as combining
+from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
+from sluice_gateway.doors.combiner import Combiner
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.uploads import Upload
+from sluice_protocol.columns import LogColumns, TextColumn
+from sluice_protocol.errors import ErrorCode, InvalidFrame, StoreUnavailable
+from sluice_protocol.records import LogRecord, logs_from_records
+from sluice_protocol.request_identity import RequestIdentity
+from sluice_protocol.request_parts import decode_parts
+from sluice_protocol.system_clock import SystemClock
+from sluice_web.problems import HttpRefusal
+
+
+@dataclass
+class World:
+    """A combiner whose frames are recorded; `failures` are raised in turn instead."""
+
+    budget: BodyBudget = field(
+        default_factory=lambda: BodyBudget(1 << 24, GatewayMetrics(), random.Random(1))
+    )
+    frames: list[Upload] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    pause_s: float = 0.0
+
+    async def accept(self, upload: Upload) -> None:
+        await asyncio.sleep(self.pause_s)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.frames.append(upload)
+
+    def run(self, check: Callable[[Combiner], Awaitable[None]]) -> None:
+        async def main() -> None:
+            with ThreadPoolExecutor(1) as threads:
+                one = Combiner(
+                    self.accept, self.budget, threads, SystemClock(), SimIds(1), flush_s=0.01
+                )
+                await check(one)
+                assert self.budget.held_bytes == 0
+                await one.close()
+
+        asyncio.run(main())
+
+
+def request(body: str, *, lane: int = 0) -> SmallRequest:
+    """Return a request of one record in a given lane."""
+    columns = logs_from_records([LogRecord(ts_ns=1, body=body)])
+    records = canonical(DecodedRecords(columns=columns, resource=(), timed=True, unreadable=0))
+    digest = form_digest(records)[:16] + bytes([lane]) + bytes(15)
+    identity = RequestIdentity(principal="shop", digest=digest, source="content")
+    return SmallRequest(records=records, identity=identity, size_bytes=combined_bytes(records))
+
+
+async def outcomes(one: Combiner, *requests: SmallRequest) -> list[bool | BaseException]:
+    return await asyncio.gather(*map(one.accept, requests), return_exceptions=True)
+
+
+def test_requests_that_wait_share_a_frame_and_the_next_continues_its_numbers() -> None:
+    world = World()
+
+    async def check(one: Combiner) -> None:
+        assert await outcomes(one, request("a"), request("b")) == [False, False]
+        assert await outcomes(one, request("c")) == [False]
+
+    world.run(check)
+    first, second = (upload.identity for upload in world.frames)
+    assert (first.seq_start, first.seq_end, second.seq_start) == (0, 1, 2)
+    assert first.boot_id == second.boot_id
+    assert first.agent_id == "door:shop:c0"
+    assert len(decode_parts("k", world.frames[0].parts, 2)) == 2
+
+
+def test_a_request_that_waits_already_is_stored_once() -> None:
+    world = World(pause_s=0.05)
+
+    async def check(one: Combiner) -> None:
+        first = asyncio.create_task(one.accept(request("a")))
+        await asyncio.sleep(0.03)  # its frame is being accepted
+        assert await outcomes(one, request("a"), request("b")) == [True, False]
+        assert await first is False
+
+    world.run(check)
+    assert sum(upload.identity.count for upload in world.frames) == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (StoreUnavailable("create", "k", "away"), ErrorCode.STORE_UNAVAILABLE),
+        (HttpRefusal(ErrorCode.OUTCOME_UNKNOWN, ""), ErrorCode.OUTCOME_UNKNOWN),
+        (HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, ""), ErrorCode.OUTCOME_UNKNOWN),
+        (RuntimeError("defect"), ErrorCode.OUTCOME_UNKNOWN),
+    ],
+    ids=["store", "unknown", "never", "defect"],
+)
+def test_after_a_failure_every_client_is_answered_later_and_a_new_boot_begins(
+    failure: Exception, code: ErrorCode
+) -> None:
+    world = World(failures=[])
+
+    async def check(one: Combiner) -> None:
+        await one.accept(request("before"))
+        world.failures.append(failure)
+        found = await outcomes(one, request("a"), request("b"))
+        assert [isinstance(each, HttpRefusal) and each.code for each in found] == [code, code]
+        assert await outcomes(one, request("a"), request("b")) == [False, False]
+
+    world.run(check)
+    before, after = (upload.identity for upload in world.frames)
+    assert before.boot_id != after.boot_id
+    assert (after.seq_start, after.seq_end) == (0, 1)
+
+
+def test_a_request_that_breaks_a_rule_is_refused_alone() -> None:
+    world = World()
+    bad = request("bad")
+    columns = bad.records.columns
+    assert isinstance(columns, LogColumns)
+    broken = TextColumn(offsets=np.array([0, 1], np.int32), data=b"\xff")
+    bad = replace(bad, records=replace(bad.records, columns=replace(columns, body=broken)))
+
+    async def check(one: Combiner) -> None:
+        found = await outcomes(one, request("a"), bad, request("b"))
+        assert found[::2] == [False, False]
+        assert isinstance(found[1], InvalidFrame)
+        assert isinstance((await outcomes(one, bad))[0], InvalidFrame)
+        assert await outcomes(one, request("c")) == [False]
+
+    world.run(check)
+    assert [upload.identity.count for upload in world.frames] == [2, 1]
+    assert world.frames[0].identity.boot_id == world.frames[1].identity.boot_id
+
+
+def test_frames_of_a_lane_are_bounded_in_rate_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combining, "PARTS_MAX", 3)
+    world = World()
+
+    async def check(one: Combiner) -> None:
+        began_s = asyncio.get_running_loop().time()
+        await outcomes(one, *(request(str(n)) for n in range(8)))
+        assert asyncio.get_running_loop().time() - began_s >= 2 * combining.FRAME_INTERVAL_S
+
+    world.run(check)
+    assert [upload.identity.count for upload in world.frames] == [3, 3, 2]
+
+
+def test_enough_bytes_are_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combining, "FLUSH_BYTES", 1)
+    world = World()
+
+    async def check(one: Combiner) -> None:
+        one._flush_s = 60
+        async with asyncio.timeout(10):
+            await one.accept(request("a"))
+
+    world.run(check)
+    assert len(world.frames) == 1
+
+
+def test_a_client_that_goes_away_takes_nothing_out_of_a_frame() -> None:
+    world = World()
+
+    async def check(one: Combiner) -> None:
+        gone = asyncio.create_task(one.accept(request("a")))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await outcomes(one, request("b")) == [False]
+
+    world.run(check)
+    assert [upload.identity.count for upload in world.frames] == [2]

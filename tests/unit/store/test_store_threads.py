@@ -1,0 +1,163 @@
+"""The threads of a directory store return every result once, whatever becomes of the caller."""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from sluice_store.local.threads import NAME, THREADS_MAX, StoreThreads
+
+
+class Broken(Exception):
+    """The failure of a call."""
+
+
+def run(work: Callable[[StoreThreads], Awaitable[None]]) -> None:
+    async def main() -> None:
+        threads = StoreThreads()
+        try:
+            await work(threads)
+        finally:
+            await asyncio.to_thread(threads.close)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def fail() -> None:
+    raise Broken
+
+
+def test_many_concurrent_calls_return_their_own_results() -> None:
+    """More calls than threads, some of which fail."""
+
+    async def work(threads: StoreThreads) -> None:
+        def call(number: int) -> int:
+            if number % 7 == 0:
+                raise Broken(number)
+            return number
+
+        made = (threads.run(partial(call, number)) for number in range(5000))
+        for number, found in enumerate(await asyncio.gather(*made, return_exceptions=True)):
+            if number % 7 == 0:
+                assert isinstance(found, Broken)
+                assert found.args == (number,)
+            else:
+                assert found == number
+
+    run(work)
+
+
+def test_as_many_calls_as_threads_run_at_the_same_time() -> None:
+    """A call that waits for the others would otherwise never return."""
+
+    async def work(threads: StoreThreads) -> None:
+        meeting = threading.Barrier(THREADS_MAX, timeout=30)
+        await asyncio.gather(*(threads.run(meeting.wait) for _ in range(THREADS_MAX)))
+        names = await asyncio.gather(
+            *(threads.run(lambda: threading.current_thread().name) for _ in range(10))
+        )
+        assert all(name.startswith(NAME) for name in names)
+
+    run(work)
+
+
+def test_one_call_after_the_other_uses_one_thread() -> None:
+    """A finished call leaves its thread to the next one."""
+
+    async def work(threads: StoreThreads) -> None:
+        idents = {await threads.run(threading.get_ident) for _ in range(50)}
+        assert len(idents) == 1
+
+    run(work)
+
+
+def test_a_cancelled_call_that_has_not_begun_is_skipped() -> None:
+    """The calls of a caller that is gone are not made; one that has begun is completed."""
+
+    async def work(threads: StoreThreads) -> None:
+        gate, made = threading.Event(), []
+        begun = [asyncio.ensure_future(threads.run(gate.wait)) for _ in range(THREADS_MAX)]
+        late = asyncio.ensure_future(threads.run(lambda: made.append("late")))
+        await asyncio.sleep(0)
+        late.cancel()
+        begun[0].cancel()
+        gate.set()
+        found = await asyncio.gather(*begun, late, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert found[1:-1] == [True] * (THREADS_MAX - 1)
+        assert isinstance(found[-1], asyncio.CancelledError)
+        assert await threads.run(lambda: made) == []
+
+    run(work)
+
+
+def test_closing_waits_for_calls_that_have_begun() -> None:
+    """The files of a store are closed after the last call."""
+    ended = threading.Event()
+
+    async def work(threads: StoreThreads) -> None:
+        begun, gate = threading.Event(), threading.Event()
+
+        def call() -> None:
+            begun.set()
+            gate.wait(30)
+            ended.set()
+
+        task = asyncio.ensure_future(threads.run(call))
+        await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        gate.set()
+
+    run(work)
+    assert ended.is_set()
+
+
+def test_a_failure_is_raised_in_the_caller() -> None:
+    """And the thread serves the next call."""
+
+    async def work(threads: StoreThreads) -> None:
+        with pytest.raises(Broken):
+            await threads.run(fail)
+        assert await threads.run(lambda: 1) == 1
+
+    run(work)
+
+
+class HeldDeque(deque[tuple[object, ...]]):
+    """Calls `when_empty` once, between the test that it is empty and what follows the test."""
+
+    when_empty: Callable[[], None] | None = None
+
+    def __bool__(self) -> bool:
+        found = len(self) > 0
+        if not found and self.when_empty is not None:
+            hook, self.when_empty = self.when_empty, None
+            hook()
+        return found
+
+
+def test_a_result_that_is_ready_while_the_loop_stops_looking_is_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no other call behind it that would wake the loop."""
+
+    async def work(threads: StoreThreads) -> None:
+        done, gate = HeldDeque(), threading.Event()
+
+        def finish_second() -> None:
+            gate.set()
+            while not len(done):
+                time.sleep(0.001)
+
+        monkeypatch.setattr(threads, "_done", done)
+        second = asyncio.ensure_future(threads.run(gate.wait))
+        await asyncio.sleep(0)
+        done.when_empty = finish_second
+        await threads.run(lambda: None)
+        assert await asyncio.wait_for(second, 10)
+
+    run(work)
