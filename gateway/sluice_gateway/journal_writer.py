@@ -1,8 +1,8 @@
 """The acceptance journal of a worker that accepts in the store: registration, objects, fence.
 
 A worker registers before it accepts connections. `run` then writes what was noted, once a second or
-when many entries wait, and a heartbeat while nothing is noted. An upload notes its manifest and then calls
-`require_current` before its 200 is returned:
+when many entries wait, and a heartbeat while nothing is noted. An upload notes its manifest and
+then calls `require_current` before its 200 is returned:
 
     current ── no durable write began within the fence ──► lapsed ── registered again ──► current
        └── close ──► closed: no further 200
@@ -49,7 +49,7 @@ WRITE_S_MAX: Final = 15.0
 CLOSE_S_MAX: Final = 5.0
 """Time in which a stopping worker must write its last object."""
 PAUSE_S: Final = 0.1
-"""Time between two looks at the number of entries, and between two objects, at least."""
+"""Time between two checks of the number of entries, and between two objects, at least."""
 EARLY_ENTRIES: Final = 64
 """Entries that are written before the interval ends: so an object costs at most one PUT for as many
 batches, and the time until they are found does not grow with the rate.
