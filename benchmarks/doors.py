@@ -107,6 +107,7 @@ def collector(folder: Path, endpoint: str, marshaler: str) -> Iterator[tuple[int
     port = free_port()
     config = folder / f"{marshaler}.yaml"
     config.write_text(_COLLECTOR.format(port=port, endpoint=endpoint, marshaler=marshaler))
+    subprocess.run(["deploy/clients/collector-s3.sh"], check=True)  # builds it the first time
     program = str(binary().with_name("otelcol-s3"))
     process = subprocess.Popen([program, "--config", str(config)])
     try:
