@@ -7,6 +7,7 @@ from pathlib import Path
 
 HELPERS = {
     *("__main__", "measure", "accept_load", "accept_servers"),
+    "doors_bodies",
     *("end_to_end_roles", "manifests", "older_manifests"),
     *("pipeline_batches", "reconcile_steady", "reconcile_world"),
 }

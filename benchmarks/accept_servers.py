@@ -231,12 +231,20 @@ def gateway(
 
 @contextmanager
 def gateway_on(
-    url: str, folder: Path, *flags: str, agents: Sequence[str] = ("bench",)
+    url: str, folder: Path, *flags: str, agents: Sequence[str] = ("bench",), more: str = ""
 ) -> Iterator[tuple[int, int]]:
-    """Run `sluice gateway` with the principals in `folder`; yield its process id and port."""
+    """Run `sluice gateway` with the principals in `folder`; yield its process id and port.
+
+    Args:
+        url: The store.
+        folder: Where the file of principals is written.
+        flags: More flags of the command.
+        agents: The agents of the benchmark's principal.
+        more: More entries of the file of principals.
+    """
     asyncio.run(_init(url))
     principals = folder / "principals.toml"
-    principals.write_text(_principals(agents))
+    principals.write_text(_principals(agents) + more)
     port = free_port()
     command = (
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
@@ -282,7 +290,7 @@ def free_port() -> int:
 
 def until_live(port: int) -> None:
     """Wait until a gateway listens on a port."""
-    for _ in range(600):
+    for _ in range(2_400):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.05)

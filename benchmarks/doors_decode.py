@@ -3,7 +3,7 @@
 OTLP logs in protobuf: the subject is `decode_otlp_logs`. The control parses the same body with upb
 and builds the columns in a plain Python loop; it decodes only what these records contain. `rows` is
 the road of installations without Arrow. Lines of JSON: the subject is `decode_json`, and the
-control is `json.loads` with the same loop. All run in turn in one process.
+control is `json.loads` with the loop over records. All run in turn in one process.
 
     python -m benchmarks.doors_decode [RECORDS] [ROUNDS]
 """
@@ -119,7 +119,7 @@ def ndjson(records: int) -> bytes:
 
 
 def loads_loop(body: bytes) -> DecodedRecords:
-    """Decode lines of JSON with `json.loads` and the same loop: the control."""
+    """Decode lines of JSON with `json.loads`, record by record: the control."""
     tally = Tally()
     fields = RecordFields(time="time", message="message", received_ns=NOW_NS)
     rows = [record_of(json.loads(line), fields, tally, {}) for line in body.split(b"\n")]

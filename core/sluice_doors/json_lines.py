@@ -1,6 +1,6 @@
 """Decode JSON: objects on separate lines, or one array of objects."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -12,6 +12,7 @@ from sluice_doors.decoded import (
     check_count,
     check_lines,
 )
+from sluice_doors.json_columns import FoundColumns, columns_of
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
@@ -40,9 +41,15 @@ def decode_json(
     check_lines(body)
     fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
     tally = Tally()
-    rows = _whole(body, fields, tally)
-    if rows is None:
-        tally = Tally()
+    objects = _objects(body)
+    if objects is not None:
+        check_count(objects)
+        if set(map(type, objects)) == {dict}:
+            found = columns_of(objects, fields)
+            if found is not None:
+                return (_counted(found, len(body)),)
+        rows = [_record(one, fields, tally) for one in objects]
+    else:
         rows = [_line(line, fields, tally) for line in body.split(b"\n") if line.strip()]
     if not rows:
         return ()
@@ -53,22 +60,22 @@ def decode_json(
     return (tally.decoded(columns),)
 
 
-def _whole(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] | None:
-    """Return the records if the whole body is JSON; None if each line has to be read."""
+def _counted(found: FoundColumns, body_bytes: int) -> DecodedRecords:
+    attributes = found.columns.attributes
+    tally = Tally(timed=found.timed)
+    tally.add_sizes(0 if attributes is None else len(attributes.keys), body_bytes)
+    return tally.decoded(found.columns)
+
+
+def _objects(body: bytes) -> list[Any] | None:
+    """Return the values if the whole body is JSON; None if each line has to be read."""
     try:
-        found = _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
+        return _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if _is_array(body):
             raise BodyUnreadable(f"cannot read body as JSON: {error}") from error
-        return _one_object(body, fields, tally)
-    check_count(found)
-    return [_record(one, fields, tally) for one in found]
-
-
-def _one_object(body: bytes, fields: RecordFields, tally: Tally) -> list[LogRecord] | None:
-    """Return the record of a single object that has line ends inside; None if it is not one."""
     try:
-        return [_record(_JSON.decode(body), fields, tally)]
+        return [_JSON.decode(body)]  # one object that has line ends inside
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -12,6 +12,8 @@ from sluice_doors.otlp_metrics import metrics_from_groups
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
+ARROW_BYTES_MIN: Final = 12 * 1024
+"""Smaller bodies are decoded record by record: Arrow takes 1.2 ms of CPU time whatever the size."""
 
 
 def decode_otlp_logs(
@@ -55,7 +57,7 @@ def decode_otlp_metrics(
 
 
 def _logs_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
-    fast = _arrow()
+    fast = _arrow() if len(body) >= ARROW_BYTES_MIN else None
     if fast is not None:
         try:
             found: DecodedRecords | None = fast.decode_logs(body, received_ns=received_ns)

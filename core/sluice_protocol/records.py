@@ -204,11 +204,16 @@ def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | N
         names=tuple(names),
         offsets=offsets,
         keys=np.array(keys, np.uint32),
-        values=_string_column("attr_val", values),
+        values=string_column("attr_val", values),
     )
 
 
-def _string_column(name: str, values: Sequence[str]) -> TextColumn:
+def string_column(name: str, values: Sequence[str]) -> TextColumn:
+    """Concatenate texts into a column.
+
+    Raises:
+        InvalidFrame: Text cannot be encoded as UTF-8, or is too long; the error names `name`.
+    """
     joined = "".join(values)
     if not joined.isascii():
         return text_column(name, [_bytes_of(name, value) for value in values])

@@ -1,8 +1,8 @@
 """The acceptance journal of a worker that accepts in the store: registration, objects, fence.
 
-A worker registers before it accepts connections. `run` then writes what was noted, once a second,
-and a heartbeat while nothing is noted. An upload notes its manifest and then calls
-`require_current` before its 200 is returned:
+A worker registers before it accepts connections. `run` then writes what was noted, once a second or
+when many entries wait, and a heartbeat while nothing is noted. An upload notes its manifest and
+then calls `require_current` before its 200 is returned:
 
     current ── no durable write began within the fence ──► lapsed ── registered again ──► current
        └── close ──► closed: no further 200
@@ -48,7 +48,12 @@ WRITE_S_MAX: Final = 15.0
 """Time after which an attempt is given up, with an unknown outcome."""
 CLOSE_S_MAX: Final = 5.0
 """Time in which a stopping worker must write its last object."""
-PAUSE_S_MIN: Final = 0.05
+PAUSE_S: Final = 0.1
+"""Time between two checks of the number of entries, and between two objects, at least."""
+EARLY_ENTRIES: Final = 64
+"""Entries that are written before the interval ends: so an object costs at most one PUT for as many
+batches, and the time until they are found does not grow with the rate.
+"""
 SUPERSEDED_MAX: Final = 4
 """Journals of earlier registrations that wait to be closed."""
 SUPERSEDED_S_MAX: Final = 3600.0
@@ -171,11 +176,16 @@ class AcceptanceJournal:
         while True:
             started_ns = self._clock.monotonic_ns()
             await self.write_due()
-            spent_s = (self._clock.monotonic_ns() - started_ns) / NS_PER_S
-            await self._clock.sleep(max(PAUSE_S_MIN, JOURNAL_INTERVAL_S - spent_s))
+            await self._clock.sleep(PAUSE_S)
+            due_ns = started_ns + int((JOURNAL_INTERVAL_S - PAUSE_S / 2) * NS_PER_S)
+            while self._book.waiting < EARLY_ENTRIES and self._clock.monotonic_ns() < due_ns:
+                await self._clock.sleep(PAUSE_S)
 
     async def write_due(self, *, also_time: bool = False) -> None:
         """Register again, write objects and close older journals, where that is due.
+
+        Entries that are noted meanwhile are left to the next call: an object for each few of them
+        would cost more requests than the batches.
 
         Args:
             also_time: Whether to write an object without entries before a heartbeat is due.
@@ -184,9 +194,10 @@ class AcceptanceJournal:
             if self._is_lapsed():
                 await self._renew()
             async with self._writing:
-                while also_time or self._due():
-                    await self._write(self._book)
-                    also_time = False
+                left, due = self._book.waiting, also_time or self._due()
+                while due or left > 0:
+                    left -= await self._write(self._book)
+                    due = False
                 await self._close_superseded()
         except SluiceError as error:
             self._failure = str(error)
@@ -281,8 +292,8 @@ class AcceptanceJournal:
             log.warning("journal_lapsed", process=old.process, waiting=old.waiting)
             self._superseded = [*self._superseded, old][-SUPERSEDED_MAX:]
 
-    async def _write(self, book: JournalBook, *, closes: bool = False) -> None:
-        """Write the next object of a journal.
+    async def _write(self, book: JournalBook, *, closes: bool = False) -> int:
+        """Write the next object of a journal; return the number of its entries.
 
         Raises:
             SluiceError: It is not known to be durable; it stays pending.
@@ -296,6 +307,7 @@ class AcceptanceJournal:
         book.settle(pending)
         self._metrics.journal_objects.inc()
         self._metrics.journal_entries.inc(len(pending.entries))
+        return len(pending.entries)
 
     async def _create(self, key: ObjectKey, body: bytes) -> Applied | Exists:
         """Create an object under a key that contains the name of this process.

@@ -2,8 +2,8 @@
 
 The response is a success only after every record is accepted. A request that was accepted in part
 is answered "later"; its retry finds the accepted part as duplicates. Decompressed records exist in
-one of two threads only, so the memory for them is bounded by the limit of one body and not by the
-number of clients.
+one of two threads only, one for large bodies, so the memory for them is bounded by the limit of
+one body and not by the number of clients.
 """
 
 import asyncio
@@ -39,7 +39,10 @@ from sluice_web.problems import HttpRefusal, Problem
 
 INLINE_BYTES_MAX: Final = 16 * 1024
 """Bodies up to this size are decoded on the event loop."""
-THREADS: Final = 2
+LARGE_BYTES: Final = 256 * 1024
+"""Larger bodies are decoded in a separate thread, one at a time, because records take many times
+the memory of their body while they are decoded. Smaller requests do not wait for them.
+"""
 
 log = structlog.get_logger()
 
@@ -82,7 +85,8 @@ class DoorService:
         self._own_frame_bytes = own_frame_bytes
         self._process = uploads.ids.ulid().encode()
         self._requests = itertools.count()
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="door")
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="door")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="door-large")
         self._combiner = Combiner(
             self._accept_combined,
             uploads.budget,
@@ -95,7 +99,8 @@ class DoorService:
     async def close(self) -> None:
         """Stop the threads; requests that wait for others are not answered."""
         await self._combiner.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._large):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def sheds(self) -> bool:
         """Return whether senders should use another gateway for a while."""
@@ -117,7 +122,7 @@ class DoorService:
             sender = authenticate_door(request, uploads.principals.current, now_s)
             check_door_right(sender, wanted.door)
             length_bytes = self._announced_bytes(request)
-            with uploads.budget.take(2 * length_bytes):  # the body, and the frames made of it
+            with uploads.budget.take(self._memory_bytes(length_bytes)):
                 body = await self._read(request, length_bytes)
                 return await self._accept_body(body, sender, wanted)
 
@@ -132,7 +137,7 @@ class DoorService:
         uploads = self.uploads
         with uploads.running.upload():
             check_door_right(sender, wanted.door)
-            with uploads.budget.take(2 * len(body)):
+            with uploads.budget.take(self._memory_bytes(len(body))):
                 return await self._accept_body(body, sender, wanted)
 
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
@@ -180,6 +185,16 @@ class DoorService:
             raise HttpRefusal(result.code, result.detail)
         uploads.metrics.door_combined_batches.inc()
 
+    def _memory_bytes(self, length_bytes: int) -> int:
+        """Return the memory of a body, of the frames made of it, and of its decoded records.
+
+        Only large bodies have records of a size that matters. A body of unknown length counts as
+        one of the largest size, and as nothing more.
+        """
+        if length_bytes <= LARGE_BYTES:
+            return 2 * length_bytes
+        return min(4 * length_bytes, 2 * self._body_bytes_max)
+
     def _announced_bytes(self, request: web.Request) -> int:
         """Return the length of the body; the largest allowed one where it is not announced."""
         length_bytes = request.content_length
@@ -209,7 +224,9 @@ class DoorService:
         make = partial(self._decode, body, wanted, origin, self.uploads.clock.now_ns())
         if len(body) <= INLINE_BYTES_MAX:
             return make()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+        loop = asyncio.get_running_loop()
+        threads = self._threads if len(body) <= LARGE_BYTES else self._large
+        return await loop.run_in_executor(threads, make)
 
     def _decode(
         self, body: bytes, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs

@@ -36,6 +36,8 @@ log = structlog.get_logger()
 
 SILENT_S: Final = HEARTBEAT_S + 5.0
 """Time without a new object after which a process is listed, and between two such listings."""
+ENTRY_BYTES: Final = 1024
+"""About the memory of an entry without parts."""
 OBJECTS_MAX: Final = 64
 """Objects of one process that one poll reads, at most."""
 
@@ -65,6 +67,11 @@ class JournalObject:
     def complete_through_ns(self) -> UnixNs:
         """The time through which it proves completeness."""
         return bounded_through_ns(self.journal.header, self.written_ns)
+
+
+def entry_weight(manifest: AcceptedManifest) -> int:
+    """Return how many plain entries need as much memory as one with these parts."""
+    return 1 + len(manifest.parts or "") // ENTRY_BYTES
 
 
 class RegistrationReader:
@@ -143,7 +150,7 @@ class JournalReader:
 
         Args:
             journal: The journal; `silent_at_ns` and `broken` are updated.
-            entries_max: Number of entries after which no further object is read.
+            entries_max: Weight of entries after which no further object is read.
 
         Raises:
             StoreError: The store is unreachable or refused a request.
@@ -156,7 +163,7 @@ class JournalReader:
             if one is None:
                 break
             found.append(one)
-            entries += len(one.manifests)
+            entries += sum(map(entry_weight, one.manifests))
             if one.journal.header.closed:
                 break
         return found

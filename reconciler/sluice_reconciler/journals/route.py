@@ -45,7 +45,12 @@ from sluice_reconciler.journals.progress import (
     entries_waiting,
     lanes_left,
 )
-from sluice_reconciler.journals.reader import JournalObject, JournalReader, RegistrationReader
+from sluice_reconciler.journals.reader import (
+    JournalObject,
+    JournalReader,
+    RegistrationReader,
+    entry_weight,
+)
 from sluice_reconciler.metrics import Stage
 from sluice_reconciler.pipeline import PipelineResult
 from sluice_store.authority import read_history
@@ -53,7 +58,9 @@ from sluice_store.authority import read_history
 log = structlog.get_logger()
 
 WAITING_MAX = 16_384
-"""Entries that were read and are not processed, over all journals; then reading pauses."""
+"""Entries that were read and are not processed, over all journals; then reading pauses. One with
+the parts of combined requests counts as several.
+"""
 
 GATEWAYS_LABELLED = 100
 OTHER_GATEWAYS = "(other)"
@@ -196,13 +203,18 @@ class JournalRoute:
         for key in keys:
             self._wanted.pop(key, None)
 
+    def _space(self) -> int:
+        """Return how many plain entries may be read."""
+        parts = sum(entry_weight(one) - 1 for one in self._wanted.values())
+        return WAITING_MAX - entries_waiting(self.journals) - parts
+
     async def _read_objects(self) -> None:
-        space = WAITING_MAX - entries_waiting(self.journals)
+        space = self._space()
         if space <= 0:
             # Halted lanes must not stop the others: a full pass enqueues their batches later.
             for journal in self._journals.values():
                 self._forget(journal.abandon())
-            space = WAITING_MAX - entries_waiting(self.journals)
+            space = self._space()
         if space <= 0:
             return
         unread = [

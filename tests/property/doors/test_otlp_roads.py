@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import LOG_REQUESTS, METRIC_REQUESTS, damaged, otlp_json
 
-from sluice_doors import otlp_arrow, otlp_protobuf
+from sluice_doors import otlp, otlp_arrow, otlp_protobuf
 from sluice_doors.arrow_texts import NotPlain
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
@@ -64,8 +64,13 @@ def test_json_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
 
 @pytest.mark.parametrize("count", [1_250, pytest.param(12_500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["logs", "metrics"])
-@pytest.mark.parametrize("form", [PROTOBUF, JSON])
-def test_damaged_bodies_are_decoded_or_refused(kind: str, form: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, otlp.ARROW_BYTES_MIN), (JSON, 0)]
+)
+def test_damaged_bodies_are_decoded_or_refused(
+    kind: str, form: str, arrow_bytes_min: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", arrow_bytes_min)
     request = LOG_REQUEST if kind == "logs" else METRIC_REQUEST
     decode = decode_otlp_logs if kind == "logs" else decode_otlp_metrics
     good = request.SerializeToString() if form == PROTOBUF else otlp_json(request)

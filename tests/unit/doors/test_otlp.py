@@ -216,10 +216,27 @@ def test_a_request_that_expands_without_limit_is_refused() -> None:
 
 def test_protobuf_is_decoded_without_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     body = LOG_REQUEST.SerializeToString()
+    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", 0)
     (fast,) = decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
     monkeypatch.setattr(otlp, "_arrow", lambda: None)
     (slow,) = decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
     assert content_digest(fast) == content_digest(slow)
+
+
+@pytest.mark.parametrize(("spare_bytes", "arrow"), [(0, True), (1, False)])
+def test_only_large_bodies_are_decoded_through_arrow(
+    spare_bytes: int, arrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, used = LOG_REQUEST.SerializeToString(), False
+
+    def note() -> None:
+        nonlocal used
+        used = True
+
+    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", len(body) + spare_bytes)
+    monkeypatch.setattr(otlp, "_arrow", note)
+    decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
+    assert used == arrow
 
 
 def test_a_histogram_with_a_wrong_number_of_counts_is_kept_raw() -> None:

@@ -14,7 +14,7 @@ from support.gateway_journal import (
 )
 
 from sluice_gateway.journal_book import ENTRIES_BYTES_MAX
-from sluice_gateway.journal_writer import CLOSE_S_MAX
+from sluice_gateway.journal_writer import CLOSE_S_MAX, EARLY_ENTRIES
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.journals import FENCE_S, HEARTBEAT_S
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GATEWAY_JOURNALS, GATEWAY_PROCESSES, GATEWAYS
@@ -97,9 +97,56 @@ def test_a_batch_noted_during_a_write_is_in_the_next_object() -> None:
         seen.plan.seen = note
         await seen.journal.write_due()
         seen.plan.seen = lambda _: None
+        assert await objects_of(seen) == [0]
+        await seen.journal.write_due()
         first, second = (await journals(seen.inner))[seen.journal.process]
         assert (named([first]), named([second])) == ([0], [10])
         assert first.header.complete_through_unix_ns <= noted_at[0]
+
+    world(body)
+
+
+@pytest.mark.parametrize(
+    ("a_second", "least", "most"),
+    [(20, 8, 11), (1000, 75, 101)],
+    ids=["20 a second", "1000 a second"],
+)
+def test_objects_do_not_cost_more_requests_than_batches(
+    a_second: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream costs an object a second, or one for `EARLY_ENTRIES` batches.
+
+    Batches arrive during each write too, and must not begin another object.
+    """
+
+    async def body(seen: JournalWorld) -> None:
+        noted, began_ns = 0, seen.machine.at_ns
+
+        def arrive(_: object = None) -> None:
+            nonlocal noted
+            while noted < (seen.machine.at_ns - began_ns) * a_second // NS_PER_S:
+                seen.journal.note(entry(noted))
+                noted += 1
+
+        def write(_: object) -> None:
+            seen.pass_s(0.02)
+            arrive()
+
+        async def sleep(seconds: float) -> None:
+            if seen.machine.at_ns - began_ns > 10 * NS_PER_S:
+                raise asyncio.CancelledError
+            seen.pass_s(seconds)
+            arrive()
+
+        monkeypatch.setattr(seen.machine, "sleep", sleep)
+        seen.plan.seen = write
+        with pytest.raises(asyncio.CancelledError):
+            await seen.journal.run()
+        seen.plan.seen = lambda _: None
+        written = (await journals(seen.inner))[seen.journal.process]
+        assert least <= len(written) <= most
+        assert named(written) == list(range(len(named(written))))
+        assert len(named(written)) >= noted - max(2 * a_second, 2 * EARLY_ENTRIES)
 
     world(body)
 

@@ -20,6 +20,7 @@ from support.reconciler_seed import enqueued
 from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.journals import journal_key
 from sluice_protocol.keys import accepted_key, blob_key
+from sluice_reconciler.journals import route
 
 
 def test_journaled_batches_are_enqueued_without_a_listing_of_accepted() -> None:
@@ -164,6 +165,28 @@ def test_a_duplicate_in_two_journals_is_enqueued_once() -> None:
         await rounds(store, subject, 3)
         assert await enqueued(store) == [one]
         assert subject.metrics.maybe_doubled.labels("spark")._value.get() == 0
+
+    play(scene)
+
+
+def test_entries_with_many_parts_are_read_in_smaller_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their parts need up to 32 KiB each."""
+    monkeypatch.setattr(route, "WAITING_MAX", 40)
+
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        for seq in range(4):
+            one = await writer.accept(seq, at_ns=now(store))
+            parts = replace(one, parts="A" * 32 * 1024)
+            await writer.append([parts], through_ns=now(store))
+        await subject.journals._read_objects()
+        assert [journal.read_through - writer.number for journal in subject.journals.journals] == [
+            -2
+        ]
+        await rounds(store, subject, 4)
+        assert len(await enqueued(store)) == 4
 
     play(scene)
 
