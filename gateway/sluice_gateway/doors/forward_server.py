@@ -158,7 +158,11 @@ class ForwardServer:
                     return
                 body, chunk, count = group
                 if chunk is None:
-                    await running.finish()
+                    try:
+                        await running.finish()
+                    except BaseException:
+                        _log_lost(count, "a chunk before them was not accepted")
+                        raise
                     await self._accept_unnamed(identity, body, count)
                 else:
                     accept = partial(self._accept_chunk, stream, identity, body, chunk)

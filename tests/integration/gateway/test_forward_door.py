@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fluent.sender import FluentSender
+from structlog.testing import capture_logs
 from support.door_client import TestSender, accepted_frames
 from support.event_bodies import FORWARD, STREAM, S, pack
 from support.forward_client import ForwardClient, close_clients, connect
@@ -191,6 +192,21 @@ def test_messages_without_a_name_follow_the_chunks_before_them(tmp_path: Path) -
         assert bodies(await frames_of(served, 2)) == ["named", "unnamed"]
 
     check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=500)
+
+
+def test_messages_behind_a_chunk_that_is_refused_are_reported_as_lost(tmp_path: Path) -> None:
+    bomb = gzip.compress(bytes(20_000_000))
+
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        with capture_logs() as logs:
+            await client.send(pack(["t", bomb, {"chunk": "bomb", "compressed": "gzip"}]))
+            await client.send(pack(["t", S, {"log": "unnamed"}]))
+            assert await client.receive() is None
+        [lost] = [one for one in logs if one["event"] == "forward_messages_lost"]
+        assert (lost["messages"], await accepted_frames(served.store.inner)) == (1, [])
+
+    check(tmp_path, body)
 
 
 def test_a_connection_with_a_running_chunk_is_not_idle(tmp_path: Path) -> None:
