@@ -117,4 +117,7 @@ def base64_of(text: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # JSON may contain half of a surrogate pair
+        return text.encode(errors="surrogatepass")

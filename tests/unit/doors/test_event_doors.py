@@ -289,6 +289,24 @@ def test_fields_of_an_object_that_share_a_name_are_both_kept() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"event":"a\\ud800"}',
+        b'{"event":"a","host":"\\ud800"}',
+        b'{"event":"a","fields":{"\\ud800":"\\udfff","k":"\\udc80\\ud800"}}',
+        b'{"no event":"\\ud800"}',
+    ],
+)
+def test_half_of_a_surrogate_pair_is_kept_raw(body: bytes) -> None:
+    """JSON may contain one; UTF-8 cannot."""
+    found = events(body)
+    [line] = lines(found)
+    assert "sluice.error" in line["attributes"]
+    assert found[0].unreadable == 1
+    assert content_digest(found[0]) == content_digest(events(body)[0])
+
+
 def test_damage_in_a_long_body_of_splunk_takes_linear_time() -> None:
     """An error in a text counts the lines before it."""
     spent = []
