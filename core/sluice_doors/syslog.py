@@ -62,9 +62,11 @@ _VALUE: Final = r'"((?:[^"\\]|\\.)*)"'
 _ELEMENT: Final = re.compile(r'\[([^ =\]"\[]+)((?: [^ =\]"]+="(?:[^"\\]|\\.)*")*)\]', re.DOTALL)
 _PARAMETER: Final = re.compile(rf' ([^ =\]"]+)={_VALUE}', re.DOTALL)
 _ESCAPED: Final = re.compile(r'\\(["\\\]])')
+_YEAR: Final = "(19[7-9][0-9]|2[0-2][0-9]{2})"
+"""Other numbers of four digits are the name of a host."""
 _TIME_3164: Final = re.compile(
-    rf"[*.]?({'|'.join(_MONTHS)}) ([ 0-9]?[0-9])(?: ([0-9]{{4}}))? "
-    r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?(?: ([0-9]{4}))?:? "
+    rf"[*.]?({'|'.join(_MONTHS)}) ([ 0-9]?[0-9])(?: {_YEAR})? "
+    rf"([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}})(?:\.([0-9]{{1,9}}))?(?: {_YEAR})?:? "
 )
 _TIME_ISO: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?"

@@ -61,6 +61,11 @@ def rows(found: DecodedRecords) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
+def test_a_host_of_four_digits_is_no_year() -> None:
+    [row] = rows(decoded(b"<13>Nov 22 08:00:00 0042 app: x"))
+    assert row["attributes"]["host.name"] == "0042"  # type: ignore[index]
+
+
 def test_every_field_has_its_place() -> None:
     """The golden file is the table of docs/doors.md as examples."""
     found = decoded(*MESSAGES)
