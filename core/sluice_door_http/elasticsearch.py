@@ -16,7 +16,8 @@ from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
     DoorRoute,
-    idempotency_key,
+    readable_detail,
+    request_head,
     retry_later,
     status_for,
 )
@@ -75,12 +76,7 @@ def _read(request: web.Request) -> DoorRequest:
         request[_BULK] = found
         return found.records
 
-    return DoorRequest(
-        door="elasticsearch",
-        decode=decode,
-        coding=request.headers.get(hdrs.CONTENT_ENCODING, "identity"),
-        key=idempotency_key(request),
-    )
+    return request_head(request, "elasticsearch", decode)
 
 
 def _respond(request: web.Request, result: DoorResult) -> web.Response:
@@ -111,8 +107,8 @@ def _refuse(request: web.Request, problem: Problem) -> web.Response:
     no_agent = hdrs.USER_AGENT not in request.headers
     if status == LATER and no_agent and request.transport is not None:
         request.transport.abort()
-    reason = problem.detail.encode(errors="replace").decode()
-    error = {"type": _REASONS.get(status, "illegal_argument_exception"), "reason": reason}
+    kind = _REASONS.get(status, "illegal_argument_exception")
+    error = {"type": kind, "reason": readable_detail(problem)}
     body = msgspec.json.encode({"error": error, "status": status})
     response = web.Response(status=status, body=body, content_type="application/json")
     return retry_later(_product(response))

@@ -14,6 +14,7 @@ from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
     DoorRoute,
+    readable_detail,
     retry_later,
     status_for,
 )
@@ -57,7 +58,7 @@ def _respond(request: web.Request, result: DoorResult) -> web.Response:
 
 
 def _refuse(request: web.Request, problem: Problem) -> web.Response:
-    error = {"errorMessage": problem.detail.encode(errors="replace").decode()}
+    error = {"errorMessage": readable_detail(problem)}
     return retry_later(_response(request, status_for(problem), error))
 
 

@@ -19,7 +19,7 @@ from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
     DoorRoute,
-    idempotency_key,
+    request_head,
     retry_later,
     status_for,
 )
@@ -68,7 +68,7 @@ def _read_events(request: web.Request) -> DoorRequest:
         _check_data(request, body)
         return decode_events(body, received_ns=received_ns)
 
-    return _door_request(request, decode)
+    return request_head(request, "hec", decode)
 
 
 def _read_raw(request: web.Request) -> DoorRequest:
@@ -78,7 +78,7 @@ def _read_raw(request: web.Request) -> DoorRequest:
         _check_data(request, body)
         return decode_raw(body, metadata, received_ns=received_ns)
 
-    return _door_request(request, decode)
+    return request_head(request, "hec", decode)
 
 
 def _check_data(request: web.Request, body: bytes) -> None:
@@ -86,17 +86,6 @@ def _check_data(request: web.Request, body: bytes) -> None:
     if not body.strip():
         request[_EMPTY] = True
         raise BodyUnreadable("the body is empty")
-
-
-def _door_request(
-    request: web.Request, decode: Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
-) -> DoorRequest:
-    return DoorRequest(
-        door="hec",
-        decode=decode,
-        coding=request.headers.get(hdrs.CONTENT_ENCODING, "identity"),
-        key=idempotency_key(request),
-    )
 
 
 def _respond(request: web.Request, result: DoorResult) -> web.Response:

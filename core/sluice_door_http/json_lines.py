@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
     DoorRoute,
-    idempotency_key,
+    request_head,
     retry_later,
     status_for,
 )
@@ -49,12 +49,7 @@ def _read(request: web.Request) -> DoorRequest:
             body, time_field=time_field, message_field=message_field, received_ns=received_ns
         )
 
-    return DoorRequest(
-        door="json",
-        decode=decode,
-        coding=request.headers.get(hdrs.CONTENT_ENCODING, "identity"),
-        key=idempotency_key(request),
-    )
+    return request_head(request, "json", decode)
 
 
 def _respond(request: web.Request, result: DoorResult) -> web.Response:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
     DoorRoute,
-    idempotency_key,
     refuse_in_text,
+    request_head,
 )
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.loki import decode_loki
@@ -29,12 +29,7 @@ def _read(request: web.Request) -> DoorRequest:
     def decode(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
         return decode_loki(body, media_type, received_ns=received_ns)
 
-    return DoorRequest(
-        door="loki",
-        decode=decode,
-        coding=request.headers.get(hdrs.CONTENT_ENCODING, usual),
-        key=idempotency_key(request),
-    )
+    return request_head(request, "loki", decode, usual_coding=usual)
 
 
 def _respond(request: web.Request, result: DoorResult) -> web.Response:

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
     DoorRoute,
-    idempotency_key,
+    readable_detail,
+    request_head,
     retry_later,
     status_for,
 )
@@ -42,12 +43,7 @@ def _read(decode: Callable[..., Sequence[DecodedRecords]], request: web.Request)
     def decode_body(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
         return decode(body, media_type, received_ns=received_ns)
 
-    return DoorRequest(
-        door="otlp",
-        decode=decode_body,
-        coding=request.headers.get(hdrs.CONTENT_ENCODING, "identity"),
-        key=idempotency_key(request),
-    )
+    return request_head(request, "otlp", decode_body)
 
 
 def export_response(result: DoorResult) -> bytes:
@@ -73,11 +69,11 @@ def _respond(request: web.Request, result: DoorResult) -> web.Response:
 def _refuse(request: web.Request, problem: Problem) -> web.Response:
     status = status_for(problem)
     code = _RPC_CODES.get(status, _UNKNOWN)
-    detail = problem.detail.encode(errors="replace")
+    detail = readable_detail(problem)
     if request.content_type == PROTOBUF_TYPE:
-        message = b"\x08" + bytes([code]) + _field(2, detail)
+        message = b"\x08" + bytes([code]) + _field(2, detail.encode())
         return retry_later(web.Response(status=status, body=message, content_type=PROTOBUF_TYPE))
-    text = msgspec.json.encode({"code": code, "message": detail.decode()})
+    text = msgspec.json.encode({"code": code, "message": detail})
     return retry_later(web.Response(status=status, body=text, content_type=JSON_TYPE))
 
 

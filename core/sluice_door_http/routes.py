@@ -86,6 +86,25 @@ class DoorRoute:
     methods: tuple[Literal["POST", "PUT"], ...] = ("POST",)
 
 
+def request_head(
+    request: web.Request, door: DoorName, decode: Decode, *, usual_coding: str = "identity"
+) -> DoorRequest:
+    """Return what the head of a request states.
+
+    Args:
+        request: The request.
+        door: The protocol.
+        decode: Decodes the body.
+        usual_coding: The coding of a body whose head names none.
+    """
+    return DoorRequest(
+        door=door,
+        decode=decode,
+        coding=request.headers.get(hdrs.CONTENT_ENCODING, usual_coding),
+        key=idempotency_key(request),
+    )
+
+
 def idempotency_key(request: web.Request) -> bytes:
     """Return the name that the sender has given to a request; empty where there is none."""
     return request.headers.get("Idempotency-Key", "").encode(errors="surrogateescape")
@@ -106,8 +125,12 @@ def retry_later(response: web.Response) -> web.Response:
     return response
 
 
+def readable_detail(problem: Problem) -> str:
+    """Return the reason of a refusal as text that can be encoded."""
+    return problem.detail.encode(errors="replace").decode()
+
+
 def refuse_in_text(request: web.Request, problem: Problem) -> web.Response:
     """Return a refusal as plain text, which clients log."""
     del request
-    text = problem.detail.encode(errors="replace").decode()
-    return retry_later(web.Response(status=status_for(problem), text=text))
+    return retry_later(web.Response(status=status_for(problem), text=readable_detail(problem)))
