@@ -21,6 +21,7 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.api import make_app
+from sluice_reconciler.passes.progress import PASS, PassRecord
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ObjectStore
@@ -52,8 +53,12 @@ async def reconciling(
 
 
 async def _decides(store: ObjectStore) -> bool:
+    """Return True once journals decide, and the full pass has ended that then begins."""
     record = await read_record(store)
-    return record is not None and record.journaled_since_unix_ns is not None
+    if record is None or record.journaled_since_unix_ns is None:
+        return False
+    read = await store.get(PASS)
+    return isinstance(read, Found) and decode_record(PASS, read.body, PassRecord).ended
 
 
 async def read_record(store: ObjectStore) -> DiscoveryRecord | None:
