@@ -26,7 +26,6 @@ $(STAMP): requirements.lock pyproject.toml
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PARALLEL := -n $(shell expr $(CORES) + 1) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
-# The slowest file (every policy mutant) starts first.
 LONG_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## run the test suite; needs no network after setup
@@ -35,7 +34,7 @@ test: setup  ## run the test suite; needs no network after setup
 
 test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
-	$(BIN)/python -m pytest $(LONG_PARALLEL) -m long tests/unit tests
+	$(BIN)/python -m pytest $(LONG_PARALLEL) -m long
 
 nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
 	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)

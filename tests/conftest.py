@@ -12,8 +12,15 @@ settings.load_profile("sluice")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that start Spark first: parallel workers then end at about the same time."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """Run the slowest files first: parallel workers then end at about the same time."""
+    items.sort(key=_order)
+
+
+def _order(item: pytest.Item) -> int:
+    """Return 0 for the policy mutants of the long run, 1 for tests that start Spark, else 2."""
+    if item.path.name == "test_prove.py" and item.get_closest_marker("long"):
+        return 0
+    return 1 if item.get_closest_marker("spark") else 2
 
 
 @pytest.fixture(autouse=True)
