@@ -152,6 +152,24 @@ def test_a_commit_in_between_is_not_passed_over(place: Deployment) -> None:
     assert place.table("logs").transaction_version("test") is None
 
 
+def test_a_commit_is_based_on_the_state_that_was_checked(place: Deployment) -> None:
+    """Batches that were added meanwhile cause another attempt; delta-rs would pass over them."""
+    ingest(place, 0)
+    found = data_files(place, LOGS)
+    versions: list[int] = []
+
+    def added_meanwhile(opened: DeltaTable) -> Transaction:
+        versions.append(opened.version())
+        if len(versions) == 1:
+            ingest(place, 10)
+        return Transaction("test", 1)
+
+    commit_from_state(place.url, LOGS, found, (), data_change=True, advance=added_meanwhile)
+    assert len(versions) == 2
+    assert versions[1] > versions[0]
+    assert place.table("logs").version() == versions[1] + 1
+
+
 def test_source_ranges_go_when_they_are_as_old_as_vacuumed_files(place: Deployment) -> None:
     """Those of the table's newest state and the one before stay, however old they are."""
     rollups = LakeRollups(place=place)
