@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_protocol.keys import blob_key, digest_of
@@ -36,6 +36,9 @@ from sluice_store.local.filesystem_sync import (
     NoFileSystemSync,
     open_filesystem_sync,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 CONCURRENCY: Final = 32
 CREATES: Final = 640
@@ -103,7 +106,7 @@ class SlowDisk:
         """Make every fsync of this process wait for a flush."""
         fsync = os.fsync
 
-        def slow(fd: Any) -> None:
+        def slow(fd: "FileDescriptorLike") -> None:
             fsync(fd)
             self.flush()
 
