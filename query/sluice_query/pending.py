@@ -39,6 +39,7 @@ GROUP_BYTES_MAX: Final = 1 << 20
 """Size of the blobs that are read together."""
 GROUPS_CONCURRENT: Final = 2
 """Groups that are read or decoded concurrently; decoding holds the interpreter's lock."""
+_NS_PER_US: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +165,12 @@ def may_match(manifest: AcceptedManifest, query: Query) -> bool:
     if manifest.kind != query.kind:
         return False
     if query.agents and manifest.agent_id not in query.agents:
+        return False
+    if query.around is not None and manifest.boot_id != query.around.boot_id:
+        return False
+    if query.accepted_from_ns is not None and (
+        manifest.accepted_at_unix_ns + _NS_PER_US <= query.accepted_from_ns
+    ):
         return False
     earliest, latest = manifest.min_ts_unix_ns, manifest.max_ts_unix_ns
     if earliest is None or latest is None:
