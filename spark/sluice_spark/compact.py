@@ -22,6 +22,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint, read_failpoint
+from sluice_spark.file_merges import by_partition
 from sluice_spark.file_selection import (
     is_closed,
     may_contain_deleted,
@@ -244,10 +245,7 @@ class _Compactor:
         self.report.dropped_rows += sum(file.records or 0 for file in files)
 
     def _merge_small_files(self, table: Table) -> None:
-        by_partition: dict[str, list[DataFile]] = {}
-        for file in self._selectable(self._files(table)):
-            by_partition.setdefault(file.partition, []).append(file)
-        for files in by_partition.values():
+        for files in by_partition(self._selectable(self._files(table))):
             small = small_files(files, self.settings.target_bytes)
             self._rewrite(table, FileRewrite(files=tuple(small)))
 
