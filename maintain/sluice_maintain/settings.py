@@ -119,6 +119,7 @@ class CompactPolicy(TaskPolicy):
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept; a negative
             number keeps them permanently.
+        chunk_days: Days for which rollup chunks are kept; 0 keeps them permanently.
         await_rollups: Whether retention keeps samples of metrics until rollups contain them.
     """
 
@@ -127,6 +128,7 @@ class CompactPolicy(TaskPolicy):
     grace_s: int = CompactSettings().grace_s
     open_partitions: bool = False
     vacuum_hours: int = CompactSettings().vacuum_hours
+    chunk_days: int = CompactSettings().chunk_days
     await_rollups: bool = True
 
     def job(self) -> CompactSettings:

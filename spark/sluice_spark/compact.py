@@ -61,6 +61,7 @@ class CompactReport:
         waiting_for_rollups: Files of metrics from which retention removed nothing, because rollups
             do not contain their samples yet.
         source_ranges_removed: Source ranges of rollups that no reader needs any more.
+        chunks_removed: Rollup chunks that were older than `chunk_days`.
     """
 
     files_before: int = 0
@@ -72,6 +73,7 @@ class CompactReport:
     merged: int = 0
     waiting_for_rollups: int = 0
     source_ranges_removed: int = 0
+    chunks_removed: int = 0
 
 
 def _read_input(store_url: str) -> MaintenanceInput:
@@ -317,6 +319,7 @@ def run_compact(
     vacuum = Vacuum(store_url=store_url, settings=settings, input=compactor.input, stop=stop)
     compactor.report.vacuumed = vacuum.remove_files()
     compactor.report.source_ranges_removed = vacuum.remove_source_ranges()
+    compactor.report.chunks_removed = vacuum.remove_chunks()
     if not settings.dry_run:
         _compact_deletes(store_url)
     return compactor.report
