@@ -113,7 +113,7 @@ def histogram_sql(query: Query, histogram: Histogram, sources: RecordSources) ->
     place = "row_number() OVER (ORDER BY sum(n) DESC, found) AS place"
     ranked = f"SELECT found, {place} FROM counted GROUP BY found ORDER BY place LIMIT ?"  # noqa: S608 - constants
     text = (
-        f"WITH counted AS MATERIALIZED ({counted}), ranked AS ({ranked})"
+        f"WITH counted AS MATERIALIZED ({counted}), ranked AS ({ranked})"  # noqa: S608 - constants
         " SELECT bucket, any_value(ranked.found), place, sum(n)::BIGINT"
         f" FROM counted LEFT JOIN ranked ON {_SAME_VALUE} GROUP BY bucket, place"
     )
