@@ -11,13 +11,18 @@ PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "delta": ("spark",),
     "deltalake": ("query", "spark"),
     "duckdb": ("query",),
+    "cramjam": ("doors",),
+    "google": ("doors",),
     "grpc": ("doors",),
     "msgpack": ("doors",),
+    "opentelemetry": ("doors",),
     "pandas": ("spark",),
     "plotext": ("query",),
     "policy_sentry": ("policies",),
+    "ptars": ("doors",),
     "pyarrow": ("query", "spark"),
     "pyspark": ("spark",),
+    "uvloop": ("gateway",),
     "z3": ("policies",),
 }
 """The extras of `pyproject.toml` that install each package."""
