@@ -22,6 +22,7 @@ PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "ptars": ("doors",),
     "pyarrow": ("query", "spark"),
     "pyspark": ("spark",),
+    "pytz": ("query",),
     "uvloop": ("gateway",),
     "z3": ("policies",),
 }
