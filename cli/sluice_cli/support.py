@@ -64,14 +64,13 @@ def bundle(
 
 
 def _status(store: str) -> str:
-    from sluice_cli.deployment.attention import list_attention  # noqa: PLC0415 - quick help
     from sluice_cli.deployment.facts import read_facts  # noqa: PLC0415 - quick help
 
     try:
         facts = asyncio.run(read_facts(store))
     except SluiceError as error:  # the reason is what the report is about
         return encode_json({"store": store, "problem": str(error)})
-    return encode_json({"store": store, "attention": list_attention(facts), "facts": facts})
+    return encode_json({"store": store, "facts": facts})
 
 
 def _settings() -> str:

@@ -19,11 +19,12 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
+from sluice_query.applied_deletes import applying_deletes, read_deletes
 from sluice_query.engine import PENDING, open_engine
 from sluice_query.errors import ReconcilerUnreachable
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row
-from sluice_query.search import Searcher, applying_deletes, read_deletes
+from sluice_query.search import Searcher
 from sluice_query.sql import RecordSources, records_sql, returned_columns
 
 PAGE_LINES: Final = 10_000
@@ -164,8 +165,8 @@ async def select_lines(
     active = await read_deletes(searcher.store, searcher.deletes)
     deletes = applying_deletes(active, query)
     with open_engine(searcher.settings) as engine:
-        if query.regex and query.text is not None:
-            engine.check_pattern(query.text)
+        for pattern in query.patterns:
+            engine.check_pattern(pattern)
         # Lines with a time and lines without one cannot be columns of one frame.
         groups = [[line for line in lines if ("ts" in line) is timed] for timed in (True, False)]
         tables = [live_table(query.kind, group) for group in groups if group]

@@ -23,6 +23,8 @@ class QuerySettings:
             lists them.
         max_staleness_s: Age of the reconciler's last full pass, seconds, from which an answer to
             the present is partial.
+        sample_records_max: Matching records after which the fields and values of records are no
+            longer counted, the newest files first.
         fetches: Pending batches that are read concurrently.
     """
 
@@ -35,6 +37,7 @@ class QuerySettings:
     landed_s: float = 3600.0
     accepted_list_max: int = 5_000
     max_staleness_s: float = 60.0
+    sample_records_max: int = 1_000_000
     fetches: int = 8
 
 

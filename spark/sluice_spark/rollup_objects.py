@@ -15,12 +15,10 @@ A reader uses the last `-all` chunk of an hour and the chunks with higher number
 there is no `-all`. The owner that completes the range removes the replaced chunks (ADR 0057).
 """
 
-import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +39,7 @@ from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store import ObjectStore, open_store
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.retry import Backoff, create_known
 
 
@@ -121,8 +120,11 @@ async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int
     last = source_range_key(done - RANGES_NEEDED)
     async for page in store.list_incarnations(SOURCE_RANGES_PREFIX, end_at=last):
         old = [one for one in page.incarnations if one.current and one.last_modified_ns < before_ns]
-        for some in _batched(old):
-            await asyncio.gather(*(store.delete(one.key, one.incarnation) for one in some))
+        await run_concurrently(
+            old,
+            lambda one: store.delete(one.key, one.incarnation),
+            concurrency=CONCURRENT_UNITS,
+        )
         removed += len(old)
     return removed
 
@@ -134,7 +136,6 @@ WHOLE: Final = "whole"
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
 CONCURRENT_UNITS: Final = 16
-_One = TypeVar("_One")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,15 +214,14 @@ async def delete_superseded_chunks(
         StoreError: The store is unreachable.
     """
     dropped = 0
-    for some in _batched(units):
-        dropped += sum(await asyncio.gather(*(_drop_older(store, source, unit) for unit in some)))
+
+    async def drop(unit: RollupUnit) -> None:
+        nonlocal dropped
+        count = await _drop_older(store, source, unit)
+        dropped += count
+
+    await run_concurrently(units, drop, concurrency=CONCURRENT_UNITS)
     return dropped
-
-
-def _batched(found: Iterable[_One]) -> Iterator[list[_One]]:
-    left = iter(found)
-    while some := list(islice(left, CONCURRENT_UNITS)):
-        yield some
 
 
 async def _drop_older(store: ObjectStore, source: SourceRange, unit: RollupUnit) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-PORTS = ("gateway", "otlp_grpc", "forward", "reconciler", "query")
+PORTS = ("gateway", "otlp_grpc", "forward", "reconciler", "query", "console")
 START_S = 120.0
 
 

@@ -3,24 +3,25 @@
 import asyncio
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from sluice_cli.queue import read_lanes
-from sluice_maintain.status import MaintenanceStatus, show_records
-from sluice_maintain.task_store import TaskStore
-from sluice_maintain.tasks import TaskName
+from sluice_console.attention import AttentionItem, OverviewFacts, list_attention
+from sluice_maintain.app import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_queue.inspection import LaneStatus
-from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.discovery_status import read_discovery_status
+from sluice_reconciler.verify import list_hold_records
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
-from sluice_store.doctor_result import DoctorResult, read_doctor
+from sluice_store.doctor_result import read_doctor
 from sluice_store.port import ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store
 
-CONFLICTS_MAX = 100
-"""Conflicts that are read; the oldest of them, in the order of their keys."""
+CONFLICTS_MAX: Final = 100
+"""Conflicts that are read, in the order of their keys."""
+HOLDS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +31,15 @@ class DeploymentFacts:
     Attributes:
         version: The version of this program.
         authority: The settings.
-        doctor: The newest examination of the store; None if there is none.
-        discovery: How far discovery is, and every gateway process.
-        lanes: Every lane of every queue.
-        maintenance: Every task.
-        conflicts_open: Conflicts without a decision, among the first `CONFLICTS_MAX`.
-        conflicts_more: Whether there are further conflicts.
+        overview: What the console shows too.
+        attention: What needs attention, errors first.
         now_ns: The store's clock.
     """
 
     version: str
     authority: Authority
-    doctor: DoctorResult | None
-    discovery: DiscoveryStatus
-    lanes: tuple[LaneStatus, ...]
-    maintenance: MaintenanceStatus
-    conflicts_open: int
-    conflicts_more: bool
+    overview: OverviewFacts
+    attention: tuple[AttentionItem, ...]
     now_ns: int
 
 
@@ -66,31 +59,33 @@ async def read_facts(url: str) -> DeploymentFacts:
     """
     async with open_store(url) as store:
         authority = await read_authority(store)
-        doctor, discovery, lanes, maintenance, (conflicts_open, more) = await asyncio.gather(
+        doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
             read_doctor(store),
             read_discovery_status(store),
             read_lanes(store, url, authority.lanes),
-            _read_maintenance(store),
+            read_stored_status(store),
             _count_conflicts(store),
+            _read_held(store),
         )
+    overview = OverviewFacts(
+        discovery=discovery,
+        lanes=tuple(lanes),
+        conflicts_open=conflicts[0],
+        conflicts_more=conflicts[1],
+        held=len(held),
+        held_more=len(held) == HOLDS_MAX,
+        held_reasons=tuple(sorted(set(held))),
+        doctor=doctor,
+        doctor_ran=doctor is not None,
+        maintenance=maintenance,
+    )
     return DeploymentFacts(
         version=read_version(),
         authority=authority,
-        doctor=doctor,
-        discovery=discovery,
-        lanes=tuple(lanes),
-        maintenance=maintenance,
-        conflicts_open=conflicts_open,
-        conflicts_more=more,
+        overview=overview,
+        attention=list_attention(overview),
         now_ns=maintenance.checked_at_unix_ns,
     )
-
-
-async def _read_maintenance(store: ObjectStore) -> MaintenanceStatus:
-    tasks = TaskStore(store, SystemClock(), SystemIds(), "")
-    stored = await asyncio.gather(*(tasks.read(task) for task in TaskName))
-    records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}
-    return show_records(records, max(one.date_ns for one in stored))
 
 
 async def _count_conflicts(store: ObjectStore) -> tuple[int, bool]:
@@ -98,3 +93,13 @@ async def _count_conflicts(store: ObjectStore) -> tuple[int, bool]:
     page = await stored.list_page(agents=None, after=None, limit=CONFLICTS_MAX)
     undecided = sum(one.state == "open" for one in page.conflicts)
     return undecided, page.next_after is not None
+
+
+async def _read_held(store: ObjectStore) -> list[str]:
+    """Return the reason of each held batch, of at most `HOLDS_MAX`."""
+    reasons: list[str] = []
+    async for record in list_hold_records(store):
+        reasons.append(record.reason.value)
+        if len(reasons) == HOLDS_MAX:
+            break
+    return reasons

@@ -112,7 +112,13 @@ async def _run(deployment: _Deployment) -> int:
         write_settings(Path(FILE_DEFAULT), deployment.url)
     supervisor = Supervisor(
         services=deployment.services,
-        places={"store": deployment.url, "home": str(home.folder), **deployment.addresses},
+        places={
+            # A service may name the address of one that does not run here.
+            **{name: f"{HOST}:{port}" for one in SERVICES for name, port in one.ports.items()},
+            **deployment.addresses,
+            "store": deployment.url,
+            "home": str(home.folder),
+        },
         environment={**os.environ, "PYSPARK_PYTHON": sys.executable},
         log=ServiceLog(home.log, _show, verbose=deployment.verbose),
         show=_show,

@@ -80,6 +80,16 @@ SERVICES: Final = (
         modules=("deltalake", "duckdb", "pyarrow"),
     ),
     LocalService(
+        name="console",
+        words=(
+            *("console", "--store", "{store}", "--listen", "{console}"),
+            *("--reconciler", "http://{reconciler}", "--query", "http://{query}"),
+        ),
+        ports=MappingProxyType({"console": 8484}),
+        ready_path="/livez",
+        page="console",
+    ),
+    LocalService(
         name="maintain",
         words=(
             *("maintain", "--store", "{store}", "--listen", "{maintain}"),

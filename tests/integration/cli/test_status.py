@@ -31,8 +31,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_new_store_needs_attention(folder: Path) -> None:
     done = sluice(folder, "status")
     assert done.returncode == 1, done.stderr
-    assert "store: it was never examined; run `sluice doctor`" in done.stdout
-    assert "discovery: no full pass has ended; start `sluice reconciler`" in done.stdout
+    assert "error: The store was never tested." in done.stdout
+    assert "warning: No reconciler has finished a pass." in done.stdout
 
 
 def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> None:
@@ -42,7 +42,7 @@ def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["attention"] == []
-    assert found["facts"]["doctor"]["endpoints"]
+    assert found["overview"]["doctor"]["endpoints"]
 
 
 def test_a_store_that_is_unreachable_is_one_line(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_bundle_contains_no_secret(folder: Path) -> None:
     for name, secret in {**PLANTED, "key": "planted-shared-key"}.items():
         assert secret not in everything, name
     assert "an ordinary line" in files["up.log"]
-    assert "never examined" in files["status.json"]
+    assert "never tested" in files["status.json"]
     assert "127.0.0.1:7001" in files["settings.json"]
     assert "SLUICE_MAINTAIN_API_TOKEN" in files["versions.json"]
 

@@ -20,7 +20,7 @@ from sluice_query.result import SeriesPoint
 from sluice_spark import rollup
 from sluice_spark.compact import run_compact
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.hour_merge import HourMerge
+from sluice_spark.file_merges import MergeResult
 from sluice_spark.rollup import RollupReport, run_rollup
 from sluice_spark.rollup_merge import RollupMerger
 from sluice_spark.settings import CompactSettings
@@ -81,7 +81,7 @@ def rollup_files(deployment: Deployment) -> int:
     return len(deployment.table("rollups").file_uris())
 
 
-def merge(spark: Any, deployment: Deployment, failpoint: FailPoint | None = None) -> HourMerge:
+def merge(spark: Any, deployment: Deployment, failpoint: FailPoint | None = None) -> MergeResult:
     merger = RollupMerger(
         spark=spark,
         store_url=deployment.url,
@@ -180,7 +180,7 @@ def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
         run_rollup(spark, deployment.url)
     put_delete(deployment, delete("A", agent_id="h-1"))
     run_compact(spark, deployment.url, CompactSettings(open_partitions=True, target_bytes=1))
-    merges: list[HourMerge] = []
+    merges: list[MergeResult] = []
     revisions: list[RollupReport] = []
 
     def merge_once(failpoint: FailPoint | None = None) -> None:
