@@ -121,6 +121,9 @@ class CompactPolicy(TaskPolicy):
             number keeps them permanently.
         chunk_days: Days for which rollup chunks are kept; 0 keeps them permanently.
         await_rollups: Whether retention keeps samples of metrics until rollups contain them.
+        dedupe: Attributes that name a log record of its sender; see `sluice spark compact`.
+        dedupe_metrics: Whether points of one series with the same time and value are stored once.
+        dedupe_window_s: Seconds after the first record within which a repetition is recognised.
     """
 
     task = TaskName.COMPACT
@@ -130,6 +133,9 @@ class CompactPolicy(TaskPolicy):
     vacuum_hours: int = CompactSettings().vacuum_hours
     chunk_days: int = CompactSettings().chunk_days
     await_rollups: bool = True
+    dedupe: tuple[str, ...] = ()
+    dedupe_metrics: bool = False
+    dedupe_window_s: int = CompactSettings().dedupe_window_s
 
     def job(self) -> CompactSettings:
         """Return the settings of one run."""
