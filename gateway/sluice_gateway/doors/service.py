@@ -112,6 +112,10 @@ class DoorService:
         for threads in (self._threads, self._large):
             threads.shutdown(wait=False, cancel_futures=True)
 
+    def now_ns(self) -> UnixNs:
+        """Return the time."""
+        return self.uploads.clock.now_ns()
+
     def sheds(self) -> bool:
         """Return whether senders should use another gateway for a while."""
         return self.uploads.running.draining or self.uploads.budget.sheds()
