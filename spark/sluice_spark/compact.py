@@ -22,6 +22,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint, read_failpoint
+from sluice_spark.file_merges import by_partition
 from sluice_spark.file_selection import (
     is_closed,
     may_contain_deleted,
@@ -64,6 +65,7 @@ class CompactReport:
         source_ranges_removed: Source ranges of rollups that no reader needs any more.
         repetitions: Rows that were removed because their sender sent them twice in other batches;
             `dropped_rows` counts them too. In a dry run: rows that would be removed.
+        chunks_removed: Rollup chunks that were older than `chunk_days`.
     """
 
     files_before: int = 0
@@ -76,6 +78,7 @@ class CompactReport:
     waiting_for_rollups: int = 0
     source_ranges_removed: int = 0
     repetitions: int = 0
+    chunks_removed: int = 0
 
 
 def _read_input(store_url: str) -> MaintenanceInput:
@@ -273,10 +276,7 @@ class _Compactor:
         self.report.dropped_rows += sum(file.records or 0 for file in files)
 
     def _merge_small_files(self, table: Table) -> None:
-        by_partition: dict[str, list[DataFile]] = {}
-        for file in self._selectable(self._files(table)):
-            by_partition.setdefault(file.partition, []).append(file)
-        for files in by_partition.values():
+        for files in by_partition(self._selectable(self._files(table))):
             small = small_files(files, self.settings.target_bytes)
             self._rewrite(table, FileRewrite(files=tuple(small)))
 
@@ -348,6 +348,7 @@ def run_compact(
     vacuum = Vacuum(store_url=store_url, settings=settings, input=compactor.input, stop=stop)
     compactor.report.vacuumed = vacuum.remove_files()
     compactor.report.source_ranges_removed = vacuum.remove_source_ranges()
+    compactor.report.chunks_removed = vacuum.remove_chunks()
     if not settings.dry_run:
         _compact_deletes(store_url)
     return compactor.report

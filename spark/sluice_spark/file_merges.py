@@ -36,14 +36,11 @@ class MergeResult:
     conflicts: int = 0
 
 
-def by_partition(
-    files: Iterable[DataFile], has_ended: Callable[[str], bool]
-) -> Iterator[list[DataFile]]:
-    """Yield the files of each partition that has ended, in the order of the partitions."""
+def by_partition(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    """Yield the files of each partition, in the order of the partitions."""
     found: dict[str, list[DataFile]] = {}
     for file in files:
-        if has_ended(file.partition):
-            found.setdefault(file.partition, []).append(file)
+        found.setdefault(file.partition, []).append(file)
     for _, some in sorted(found.items()):
         yield some
 

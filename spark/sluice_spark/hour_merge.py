@@ -31,11 +31,12 @@ def plan_hour_merges(
 ) -> Iterator[list[DataFile]]:
     """Yield the files of each merge: small ones of one hour that has ended."""
     target_bytes = min(settings.target_bytes, MERGED_BYTES_MAX)
-
-    def has_ended(hour: str) -> bool:
-        return settings.open_partitions or _has_ended(hour, now_ns, settings.grace_s)
-
-    for found in by_partition(files, has_ended):
+    ended = (
+        file
+        for file in files
+        if settings.open_partitions or _has_ended(file.partition, now_ns, settings.grace_s)
+    )
+    for found in by_partition(ended):
         together: list[DataFile] = []
         for file in small_files(found, target_bytes):
             if together and sum(one.size_bytes for one in (*together, file)) > target_bytes:

@@ -40,11 +40,12 @@ def plan_rollup_merges(
     files: Sequence[DataFile], settings: CompactSettings, now_ns: int
 ) -> Iterator[list[DataFile]]:
     """Yield the files of each merge: the small ones of one date that has ended."""
-
-    def has_ended(date: str) -> bool:
-        return settings.open_partitions or is_closed(date, now_ns, settings.grace_s)
-
-    for found in by_partition(files, has_ended):
+    ended = (
+        file
+        for file in files
+        if settings.open_partitions or is_closed(file.partition, now_ns, settings.grace_s)
+    )
+    for found in by_partition(ended):
         if small := small_files(found, settings.target_bytes):
             yield small
 

@@ -76,6 +76,20 @@ def test_each_closed_door_responds_in_its_form(tmp_path: Path, open_door: DoorNa
     serve(tmp_path, check, *doors)
 
 
+def test_a_gateway_without_the_decoders_refuses_in_the_usual_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sluice_door_http.api", None)
+
+    async def check(served: Running) -> None:
+        fields = {"Content-Type": "application/x-protobuf"}
+        answer = await post(served, "/v1/logs", b"x", SHOP.token.token, fields)
+        assert answer.status == 404
+        assert "--doors otlp" in json.loads(answer.body)["detail"]
+
+    serve(tmp_path, check)
+
+
 def test_closed_doors_are_not_described(tmp_path: Path) -> None:
     async def check(served: Running) -> None:
         described = json.loads((await served.client.get("/openapi.json"))[1])
