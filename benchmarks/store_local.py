@@ -70,14 +70,16 @@ class ReadySync:
         """Return True."""
         return True
 
-    def sync(self) -> None:
-        """Sync the file system, and flush the simulated disk."""
-        self.inner.sync()
-        self.flush()
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], None]]:
+        """Return a sync of the file system that also flushes the simulated disk."""
+        with self.inner.watched() as sync:
 
-    def close(self) -> None:
-        """Close the file system."""
-        self.inner.close()
+            def slow() -> None:
+                sync()
+                self.flush()
+
+            yield slow
 
 
 @dataclass
