@@ -40,6 +40,7 @@ GROUP_BYTES_MAX: Final = 1 << 20
 """Size of the blobs that are read together."""
 GROUPS_CONCURRENT: Final = 2
 """Groups that are read or decoded concurrently; decoding holds the interpreter's lock."""
+_NS_PER_US: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,12 @@ def is_of_agents(manifest: AcceptedManifest, query: Query) -> bool:
 def may_match(manifest: AcceptedManifest, query: Query) -> bool:
     """Return False if kind, agent and times show that no record of the query is in the batch."""
     if not is_of_agents(manifest, query):
+        return False
+    if query.around is not None and manifest.boot_id != query.around.boot_id:
+        return False
+    if query.accepted_from_ns is not None and (
+        manifest.accepted_at_unix_ns + _NS_PER_US <= query.accepted_from_ns
+    ):
         return False
     earliest, latest = manifest.min_ts_unix_ns, manifest.max_ts_unix_ns
     if earliest is None or latest is None:
