@@ -47,7 +47,7 @@ BODY_BYTES: Final = 4096
 ROUNDS: Final = 5
 FLUSH_S: Final = 0.004
 RATIO_MIN: Final = 2.5
-CPU_RATIO_MAX: Final = 0.6
+CPU_RATIO_MAX: Final = 0.7
 
 
 class SingleSync:
