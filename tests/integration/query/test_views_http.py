@@ -153,6 +153,20 @@ def test_neighbours_cross_the_borders_of_batches(place: Deployment) -> None:
     talk(place, story)
 
 
+def test_the_routes_are_described_from_their_types(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        async with client.session.get(f"{client.url}/openapi.json") as response:
+            document = await response.json()
+        neighbours = document["components"]["schemas"]["NeighboursResult"]["properties"]
+        assert {"before", "record", "after", "more_before", "more_after", "summary"} == {
+            *neighbours
+        }
+        for path in ("/v1/query/stream", "/v1/tail", "/v1/download"):
+            assert "get" in document["paths"][path]
+
+    talk(place, story)
+
+
 @pytest.mark.parametrize("limit", [1, 7, 80, 319, 320, 10_000])
 def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -> None:
     async def story(client: QueryClient) -> None:
