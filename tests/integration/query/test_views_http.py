@@ -255,6 +255,26 @@ def test_an_error_after_the_first_records_is_the_last_line(
     talk(made, story)
 
 
+def test_an_unreachable_store_is_a_problem(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    made.deliver([log_batch(["a"])])
+
+    async def story(client: QueryClient) -> None:
+        made.root.rename(tmp_path / "gone")
+        for path, given in (
+            ("/v1/histogram", {}),
+            ("/v1/fields", {}),
+            ("/v1/fields/values", {"field": "body"}),
+            ("/v1/context", {"agent": "host-1", "boot": "b", "seq": 0}),
+            ("/v1/query/stream", {}),
+            ("/v1/download", {}),
+        ):
+            status, problem = await client.get(path, **given)
+            assert (status, problem["code"]) == (503, "store_unavailable"), path
+
+    talk(made, story)
+
+
 def test_what_is_missing_makes_every_view_partial(tmp_path: Path) -> None:
     made = deployment(tmp_path)
     lost = log_batch(["a"])
