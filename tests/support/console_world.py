@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from support.builders import log_columns, make_identity, salted_frame
+from support.builders import log_columns, make_identity, manifest_of, salted_frame
 from support.gateway import TestKey, running
 
 from sluice_console.app import open_console
@@ -20,7 +20,8 @@ from sluice_console.settings import ConsoleSettings
 from sluice_protocol.authority import Authority
 from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_query.search import Searcher
@@ -64,9 +65,26 @@ class ConsoleWorld:
     held: Identity | None = None
     conflict: Identity | None = None
 
+    loop: asyncio.AbstractEventLoop | None = None
+    reconciler: Reconciler | None = None
+
     @property
     def store_folder(self) -> Path:
         return self.folder / "store"
+
+    def accept(self, body: bytes) -> None:
+        """Accept a batch as a gateway does, and enqueue it."""
+
+        async def work() -> None:
+            assert self.reconciler is not None
+            store, digest = self.reconciler.store, digest_of(body)
+            await store.create(blob_key(digest), body)
+            manifest = manifest_of(body, at_ns=time.time_ns())
+            await store.create(accepted_key(manifest.identity), encode_record(manifest))
+            await self.reconciler.pipeline.process_new_in_steps([accepted_key(manifest.identity)])
+
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(work(), self.loop).result(60)
 
 
 def sha256_text(token: str) -> str:
@@ -83,9 +101,17 @@ SETTINGS = ConsoleSettings(
 )
 
 
-def frame(agent: str, start: int, bodies: list[str], salt: str = "", boot: str = "b1") -> bytes:
+def frame(
+    agent: str,
+    start: int,
+    bodies: list[str],
+    salt: str = "",
+    boot: str = "b1",
+    *,
+    at_ns: int = STARTED_NS,
+) -> bytes:
     who = make_identity(start, count=len(bodies), agent=agent, boot=boot)
-    return salted_frame(who, log_columns(bodies, from_ns=STARTED_NS), salt)
+    return salted_frame(who, log_columns(bodies, from_ns=at_ns), salt)
 
 
 def lines(start: int, count: int = 3) -> list[str]:
@@ -119,7 +145,8 @@ async def deployment(
             let_gateway_lapse(world)
             yield world
             return
-        reconciler = Reconciler(store, authority, settings=settings)
+        world.reconciler = reconciler = Reconciler(store, authority, settings=settings)
+        world.loop = asyncio.get_running_loop()
         searcher = Searcher(
             store=store,
             store_url=f"file://{world.store_folder}",
