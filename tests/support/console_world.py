@@ -12,16 +12,15 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from support.builders import log_columns, make_identity, manifest_of, salted_frame
-from support.gateway import TestKey, running
+from support.builders import log_columns, make_identity, salted_frame
+from support.gateway import Running, TestKey, running
 
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.authority import Authority
 from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, blob_key, digest_of
-from sluice_protocol.manifests import encode_record
+from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_query.search import Searcher
@@ -49,9 +48,13 @@ HOSTILE = (
     "\u202egnp.exe\u202c \u001b[31mred\u0007 \u0000",
     "' onmouseover='window.hacked=1",
 )
+SHOWN_URL = "s3://logs/production"
+"""The URL that pages show; the store is a directory."""
 STARTED_NS = time.time_ns()
 AGENT = "web-1"
 HOSTILE_AGENT = "<img src=x onerror=window.hacked=1>"
+
+SENDER = TestKey("sender", (AGENT, "db-2", "web-2", "late-1", HOSTILE_AGENT))
 
 
 @dataclass
@@ -66,25 +69,19 @@ class ConsoleWorld:
     conflict: Identity | None = None
 
     loop: asyncio.AbstractEventLoop | None = None
-    reconciler: Reconciler | None = None
+    gateway: Running | None = None
 
     @property
     def store_folder(self) -> Path:
         return self.folder / "store"
 
     def accept(self, body: bytes) -> None:
-        """Accept a batch as a gateway does, and enqueue it."""
-
-        async def work() -> None:
-            assert self.reconciler is not None
-            store, digest = self.reconciler.store, digest_of(body)
-            await store.create(blob_key(digest), body)
-            manifest = manifest_of(body, at_ns=time.time_ns())
-            await store.create(accepted_key(manifest.identity), encode_record(manifest))
-            await self.reconciler.pipeline.process_new_in_steps([accepted_key(manifest.identity)])
-
+        """Upload a batch to the running gateway."""
         assert self.loop is not None
-        asyncio.run_coroutine_threadsafe(work(), self.loop).result(60)
+        assert self.gateway is not None
+        sending = self.gateway.client.upload(body)
+        answer = asyncio.run_coroutine_threadsafe(sending, self.loop).result(60)
+        assert answer.status == 200
 
 
 def sha256_text(token: str) -> str:
@@ -108,10 +105,13 @@ def frame(
     salt: str = "",
     boot: str = "b1",
     *,
-    at_ns: int = STARTED_NS,
+    at_ns: int | None = None,
 ) -> bytes:
+    """Return a frame; later sequence numbers have later times, which depend on nothing else."""
     who = make_identity(start, count=len(bodies), agent=agent, boot=boot)
-    return salted_frame(who, log_columns(bodies, from_ns=at_ns), salt)
+    past_ns = STARTED_NS - (60 - start) * 40 * NS_PER_S
+    columns = log_columns(bodies, from_ns=past_ns if at_ns is None else at_ns)
+    return salted_frame(who, columns, salt)
 
 
 def lines(start: int, count: int = 3) -> list[str]:
@@ -145,8 +145,10 @@ async def deployment(
             let_gateway_lapse(world)
             yield world
             return
-        world.reconciler = reconciler = Reconciler(store, authority, settings=settings)
+        reconciler = Reconciler(store, authority, settings=settings)
         world.loop = asyncio.get_running_loop()
+        another = running(folder / "another", SENDER, store=store, authority=authority)
+        world.gateway = await stack.enter_async_context(another)
         searcher = Searcher(
             store=store,
             store_url=f"file://{world.store_folder}",
@@ -166,9 +168,8 @@ async def deployment(
 
 async def _accept(world: ConsoleWorld, store: ObjectStore, authority: Authority) -> None:
     """Upload batches: a gap, a conflict, a blob that disappears, and a gateway that dies."""
-    key = TestKey("sender", (AGENT, "db-2", "web-2", HOSTILE_AGENT))
     accepted = frame(AGENT, 0, lines(0))
-    async with running(world.folder, key, store=store, authority=authority) as gateway:
+    async with running(world.folder, SENDER, store=store, authority=authority) as gateway:
         send = gateway.client.upload
         assert (await send(accepted)).status == 200
         for start in (3, 6, 15, 18):  # 9 to 14 are missing
@@ -206,10 +207,9 @@ async def console_over(
     world: ConsoleWorld, settings: ConsoleSettings = SETTINGS
 ) -> AsyncIterator[str]:
     """Serve the console; yields its URL."""
-    url = f"file://{world.store_folder}"
     async with (
         open_local_store(world.store_folder) as store,
-        open_console(store, url, settings, SystemClock()) as app,
+        open_console(store, SHOWN_URL, settings, SystemClock()) as app,
         listening(app, settings.listen, ServerOptions(shutdown_s=1.0)) as urls,
     ):
         yield urls[0]

@@ -99,7 +99,8 @@ def log_in(context: BrowserContext, world: ConsoleWorld, token: str = OPERATOR) 
 def open_place(page: Page, world: ConsoleWorld, place: str) -> None:
     page.goto(f"{world.url}/#{place}")
     expect(page.locator("main h1")).to_be_visible(timeout=20_000)
-    expect(page.locator("main .loading")).to_have_count(0, timeout=20_000)
+    expect(page.locator("main .loading, main [aria-busy]")).to_have_count(0, timeout=20_000)
+    expect(page.locator(".summary", has_text="searching")).to_have_count(0, timeout=20_000)
 
 
 def accessibility(page: Page) -> list[str]:
