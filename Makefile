@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-package test-deploy site release clean
+.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -30,7 +30,7 @@ LONG_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## run the test suite; needs no network after setup
 	@$(BIN)/python -m deploy.java
-	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long and not clients and not package"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long and not clients and not console and not package"
 
 test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
@@ -51,6 +51,10 @@ test-clients: setup  ## run the tests with real clients of the doors; builds or 
 test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
 	$(BIN)/python -m pytest -m browser
+
+test-console: setup  ## run the console's tests in Debian's chromium, which is installed if it is missing; SLUICE_TEST_PICTURES=1 writes docs/pictures
+	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
+	$(BIN)/python -m pytest tests/integration/console tests/unit/console
 
 test-package: setup  ## build the wheel, install it into empty environments, and run it there
 	$(BIN)/python -m pytest -s tests/package

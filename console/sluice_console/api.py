@@ -235,6 +235,8 @@ class ConsoleApi:
                     continue
                 number, overview = found
                 await response.write(b"data: " + msgspec.json.encode(overview) + b"\n\n")
+        except ConnectionError:
+            pass  # the page was closed
         finally:
             self._streams -= 1
         return response

@@ -103,6 +103,8 @@ class ExploreApi:
         try:
             async for chunk in found.content.iter_any():
                 await response.write(chunk)
+        except ConnectionError:
+            return response  # the page was closed, which also ends the query
         except aiohttp.ClientError:
             # The status is sent: an incomplete response must not end like a complete one.
             response.force_close()

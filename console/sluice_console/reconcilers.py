@@ -59,7 +59,7 @@ class ServiceClient:
 
     async def check(self) -> ServiceState:
         """Return whether the service responds and accepts the token."""
-        path = "/v1/discovery" if self.service == "reconciler" else "/openapi.json"
+        path = "/v1/discovery" if self.service == "reconciler" else "/v1/deletes?limit=1"
         try:
             await self._read(path)
         except ServiceFailed as error:

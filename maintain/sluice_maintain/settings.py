@@ -119,6 +119,7 @@ class CompactPolicy(TaskPolicy):
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept; a negative
             number keeps them permanently.
+        chunk_days: Days for which rollup chunks are kept; 0 keeps them permanently.
         await_rollups: Whether retention keeps samples of metrics until rollups contain them.
         dedupe: Attributes that name a log record of its sender; see `sluice spark compact`.
         dedupe_metrics: Whether points of one series with the same time and value are stored once.
@@ -130,6 +131,7 @@ class CompactPolicy(TaskPolicy):
     grace_s: int = CompactSettings().grace_s
     open_partitions: bool = False
     vacuum_hours: int = CompactSettings().vacuum_hours
+    chunk_days: int = CompactSettings().chunk_days
     await_rollups: bool = True
     dedupe: tuple[str, ...] = ()
     dedupe_metrics: bool = False

@@ -61,8 +61,16 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT, _RAW, _HIGHLIGHT),
 )
 """Every parameter of `/v1/query`."""
+ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
+"""The parameters that select records and their order."""
 STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LIMIT, _HIGHLIGHT)
 """Every parameter of a query whose records are returned while it runs."""
+_AFTER: Final = TextParameter(name="after")
+TAILED: Final[tuple[Parameter, ...]] = (
+    *(one for one in STREAMED if one is not _TO),
+    _AFTER,
+)
+"""Every parameter of a tail."""
 
 _UNITS_NS: Final = {
     "ms": NS_PER_S // 1000,

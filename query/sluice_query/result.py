@@ -104,7 +104,17 @@ class ViewResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """The complete result of one query."""
+    """The complete result of one query.
+
+    Attributes:
+        kind: Kind of the records.
+        summary: What was read, and whether it was everything.
+        records: The records.
+        points: The points of a series.
+        matches: What a delete hides.
+        view: What was computed from the records.
+        position: The cursor of a reconciler after the records, while following one.
+    """
 
     kind: Kind
     summary: QuerySummary
@@ -112,6 +122,7 @@ class QueryResult:
     points: list[SeriesPoint] = field(default_factory=list)
     matches: tuple[MatchCount, ...] = ()
     view: ViewResult | None = None
+    position: str = ""
 
 
 class NeighboursResult(ViewResult, frozen=True, kw_only=True):

@@ -7,10 +7,12 @@ from aiohttp import web
 from sluice_protocol.system_clock import SystemIds
 from sluice_query.deletes import Deletes
 from sluice_query.deletes_api import DeletesApi
+from sluice_query.download_api import DownloadApi
 from sluice_query.runner import QueryRunner
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_query.streams_api import StreamsApi
+from sluice_query.tail_api import TailApi
 from sluice_query.views_api import ViewsApi
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
@@ -33,6 +35,8 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
     return make_application(
         [
             *StreamsApi(runner).endpoints(),
+            *DownloadApi(runner, settings).endpoints(),
+            *TailApi(runner, settings).endpoints(),
             *ViewsApi(runner).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),
             live_endpoint(),

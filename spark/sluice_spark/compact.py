@@ -65,6 +65,7 @@ class CompactReport:
         source_ranges_removed: Source ranges of rollups that no reader needs any more.
         repetitions: Rows that were removed because their sender sent them twice in other batches;
             `dropped_rows` counts them too. In a dry run: rows that would be removed.
+        chunks_removed: Rollup chunks that were older than `chunk_days`.
     """
 
     files_before: int = 0
@@ -77,6 +78,7 @@ class CompactReport:
     waiting_for_rollups: int = 0
     source_ranges_removed: int = 0
     repetitions: int = 0
+    chunks_removed: int = 0
 
 
 def _read_input(store_url: str) -> MaintenanceInput:
@@ -346,6 +348,7 @@ def run_compact(
     vacuum = Vacuum(store_url=store_url, settings=settings, input=compactor.input, stop=stop)
     compactor.report.vacuumed = vacuum.remove_files()
     compactor.report.source_ranges_removed = vacuum.remove_source_ranges()
+    compactor.report.chunks_removed = vacuum.remove_chunks()
     if not settings.dry_run:
         _compact_deletes(store_url)
     return compactor.report

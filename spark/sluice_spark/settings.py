@@ -58,6 +58,8 @@ class CompactSettings:
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept for readers;
             a negative number keeps them permanently.
+        chunk_days: Days for which rollup chunks are kept; 0 keeps them permanently. Their rows stay
+            in the table `rollups`.
         await_rollups: Whether retention keeps samples of metrics until rollups contain them. It
             never waits if there are no rollups.
         dedupe: Attributes that name a log record of its sender, for example `log.file.path` and
@@ -74,6 +76,7 @@ class CompactSettings:
     grace_s: int = 3600
     open_partitions: bool = False
     vacuum_hours: int = 24
+    chunk_days: int = 30
     await_rollups: bool = True
     dedupe: tuple[str, ...] = ()
     dedupe_metrics: bool = False

@@ -92,6 +92,10 @@ def lines(start: int, count: int = 3) -> list[str]:
     return [f"GET /orders/{start + n} 200 {17 + n} ms" for n in range(count)]
 
 
+REFUSED = frame(AGENT, 0, [lines(0)[0], "GET /orders/1 500 18 ms", lines(0)[2]], "other")
+"""Other bytes under the first identity."""
+
+
 @asynccontextmanager
 async def deployment(
     folder: Path, *, trouble: bool = True, services: bool = True
@@ -142,8 +146,7 @@ async def _accept(world: ConsoleWorld, store: ObjectStore, authority: Authority)
         assert (await send(accepted)).status == 200
         for start in (3, 6, 15, 18):  # 9 to 14 are missing
             assert (await send(frame(AGENT, start, lines(start)))).status == 200
-        other = frame(AGENT, 0, [lines(0)[0], "GET /orders/1 500 18 ms", lines(0)[2]], "other")
-        assert (await send(other)).status == 409
+        assert (await send(REFUSED)).status == 409
         world.conflict = make_identity(0, count=3, agent=AGENT)
         hostile = frame("db-2", 0, list(HOSTILE))
         assert (await send(hostile)).status == 200

@@ -6,6 +6,8 @@ import { Overview } from "./pages/overview.js";
 
 const PAGES = [
   ["overview", "Overview", "o", async () => Overview],
+  ["explore", "Explore", "e", async () => (await import("./pages/explore.js")).Explore],
+  ["metrics", "Metrics", "m", async () => (await import("./pages/metrics.js")).Metrics],
   ["batches", "Batches", "b", async () => (await import("./pages/batches.js")).Batches],
   ["agents", "Agents", "a", async () => (await import("./pages/agents.js")).Agents],
   ["conflicts", "Conflicts", "c", async () => (await import("./pages/conflicts.js")).Conflicts],
@@ -30,7 +32,7 @@ function Page({ place }) {
   const found = PAGES.find(([name]) => name === place.page);
   const [, setReady] = useState("");
   const [problem, setProblem] = useState(null);
-  const first = useRef(true);
+  const focused = useRef(place.page);
   useEffect(() => {
     document.title = `${found?.[1] ?? "Not found"} · sluice console`;
     setProblem(null);
@@ -39,14 +41,15 @@ function Page({ place }) {
         () => setProblem(new ApiProblem(0, "The page could not be loaded", "Check that `sluice console` runs, then reload.")));
     }
   }, [place.page]);
+  const Shown = loaded[place.page];
   useEffect(() => {
-    if (first.current) { first.current = false; return; }
+    if (!Shown || focused.current === place.page) return;
+    focused.current = place.page;
     document.querySelector("main h1")?.focus({ preventScroll: true });
     scrollTo(0, 0);
-  }, [place.page]);
+  });
   if (!found) return html`<h1>Not found</h1><p>There is no page of this name. <a href="#overview">Open the overview</a>.</p>`;
   if (problem) return html`<${Problem} problem=${problem} />`;
-  const Shown = loaded[place.page];
   return Shown ? h(Shown, { place }) : html`<${Loading} />`;
 }
 
@@ -71,7 +74,7 @@ function Login() {
 }
 
 function Help({ close }) {
-  const keys = [["/", "Search on this page, or open Batches"], ["?", "This help"], ["Esc", "Close a dialog"], ["t", "UTC or local time"],
+  const keys = [["/", "Search on this page, or open Explore"], ["?", "This help"], ["Esc", "Close a dialog"], ["t", "UTC or local time"],
     ...PAGES.map(([, title, key]) => [`g ${key}`, title])];
   return html`<${Dialog} title="Keyboard" close=${close}><dl class="keys">${keys.map(([key, what]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl><//>`;
 }
@@ -94,7 +97,7 @@ function useKeys(openHelp) {
       const page = after && PAGES.find(([, , key]) => key === event.key);
       if (page) { go(page[0]); } else if (event.key === "g") { pending = Date.now(); } else if (event.key === "?") { openHelp(); } else if (event.key === "t") { switchZone(); } else if (event.key === "/") {
         const field = document.querySelector("[data-search]");
-        if (field) field.focus(); else go("batches");
+        if (field) field.focus(); else go("explore");
       } else return;
       event.preventDefault();
     };
@@ -112,7 +115,7 @@ function Shell() {
   const logout = async () => {
     try { await api("v1/logout", { method: "POST" }); } finally { await refreshSession(); }
   };
-  return html`<a class="skip" href="#" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to content</a>
+  return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to content</a>
     <nav class="menu" aria-label="Pages">
       <a class="brand" href="#overview"><img src="static/icon.svg" alt="" width="22" height="22" />sluice</a>
       <ul>${PAGES.map(([name, title]) => html`<li><a href=${placeUrl(name)} aria-current=${place.page === name ? "page" : null}>${title}</a></li>`)}</ul>

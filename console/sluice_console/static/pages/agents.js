@@ -48,14 +48,14 @@ const GAPS = [
   { name: "Missing", cell: (gap) => `${gap.seq_start}–${gap.seq_end}` },
   { name: "Records", numeric: true, cell: (gap) => count(gap.seq_end - gap.seq_start + 1) },
   { name: "For", numeric: true, cell: (gap) => duration(gap.age_s) },
-  { name: "", wide: true, cell: (gap) => (gap.tail ? "reported by the agent, not accepted yet" : "later records were accepted") },
+  { name: "What is known", wide: true, cell: (gap) => (gap.tail ? "reported by the agent, not accepted yet" : "later records were accepted") },
 ];
 
 function Boot({ boot }) {
   const whole = boot.high_water + 1;
   const bars = boot.ranges.map(([start, end]) => [start / whole, (end + 1) / whole]);
   const more = boot.gaps.length + boot.gaps_more - 20;
-  return html`<section class="card"><h3>Boot <code>${safe(boot.boot_id)}</code></h3>
+  return html`<section class="card"><h2>Boot <code>${safe(boot.boot_id)}</code></h2>
     <${Bar} parts=${bars} label=${boot.gaps.length ? `${boot.gaps.length + boot.gaps_more} gaps in ${whole} sequence numbers` : `complete up to ${boot.high_water}`} />
     <dl class="facts"><dt>accepted</dt><dd>${count(boot.batches)} batches, ${boot.ranges.slice(0, 6).map(([start, end]) => `${start}–${end}`).join(", ")}${boot.ranges.length > 6 ? ", …" : ""}</dd>
       <dt>high-water mark</dt><dd>${count(boot.high_water)}</dd><dt>last batch</dt><dd>${duration(boot.last_accepted_s)} ago</dd>
@@ -66,7 +66,7 @@ function Boot({ boot }) {
 
 function One({ agent }) {
   const from = useData(`v1/agents/boots?${new URLSearchParams({ agent })}`, 30);
-  return html`<p><a href="#agents">← All agents</a></p><${Head} title=${safe(agent)} tools=${html`<a href=${placeUrl("batches", [], { agent })}>Batches</a><a href=${placeUrl("conflicts", [], { agent })}>Conflicts</a>`} />
+  return html`<p><a href="#agents">← All agents</a></p><${Head} title=${safe(agent)} tools=${html`<a href=${placeUrl("batches", [], { agent })}>Batches</a><a href=${placeUrl("conflicts", [], { agent })}>Conflicts</a><a href=${placeUrl("explore", [], { agent })}>Records</a>`} />
     <${Loaded} from=${from}>${(found) => html`<p class="quiet"><${Source} found=${found} /></p>
       ${found.partial && html`<div class="notice">${safe(found.partial)}</div>`}
       ${found.boots.some((boot) => boot.gaps.some((gap) => !gap.tail)) && html`<div class="notice"><strong>Records are missing.</strong> If the agent still runs, its spool may contain them: <code>sluice agent parked</code> on its machine lists batches that no gateway accepted. A gap that stays means that the records were lost before they were sent.</div>`}

@@ -26,7 +26,7 @@ function Verify({ can }) {
   };
   return html`<div class="row"><button type="button" disabled=${!can || busy} onClick=${run} title=${can ? "" : "Set trusted_keys of the console"}>${busy ? "Verifying…" : "Verify the whole chain"}</button>
       ${found && (found.valid ? html`<${Badge} tone="good">${count(found.certificates)} certificates are valid<//>` : html`<${Badge} tone="error">invalid<//> ${safe(found.problem)}`)}
-      ${!can && html`<span class="quiet">To verify signatures here, set <code>trusted_keys</code> of the console to the auditor's public key.</span>`}</div><${Problem} problem=${problem} />`;
+      ${!can && html`<span class="quiet">To verify signatures here, set <code>trusted_keys</code> of the console to the public key of the auditor.</span>`}</div><${Problem} problem=${problem} />`;
 }
 
 const STATES = { planned: ["warning", "planned"], stopped: ["error", "stopped"], finished: ["good", "finished"] };

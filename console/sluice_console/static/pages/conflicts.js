@@ -11,7 +11,7 @@ const COLUMNS = [
   { name: "Boot", cell: (row) => html`<code>${safe(row.boot_id)}</code>` },
   { name: "Sequence", numeric: true, cell: (row) => `${row.seq_start}–${row.seq_end}` },
   { name: "First seen", cell: (row) => html`<${Time} ns=${row.first_seen_unix_ns} />` },
-  { name: "", cell: (row) => html`<a href=${placeUrl("conflicts", [row.id])} aria-label=${`Compare the conflict of ${safe(row.agent_id)} ${row.seq_start}`}>Compare</a>` },
+  { name: "Details", cell: (row) => html`<a href=${placeUrl("conflicts", [row.id])} aria-label=${`Compare the conflict of ${safe(row.agent_id)} ${row.seq_start}`}>Compare</a>` },
 ];
 
 function List({ query }) {
@@ -57,7 +57,7 @@ function Records({ id, difference }) {
     return html`<span role="cell">${pair.seq}</span><span class="ours" role="cell"><${Line} text=${pair.accepted} cut=${cut} /></span><span class="theirs" role="cell"><${Line} text=${pair.submitted} cut=${cut} /></span>`; })}</div>`)}`}<//></section>`;
 }
 
-const Side = ({ title, facts }) => html`<div class="card"><h3>${title}</h3><dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl></div>`;
+const Side = ({ title, facts }) => html`<div class="card"><h2>${title}</h2><dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl></div>`;
 
 function One({ id }) {
   const from = useData(`v1/conflicts/${encodeURIComponent(id)}`);

@@ -4,7 +4,7 @@ import { Ago, Badge, Command, Empty, Head, Loaded, Table, Time } from "../parts.
 
 const NEEDS = { acceptance: "gateways do not start without it", deletion: "garbage collection only plans without it", comfort: "everything works without it" };
 const FINDINGS = [
-  { name: "", cell: (row) => html`<${Badge} tone=${row.kept ? "good" : row.need === "acceptance" ? "error" : "warning"}>${row.kept ? "kept" : "broken"}<//>` },
+  { name: "Result", cell: (row) => html`<${Badge} tone=${row.kept ? "good" : row.need === "acceptance" ? "error" : "warning"}>${row.kept ? "kept" : "broken"}<//>` },
   { name: "Promise", wide: true, cell: (row) => safe(row.promise) },
   { name: "Needed for", cell: (row) => html`${row.need}<br /><span class="quiet">${NEEDS[row.need] ?? ""}</span>` },
   { name: "What was found", wide: true, cell: (row) => (row.kept ? "" : html`${safe(row.seen)}<br />Otherwise: ${safe(row.cost)}`) },
