@@ -8,7 +8,7 @@ is a server that receives the body and then does what `adapter` does. Figures ar
 round, because the machine is shared.
 
     python -m benchmarks.accept                # all parts
-    python -m benchmarks.accept latency cpu    # some of: latency cpu cpu-mtls memory
+    python -m benchmarks.accept latency cpu    # some of: latency cpu cpu-mtls lists memory
 """
 
 import asyncio
@@ -19,16 +19,27 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 import uvloop
 
-from benchmarks.accept_load import Send, UploadBatch, bare, client_tls, drive, putting, uploading
+from benchmarks.accept_load import (
+    Send,
+    UploadBatch,
+    UploadList,
+    bare,
+    client_tls,
+    drive,
+    putting,
+    uploading,
+    uploading_lists,
+)
 from benchmarks.accept_servers import child, cpu_of, environment, first_line, gateway, peak_bytes
 from benchmarks.accept_servers import stub as run_stub
 from benchmarks.measure import Sample, ratio, report
@@ -36,6 +47,8 @@ from benchmarks.measure import Sample, ratio, report
 SIZES: Final = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20}
 LATENCY_MS: Final = 20
 ROUNDS: Final = 5
+LIST_FRAMES: Final = (16, 256)
+_Sent = TypeVar("_Sent")
 
 
 def latency(folder: Path) -> None:
@@ -160,11 +173,49 @@ async def _cpu_rounds(
     return measured
 
 
-async def _sample(send: Send, batches: list[UploadBatch], process: int) -> Sample:
+async def _sample(
+    send: Callable[[_Sent], Awaitable[None]], batches: list[_Sent], process: int
+) -> Sample:
     started, spent = time.perf_counter(), cpu_of(process)
     await drive(send, batches, 16)
     cpu_s = max(0.01, cpu_of(process) - spent)  # the kernel counts in hundredths of a second
     return Sample(wall_s=time.perf_counter() - started, cpu_s=cpu_s, units=len(batches))
+
+
+def lists(folder: Path) -> None:
+    """Measure the processor time of a frame of 1 KiB in a list, relative to a single upload."""
+    with run_stub(0) as endpoint, gateway(endpoint, folder) as (pid, port):
+        measured = uvloop.run(_list_rounds(pid, port))
+    lines = []
+    for count in LIST_FRAMES:
+        low, median, high = ratio(
+            measured[f"list of {count}"], measured["single"], lambda one: one.cpu_per_unit
+        )
+        lines.append(
+            f"CPU of a frame in a list of {count} / single upload:"
+            f" {median:.2f} ({low:.2f}-{high:.2f}), target <= 0.6"
+        )
+    report("accept-lists", lines, measured)
+
+
+async def _list_rounds(pid: int, port: int) -> dict[str, list[Sample]]:
+    measured: dict[str, list[Sample]] = {}
+    frames = 1024
+    async with uploading(port) as upload, uploading_lists(port) as upload_list:
+        for number in range(ROUNDS + 1):
+            batches = [UploadBatch(1 << 10, port) for _ in range(frames)]
+            samples = {"single": await _sample(upload, batches, pid)}
+            for count in LIST_FRAMES:
+                sent = [
+                    UploadList([UploadBatch(1 << 10, port) for _ in range(count)], port)
+                    for _ in range(frames // count)
+                ]
+                found = await _sample(upload_list, sent, pid)
+                samples[f"list of {count}"] = replace(found, units=frames)
+            for name, sample in samples.items():
+                if number:
+                    measured.setdefault(name, []).append(sample)
+    return measured
 
 
 def memory(folder: Path) -> None:
@@ -206,6 +257,7 @@ PARTS: Final[dict[str, Callable[[Path], None]]] = {
     "latency": latency,
     "cpu": cpu,
     "cpu-mtls": partial(cpu, tls=True),
+    "lists": lists,
     "memory": memory,
 }
 

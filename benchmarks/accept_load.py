@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 import numpy as np
@@ -22,10 +22,12 @@ from yarl import URL
 from benchmarks.accept_servers import KEY, MANIFEST, store_url
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
+from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_protocol.upload_http import FRAME_LIST_MEDIA_TYPE, UPLOAD_LIST_PATH
 from sluice_store import open_store
 from sluice_store.s3.exchange import encode_checksum
 
@@ -111,6 +113,50 @@ async def uploading(
         yield send
 
 
+class UploadList:
+    """Frames of one request, and the plain and signed headers of it for one gateway."""
+
+    def __init__(self, batches: list[UploadBatch], port: int) -> None:
+        """Create the list of the frames of `batches`."""
+        self.count = len(batches)
+        self.body = encode_frame_list([ListedFrame(frame=one.frame) for one in batches])
+        self.plain = {
+            "Content-Digest": content_digest(digest_of(self.body)),
+            "Content-Length": str(len(self.body)),
+            "Content-Type": FRAME_LIST_MEDIA_TYPE,
+        }
+        self.signed = self.plain | sign_request(
+            key=KEY,
+            key_id="k",
+            method="POST",
+            authority=f"127.0.0.1:{port}",
+            path=UPLOAD_LIST_PATH,
+            headers=self.plain,
+            created_s=int(time.time()),
+        )
+
+
+@asynccontextmanager
+async def uploading_lists(
+    port: int, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Callable[[UploadList], Awaitable[None]]]:
+    """Return a function that uploads one list and checks that every frame is accepted."""
+    connector = aiohttp.TCPConnector(limit=0, ssl=tls or True)
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}{UPLOAD_LIST_PATH}"
+
+        async def send(sent: UploadList) -> None:
+            data, headers = io.BytesIO(sent.body), sent.plain if tls else sent.signed
+            async with session.post(url, data=data, headers=headers) as answer:
+                body = await answer.json(content_type=None)
+                results = body.get("results", [])
+                if [one["status"] for one in results] != [200] * sent.count:
+                    raise RuntimeError(body)
+
+        yield send
+
+
 @asynccontextmanager
 async def putting(endpoint: str) -> AsyncIterator[Send]:
     """Return a function that does the two PUTs and one hash of an accept with the adapter."""
@@ -153,7 +199,12 @@ async def bare(endpoint: str) -> AsyncIterator[Send]:
         yield send
 
 
-async def drive(send: Send, batches: list[UploadBatch], clients: int) -> list[float]:
+_Sent = TypeVar("_Sent")
+
+
+async def drive(
+    send: Callable[[_Sent], Awaitable[None]], batches: list[_Sent], clients: int
+) -> list[float]:
     """Send all batches with `clients` concurrent clients; return the seconds of each."""
     waiting, seconds = iter(batches), []
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from aiohttp import hdrs, web
 
+from sluice_door_http.paths import USUAL_METHODS, Method
 from sluice_doors.decoded import DecodedRecords
 from sluice_protocol.request_identity import DoorName, IdentitySource
 from sluice_protocol.units import UnixNs
@@ -13,6 +14,8 @@ from sluice_web.problems import RETRY_AFTER_S, Problem
 
 SERVER_ERRORS: Final = 500
 LATER: Final = 503
+RECEIVED_NS: Final = web.RequestKey("received_ns", int)
+"""When a request was received, Unix ns; set before it is read or refused."""
 
 Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
 """Decodes a decompressed body that was received at a time."""
@@ -83,7 +86,7 @@ class DoorRoute:
     read: Callable[[web.Request], DoorRequest]
     respond: Callable[[web.Request, DoorResult], web.Response]
     refuse: Callable[[web.Request, Problem], web.Response]
-    methods: tuple[Literal["POST", "PUT"], ...] = ("POST",)
+    methods: tuple[Method, ...] = USUAL_METHODS
 
 
 def request_head(

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
-
 from sluice_protocol.columns import Columns, check_columns, kind_of
 from sluice_protocol.compression import compress_payload, decompress_payload
 from sluice_protocol.envelope import Envelope, Resource, decode_envelope, encode_envelope
@@ -137,7 +135,7 @@ def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
     """Return the smallest and largest `ts`, Unix ns, or a pair of None if there is no `ts`."""
     if columns.ts is None:
         return None, None
-    return int(np.min(columns.ts)), int(np.max(columns.ts))
+    return int(columns.ts.min()), int(columns.ts.max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from sluice_protocol.units import SEQ_END
 
 UPLOAD_PATH: Final = "/v1/batches"
 FRAME_MEDIA_TYPE: Final = "application/vnd.lightmetrics.batch"
+UPLOAD_LIST_PATH: Final = "/v1/batches:many"
+FRAME_LIST_MEDIA_TYPE: Final = "application/vnd.lightmetrics.batches"
 RETRY_HEADER: Final = "sluice-retry"
 """`1` when the sender has sent these bytes before: the gateway reads before it writes."""
 HIGH_WATER_HEADER: Final = "sluice-high-water"

@@ -31,6 +31,7 @@ REQUEST_HEADER: Final = "X-Requested-With"
 
 _VERSIONS: Final = frozenset({HttpVersion10, HttpVersion11})
 """A request line without a version is HTTP/0.9, whose response has no status and no fields."""
+_BROWSER_FIELDS: Final = (hdrs.ORIGIN, "Sec-Fetch-Site")
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PREFLIGHTED_FIELDS: Final = (hdrs.AUTHORIZATION, "Signature-Input", REQUEST_HEADER)
 _SIMPLE_TYPES: Final = frozenset(
@@ -95,13 +96,16 @@ def gate_middleware(
     async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.version not in _VERSIONS:
             raise BadUsage("send HTTP/1.1 or HTTP/1.0")
+        open_host = _path_of(request) in open_paths
+        if open_host and not any(name in request.headers for name in _BROWSER_FIELDS):
+            return await handler(request)  # nothing to check: `refusal_of` accepts it
         head = RequestHead(
             method=request.method,
             version=request.version,
             scheme=request.scheme,
             local_address=_local_address(request),
             headers=request.headers,
-            open_host=_path_of(request) in open_paths,
+            open_host=open_host,
         )
         reason = refusal_of(head, allowed_hosts)
         if reason:

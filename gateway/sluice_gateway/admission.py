@@ -47,6 +47,10 @@ class BodyBudget:
         self._rng = rng
         self.held_bytes = 0
 
+    def room_bytes(self, length_bytes: int) -> int:
+        """Return how much more than `length_bytes` a request can take if it is the only one."""
+        return max(0, self._bytes_max - memory_cost(length_bytes)) * 4 // 5
+
     @contextmanager
     def take(self, length_bytes: int) -> Iterator[None]:
         """Reserve the cost of a body while it is in memory.
@@ -156,19 +160,17 @@ class ModeWatch:
             )
 
 
-def check_head(request: web.Request, frame_bytes_max: int) -> int:
+def check_head(request: web.Request, bytes_max: int, media_type: str = FRAME_MEDIA_TYPE) -> int:
     """Return the announced length of an upload whose header fields follow the protocol.
 
     Raises:
         HttpRefusal: 415 for another media type or a Content-Encoding, 411 without a length.
         TooLarge: The announced length is above the limit.
     """
-    if request.content_type != FRAME_MEDIA_TYPE:
-        raise HttpRefusal(
-            ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {FRAME_MEDIA_TYPE}"
-        )
+    if request.content_type != media_type:
+        raise HttpRefusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {media_type}")
     if "Content-Encoding" in request.headers:
         raise HttpRefusal(
             ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the frame without Content-Encoding"
         )
-    return check_length(request, frame_bytes_max)
+    return check_length(request, bytes_max)

@@ -7,11 +7,18 @@ import structlog
 from aiohttp import web
 
 from sluice_gateway.connection_guard import guard_of
+from sluice_gateway.listed_uploads import FrameResults, ListedUploads
 from sluice_gateway.metrics import ObservedStore, UploadPhases
 from sluice_gateway.readiness import Readiness
 from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, ConflictProblem
-from sluice_protocol.upload_http import FRAME_MEDIA_TYPE, SHED_HEADER, UPLOAD_PATH
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    FRAME_MEDIA_TYPE,
+    SHED_HEADER,
+    UPLOAD_LIST_PATH,
+    UPLOAD_PATH,
+)
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
@@ -33,6 +40,14 @@ _UPLOAD_PROBLEMS: Final = {
     "500": "A stored object is damaged; the same bytes may be sent again",
     "503": "The same bytes may be sent to any gateway",
 }
+_LIST_PROBLEMS: Final = {
+    "400": "The list is not valid, of an unknown version, or does not match Content-Digest",
+    "401": "The sender is not known",
+    "411": "Content-Length is missing",
+    "413": "The list has too many frames or bytes",
+    "415": "The media type is wrong, or there is a Content-Encoding",
+    "503": "No frame was begun; the same bytes may be sent to any gateway",
+}
 
 log = structlog.get_logger()
 
@@ -43,6 +58,7 @@ class GatewayApi:
     def __init__(
         self,
         uploads: UploadService,
+        lists: ListedUploads,
         readiness: Readiness,
         store: ObservedStore,
         *,
@@ -50,6 +66,7 @@ class GatewayApi:
         doors: Sequence[Endpoint] = (),
     ) -> None:
         self._uploads = uploads
+        self._lists = lists
         self._doors = doors
         self._allowed_hosts = allowed_hosts
         self._readiness = readiness
@@ -61,6 +78,7 @@ class GatewayApi:
         return make_application(
             [
                 self._upload_endpoint(),
+                self._list_endpoint(),
                 *self._doors,
                 *self._conflicts_api().endpoints(),
                 *self._health(),
@@ -100,15 +118,38 @@ class GatewayApi:
             open_host=True,  # a signature or client certificate covers Host: ADR 0028
         )
 
+    def _list_endpoint(self) -> Endpoint:
+        return Endpoint(
+            method="POST",
+            path=UPLOAD_LIST_PATH,
+            handler=self._accept_list,
+            summary="Upload up to 256 batches",
+            body=bytes,
+            body_type=FRAME_LIST_MEDIA_TYPE,
+            result=FrameResults,
+            result_summary="Every frame has a result, in the order of the list",
+            problems=_LIST_PROBLEMS,
+            sends_continue=True,
+            open_host=True,  # as for a single upload
+        )
+
     async def _accept_upload(self, request: web.Request) -> web.StreamResponse:
         phases = request[_PHASES] = UploadPhases(self._uploads.clock)
         result = await self._uploads.accept(request, phases)
         if isinstance(result, Problem):
             response, outcome = problem_response(result), result.code.value
         else:
-            response, outcome = json_response(result), "duplicate" if result.duplicate else "new"
+            response, outcome = json_response(result), result.outcome
             response.headers["X-Sluice-Frame-Sha256"] = result.frame_sha256
         self._finish_upload(phases, response, outcome)
+        return response
+
+    async def _accept_list(self, request: web.Request) -> web.StreamResponse:
+        """Accept a list; each of its frames is counted, and the list itself only if refused."""
+        phases = request[_PHASES] = UploadPhases(self._uploads.clock)
+        response = json_response(await self._lists.accept(request, phases))
+        self._uploads.metrics.observe_phases(phases)
+        self._finish_response(phases, response)
         return response
 
     def _finish_refused(
@@ -118,17 +159,18 @@ class GatewayApi:
             self._finish_upload(request[_PHASES], response, problem.code.value)
 
     def _finish_upload(self, phases: UploadPhases, response: web.Response, outcome: str) -> None:
-        """Count an upload, report its phases, and close a share of connections under load."""
-        uploads, metrics = self._uploads, self._uploads.metrics
-        metrics.count(metrics.accepts, outcome)
-        metrics.duration.observe(phases.total_s())
-        for name, spent_s in phases.seconds.items():
-            metrics.observe(metrics.phase, name, spent_s)
-        response.headers["Server-Timing"] = phases.server_timing()
+        self._uploads.metrics.finish_upload(phases, outcome)
+        timing = self._finish_response(phases, response)
+        log.debug("upload_finished", outcome=outcome, timing=timing)
+
+    def _finish_response(self, phases: UploadPhases, response: web.Response) -> str:
+        """Report the phases of a request, and close a share of connections under load."""
+        uploads = self._uploads
+        timing = response.headers["Server-Timing"] = phases.server_timing()
         if uploads.running.draining or uploads.budget.sheds():
             response.force_close()
             response.headers[SHED_HEADER] = "1"  # a proxy may remove `Connection: close`
-        log.debug("upload_finished", outcome=outcome, timing=response.headers["Server-Timing"])
+        return timing
 
     def _conflicts_api(self) -> ConflictsApi:
         uploads = self._uploads

@@ -18,6 +18,7 @@ from sluice_gateway.frame_reader import BodyPace, FrameReader
 from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.journal_ports import JournalOwner, JournalRules, StoreRules, UploadJournal
 from sluice_gateway.journal_writer import AcceptanceJournal
+from sluice_gateway.listed_uploads import ListedUploads
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.readiness import Readiness, WorkerConditions
@@ -201,6 +202,7 @@ def _gateway(
         doors=doors,
         api=GatewayApi(
             uploads,
+            ListedUploads(uploads=uploads, time_s_max=settings.upload_time_s_max),
             readiness,
             store,
             allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
@@ -214,7 +216,9 @@ def _open_doors(
 ) -> "tuple[DoorService | None, tuple[Endpoint, ...]]":
     """Create the doors that are open; without one their decoders are not imported."""
     if not settings.doors:
-        return None, ()
+        from sluice_door_http.closed_doors import closed_endpoints  # noqa: PLC0415 - as below
+
+        return None, tuple(closed_endpoints((), uploads.clock.now_ns, open_host=True))
     from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 

@@ -20,6 +20,7 @@ from sluice_protocol.frame import decode_frame
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
+from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_web.application import send_continue
 from sluice_web.problems import HttpRefusal
 
@@ -33,10 +34,19 @@ _RAW_BYTES_AT: Final = slice(16, 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedBody:
-    """A body as it was sent, and its sha256."""
+    """A body as it was sent, and its sha256.
+
+    Attributes:
+        body: The bytes.
+        digest: Their sha256.
+        sent_before: Whether the sender reports that it has sent these bytes before.
+        high_water: The highest sequence number that the sender reports; None if it reports none.
+    """
 
     body: bytes
     digest: Digest
+    sent_before: bool = False
+    high_water: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +160,20 @@ class BodyBuffer:
 async def _read(request: web.Request, length_bytes: int, pace: BodyPace) -> ReceivedBody:
     if request.content.is_eof():  # a small body arrives with its header fields
         body = request.content.read_nowait()
-        return ReceivedBody(body=body, digest=digest_of(body))
-    return await _read_chunks(request, length_bytes, pace)
+        digest = digest_of(body)
+    else:
+        body, digest = await _read_chunks(request, length_bytes, pace)
+    return ReceivedBody(
+        body=body,
+        digest=digest,
+        sent_before=request.headers.get(RETRY_HEADER) == "1",
+        high_water=parse_high_water(request.headers.get(HIGH_WATER_HEADER)),
+    )
 
 
-async def _read_chunks(request: web.Request, length_bytes: int, pace: BodyPace) -> ReceivedBody:
+async def _read_chunks(
+    request: web.Request, length_bytes: int, pace: BodyPace
+) -> tuple[bytes, Digest]:
     loop = asyncio.get_running_loop()
     started_s = loop.time()
     hasher, body = hashlib.sha256(), BodyBuffer(length_bytes)
@@ -166,4 +185,4 @@ async def _read_chunks(request: web.Request, length_bytes: int, pace: BodyPace) 
             hasher.update(chunk)
             body.add(chunk)
             limit.reschedule(started_s + pace.grace_s + body.size_bytes / pace.rate_min)
-    return ReceivedBody(body=body.whole(), digest=Digest(hasher.hexdigest()))
+    return body.whole(), Digest(hasher.hexdigest())

@@ -200,6 +200,17 @@ class GatewayMetrics:
         if isinstance(child, Histogram):
             child.observe(seconds)
 
+    def finish_upload(self, phases: "UploadPhases", outcome: str) -> None:
+        """Count an upload with its outcome, and observe its times."""
+        self.count(self.accepts, outcome)
+        self.duration.observe(phases.total_s())
+        self.observe_phases(phases)
+
+    def observe_phases(self, phases: "UploadPhases") -> None:
+        """Observe the times of an upload, or of what several uploads of one request share."""
+        for name, spent_s in phases.seconds.items():
+            self.observe(self.phase, name, spent_s)
+
 
 class UploadPhases:
     """The seconds of each phase of one upload, for `Server-Timing` and the histograms."""

@@ -20,10 +20,8 @@ from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhau
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import ConflictName, Decisions
 from sluice_protocol.errors import ErrorCode, InvariantViolated
-from sluice_protocol.identity import Identity
 from sluice_protocol.request_identity import is_door_agent
 from sluice_protocol.units import NS_PER_S, Digest
-from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_store.conflicts import DecisionsReader
 from sluice_web.problems import HttpRefusal, Problem
 
@@ -93,17 +91,40 @@ class UploadService:
             with self.budget.take(length_bytes):
                 with phases.phase("receive"):
                     received = await self.frames.read_body(request, length_bytes)
-                known = self.cache.find(received.digest)
-                if known is not None:
-                    response = self._accept_known(sender, received, known)
-                    await self.journal.require_current()
-                    self._note_high_water(request, known.identity)
-                    return response
-                upload = await self._validate(request, sender, received, phases)
-                result = await self._store(upload, phases)
-                if isinstance(result, AcceptedResponse):
-                    self._note_high_water(request, upload.identity)
-                return result
+                prepared = await self.prepare(sender, received, phases)
+                return await self.finish(received, prepared, phases)
+
+    async def prepare(
+        self, sender: VerifiedSender, received: ReceivedBody, phases: UploadPhases
+    ) -> Upload | AcceptedFrame:
+        """Validate a frame, or find it among the frames that this worker has accepted.
+
+        Raises:
+            SluiceError: The frame is refused; nothing was stored.
+        """
+        known = self.cache.find(received.digest)
+        if known is not None:
+            self._check_owner(sender, known.identity.agent_id, known.identity.boot_id)
+            return known
+        return await self._validate(sender, received, phases)
+
+    async def finish(
+        self, received: ReceivedBody, prepared: Upload | AcceptedFrame, phases: UploadPhases
+    ) -> AcceptedResponse | Problem:
+        """Store a frame that `prepare` returned, and note the mark that its sender reports.
+
+        Raises:
+            SluiceError: The frame is not accepted; the code of the error states why.
+        """
+        result: AcceptedResponse | Problem
+        if isinstance(prepared, AcceptedFrame):
+            result = self._respond_known(received.digest, prepared)
+            await self.journal.require_current()
+        else:
+            result = await self._store(prepared, phases)
+        if isinstance(result, AcceptedResponse):
+            self.high_water.note(prepared.identity, received.high_water)
+        return result
 
     async def accept_made(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
         """Accept a frame that this gateway made from a request; the caller counts the request.
@@ -118,13 +139,6 @@ class UploadService:
         response = self._respond_known(upload.digest, known)
         await self.journal.require_current()
         return response
-
-    def _accept_known(
-        self, sender: VerifiedSender, received: ReceivedBody, known: AcceptedFrame
-    ) -> AcceptedResponse:
-        """Accept bytes that this worker has accepted before, without decoding them again."""
-        self._check_owner(sender, known.identity.agent_id, known.identity.boot_id)
-        return self._respond_known(received.digest, known)
 
     def _respond_known(self, digest: Digest, known: AcceptedFrame) -> AcceptedResponse:
         self.metrics.cache_hits.inc()
@@ -145,16 +159,8 @@ class UploadService:
         if (agent_id, boot_id) in self.decisions.current.quarantined:
             raise HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, "")
 
-    def _note_high_water(self, request: web.Request, who: Identity) -> None:
-        """Note the mark that the agent reports; a malformed header is ignored."""
-        self.high_water.note(who, parse_high_water(request.headers.get(HIGH_WATER_HEADER)))
-
     async def _validate(
-        self,
-        request: web.Request,
-        sender: VerifiedSender,
-        received: ReceivedBody,
-        phases: UploadPhases,
+        self, sender: VerifiedSender, received: ReceivedBody, phases: UploadPhases
     ) -> Upload:
         with phases.phase("validate"):
             envelope = await self.frames.decode(received.body)
@@ -166,7 +172,7 @@ class UploadService:
             envelope=envelope,
             principal=sender.principal,
             attempt_id=self.ids.ulid(),
-            sent_before=request.headers.get(RETRY_HEADER) == "1",
+            sent_before=received.sent_before,
         )
 
     async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:

@@ -119,6 +119,11 @@ class AcceptedResponse(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at_unix_ns: int
     collector_id: str
 
+    @property
+    def outcome(self) -> str:
+        """The label of `sluice_accepts_total`."""
+        return "duplicate" if self.duplicate else "new"
+
 
 def accepted_response(
     identity: Identity, digest: Digest, verdict: Accepted, collector_id: str

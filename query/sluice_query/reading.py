@@ -24,6 +24,7 @@ from sluice_query.pending import (
     PendingSnapshot,
     choose_pending,
     fetch_batches,
+    is_of_agents,
     read_pending,
 )
 from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
@@ -44,6 +45,7 @@ from sluice_query.unqueued import (
     confirm_named,
     leave_out_repeated,
 )
+from sluice_query.work_lists import WorkListCache
 from sluice_store.port import ObjectStore
 from sluice_store.stored_deletes import DeletesCache
 
@@ -63,6 +65,7 @@ class SearchTarget:
         clock: Time.
         spool: The spool of the store's gateway, or None.
         deletes: The register of deletes as last read.
+        work_lists: Work lists that were read before.
     """
 
     store: ObjectStore
@@ -71,6 +74,7 @@ class SearchTarget:
     clock: Clock
     spool: SearchedSpool | None = None
     deletes: DeletesCache = field(default_factory=DeletesCache)
+    work_lists: WorkListCache = field(default_factory=WorkListCache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +123,7 @@ class SourceReader:
         coverage = await self._read_coverage()
         in_spool = await self._read_spool()
         unqueued = in_spool.with_named(coverage.named)
-        pending = await read_pending(store, settings)
+        pending = await read_pending(store, settings, self.target.work_lists)
         active = await read_deletes(store, self.target.deletes)
         rollups = await self._choose_rollups(coverage, active)
         query = rollups.extended(self.query)
@@ -183,12 +187,13 @@ class SourceReader:
     ) -> UnqueuedBatches:
         if not unqueued.batches:
             return unqueued
-        queued = {batch.identity for batch in pending.batches}
+        agents = {one.agent_id for one in unqueued.batches}
+        queued = {one.identity for one in pending.manifests if one.agent_id in agents}
         if all(one.identity in queued for one in unqueued.batches):
             return UnqueuedBatches(problems=unqueued.problems)
         # The order matters: records, then queue, then ledger (see `unqueued`).
         store, settings = self.target.store, self.target.settings
-        later = await read_pending(store, settings)
+        later = await read_pending(store, settings, self.target.work_lists)
         url = self.target.store_url
         ledger = await self.bounded(lambda: read_ledger(self.engine, url, unqueued.batches))
         left = choose_unqueued(unqueued, (pending, later), ledger, files.lanes)
@@ -238,7 +243,8 @@ class SourceReader:
         # readings would be dropped as ingested and be missing from the records. A batch that is in
         # the records and not in the ledger is recognised by its queue sequence.
         url = self.target.store_url
-        wanted = [*pending.manifests, *(one.manifest for one in coverage.new or ())]
+        wanted = [one for one in pending.manifests if is_of_agents(one, query)]
+        wanted += [one.manifest for one in coverage.new or ()]
         ledger = [row.identity for row in read_ledger(self.engine, url, wanted)]
         lanes = range(coverage.lane_count) if every_lane else self._lanes(pending, coverage)
         files = select_files(url, RECORD_TABLES[query.kind], query, lanes)

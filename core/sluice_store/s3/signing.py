@@ -4,6 +4,7 @@
 """
 
 import hmac
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Protocol
@@ -16,6 +17,8 @@ from sluice_store.s3.settings import Addressing
 
 _PAYLOAD: Final = "payload_sha256"
 _HOST: Final = "host"
+_ORIGIN: Final = "origin"
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9/=_.~-]*")
 
 
 class FrozenCredentials(Protocol):
@@ -56,6 +59,17 @@ class _KnownHashAuth(S3SigV4Auth):  # type: ignore[misc]
         """Return the digest of the body, which botocore would compute again."""
         return request.context[_PAYLOAD]
 
+    def canonical_request(self, request: _Unsigned) -> str:
+        """Return the canonical request; path and query of the URL are in canonical form already."""
+        path, _, query = request.url[len(request.context[_ORIGIN]) :].partition("?")
+        headers = self.headers_to_sign(request)
+        return "\n".join(
+            (
+                *(request.method.upper(), path, query, self.canonical_headers(headers), ""),
+                *(self.signed_headers(headers), self.payload(request)),
+            )
+        )
+
     def headers_to_sign(self, request: _Unsigned) -> dict[str, str]:
         """Return every header that is sent, and the host."""
         named = {name.lower(): text for name, text in request.headers.items()}
@@ -85,6 +99,12 @@ def _day_key(secret: str, day: str, region: str) -> bytes:
     for part in (region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     return key
+
+
+def _quote_path(key: str) -> str:
+    if _PLAIN_KEY.fullmatch(key) is not None:
+        return key.replace("=", "%3D")  # `quote` encodes such a key byte by byte
+    return quote(key, safe="/-_.~")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +140,7 @@ class BucketAddress:
 
     def target_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
         """Return the path and query of a key, percent-encoded as signatures require."""
-        path = quote(key, safe="/-_.~")
+        path = _quote_path(key)
         if self.addressing is Addressing.PATH:
             path = f"{self.bucket}/{path}" if path else self.bucket
         if not query:
@@ -138,7 +158,7 @@ async def sign(
         method=request.method,
         url=url,
         headers=dict(request.headers),
-        context={_PAYLOAD: request.sha256, _HOST: address.host},
+        context={_PAYLOAD: request.sha256, _HOST: address.host, _ORIGIN: address.origin},
     )
     _KnownHashAuth(frozen, "s3", address.region).add_auth(unsigned)
     return unsigned.headers

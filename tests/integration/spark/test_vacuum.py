@@ -22,10 +22,10 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.source_ranges import SOURCE_RANGES_PREFIX, source_range_key
 from sluice_lake.tables import BATCHES, LOGS, METRICS, TABLES, Table
 from sluice_protocol.authority import Authority
-from sluice_protocol.keys import lane_of
+from sluice_protocol.keys import lane_of, rollup_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.commits import commit_from_state, replace_files
 from sluice_spark.compact import CompactReport, _Compactor, _read_input
 from sluice_spark.failpoints import FailPoint
@@ -199,6 +199,39 @@ def test_source_ranges_go_when_they_are_as_old_as_vacuumed_files(place: Deployme
     assert stored() == [4, 5]
     rollups.run(crash=True)
     assert stored() == [4, 5, 6]
+
+
+def test_rollup_chunks_go_at_an_age_when_the_table_has_their_rows(place: Deployment) -> None:
+    rollups = LakeRollups(place=place)
+    for start in range(2):
+        ingest(place, start * 10, kind="metrics")
+        rollups.run()
+    now_ns = SystemClock().now_ns()
+
+    def chunk(window: str, days: float, chunk_id: str, written_days: float | None = None) -> Path:
+        key = rollup_key(window, "cpu", UnixNs(int(now_ns - days * DAY_NS)), chunk_id)
+        path = place.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"chunk")
+        at_s = now_ns / NS_PER_S - (days if written_days is None else written_days) * 86_400
+        os.utime(path, (at_s, at_s))
+        return path
+
+    first, second, third = (f"{number:020d}" for number in (1, 2, 3))
+    gone = [chunk("1m", 40, first), chunk("1h", 40, f"{second}-all"), chunk("1h", 32, second)]
+    kept = [
+        chunk("1m", 40, third),  # the table does not contain this source range
+        chunk("1m", 40, second, written_days=1),  # late samples
+        chunk("1m", 28, first),
+        chunk("1m", 40, "foreign"),
+    ]
+    for settings in (replace(OPEN, dry_run=True), replace(OPEN, chunk_days=0)):
+        assert vacuum(place, settings).remove_chunks() == 0
+    assert vacuum(place).remove_chunks() == len(gone)
+    assert not any(path.exists() for path in gone)
+    assert all(path.exists() for path in kept)
+    assert vacuum(place, replace(OPEN, chunk_days=20)).remove_chunks() == 1
+    assert not kept[2].exists()
 
 
 def drop_deleted(place: Deployment, settings: CompactSettings = OPEN) -> CompactReport:

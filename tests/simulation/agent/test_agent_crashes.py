@@ -58,7 +58,7 @@ class World:
         while (batch := self._seal(spool, rng)) is not None:
             todo.append(batch)
             while todo and rng.random() < 0.6:
-                self._send(spool, todo, rng)
+                (self._send_list if rng.random() < 0.3 else self._send)(spool, todo, rng)
             if rng.random() < 0.3:
                 retrying(spool.sweep)
         while todo:
@@ -90,6 +90,24 @@ class World:
         else:  # the response was lost: the same bytes are sent again
             todo.append(batch)
 
+    def _send_list(self, spool: Spool, todo: list[SpooledBatch], rng: random.Random) -> None:
+        """Send several batches in one request; a crash may come between any two results of it."""
+        batches = [todo.pop(rng.randrange(len(todo))) for _ in range(min(len(todo), 3))]
+        frames = [retrying(lambda one=one: spool.read(one)) for one in batches]
+        for frame in frames:  # the gateway has accepted all of them before the first result
+            identity = decode_frame(frame).envelope.identity
+            assert self.accepted.setdefault(identity, frame) == frame, "an identity had other bytes"
+        lost = rng.random() < 0.2
+        for batch, frame in zip(batches, frames, strict=True):
+            identity = decode_frame(frame).envelope.identity
+            if lost:
+                todo.append(batch)
+            elif identity.seq_start % 5 == 4:
+                self.refused.add(identity)
+                retrying(lambda one=batch: spool.park(one, REASON))
+            else:
+                retrying(lambda one=batch: spool.forget(one))
+
     def check(self) -> None:
         """Check that every line was accepted once and that `parked/` contains the rejected ones."""
         got = Counter(
@@ -103,24 +121,29 @@ class World:
         assert self.disk.list(Path("/spool/corrupt")) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+DRAWS = [(0, 2), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_kill_at_every_operation(seed: int) -> None:
     """A kill at any single operation breaks no guarantee."""
     kill_at_every_operation(World, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_every_operation(seed: int) -> None:
-    cut_power_at_every_operation(World, seed, draws=4)
+@pytest.mark.parametrize(("seed", "draws"), DRAWS)
+def test_a_power_cut_at_every_operation(seed: int, draws: int) -> None:
+    cut_power_at_every_operation(World, seed, draws)
 
 
-def test_many_crashes_in_a_row() -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=pytest.mark.long)])
+def test_many_crashes_in_a_row(count: int) -> None:
     """Repeated crashes, also during recovery, lose and duplicate nothing."""
-    for seed in range(300):
+    for seed in range(count):
         crash_in_a_row(World, seed, crashes_max=7)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_error_at_every_operation(seed: int) -> None:
     """A full or failing disk is retried, or ends this run only."""
     fail_at_every_operation(World, seed)

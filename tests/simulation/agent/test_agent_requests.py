@@ -107,23 +107,28 @@ class World:
         assert bodies == Counter(REQUESTS)
 
 
-@pytest.mark.parametrize("seed", range(3))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+DRAWS = [(0, 2), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_kill_at_every_operation(seed: int) -> None:
     """It neither loses nor doubles a request."""
     kill_at_every_operation(World, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_every_operation(seed: int) -> None:
-    cut_power_at_every_operation(World, seed, draws=3)
+@pytest.mark.parametrize(("seed", "draws"), DRAWS)
+def test_a_power_cut_at_every_operation(seed: int, draws: int) -> None:
+    cut_power_at_every_operation(World, seed, draws)
 
 
-def test_many_crashes_in_a_row() -> None:
-    for seed in range(150):
+@pytest.mark.parametrize("count", [40, pytest.param(1_000, marks=pytest.mark.long)])
+def test_many_crashes_in_a_row(count: int) -> None:
+    for seed in range(count):
         crash_in_a_row(World, seed, crashes_max=5)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_error_at_every_operation(seed: int) -> None:
     """A full disk is retried, or ends this run only."""
     fail_at_every_operation(World, seed)
