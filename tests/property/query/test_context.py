@@ -14,25 +14,28 @@ from sluice_query.sql import RecordSources, returned_columns
 from sluice_query.views import Neighbourhood
 
 SEQ = returned_columns("logs").index("seq")
-SPREAD = (1, 700, 40_000, 2_000_000)
+SPREAD = (1, 700, 40_000, 2_000_000, 2_000_000)
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_windows_find_the_closest_records(seed: int) -> None:
-    """Three files in order of their sequence, one of which may be pending."""
+    """The records of one source are between those of the other, which may always be open.
+
+    The record is often the first one after those between.
+    """
     random = Random(seed)
-    count, spread = random.choice((0, 3, 30)), random.choice(SPREAD)
+    count, spread = random.choice((0, 3, 30, 30)), random.choice(SPREAD)
     places = sorted(random.sample(range(100), count))
     records = [random_record(random, n * spread) | {"boot_id": "b1", "ts_ns": 5} for n in places]
-    divided = random.randint(0, len(records))
-    files = {"lake": records[:divided], "pending": records[divided:]}
-    always = random.choice(((), ("pending",)))
+    start, end = sorted(random.choices(range(count + 1), k=2))
+    files = {"lake": records[start:end], "pending": records[:start] + records[end:]}
+    always = random.choice(((), ("pending",), ("pending",)))
     around = Neighbourhood(
         boot_id="b1",
-        seq=random.choice([0, 50 * spread, *(n * spread for n in places)]),
-        before=random.choice((0, 1, 5)),
-        after=random.choice((0, 1, 5)),
+        seq=random.choice([0, 50, *places, *places[end : end + 1] * count]) * spread,
+        before=random.choice((0, 0, 1, 5)),
+        after=random.choice((0, 0, 1, 5)),
     )
     query = Query(from_ns=UnixNs(FIRST_NS), to_ns=UnixNs(END_NS), view=around)
     windows = 0
@@ -54,7 +57,7 @@ def test_windows_find_the_closest_records(seed: int) -> None:
         sources = RecordSources(names=tuple(names))
         return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
 
-    with opened(records, divided) as engine:
+    with opened([*files["lake"], *files["pending"]], end - start) as engine:
         found = find_neighbours(engine, query, around, open_window)
     every = [n * spread for n in places]
     before = [n for n in every if n < around.seq][-around.before - 1 :]
