@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser clean
+.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -30,7 +30,7 @@ LONG_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## run the test suite; needs no network after setup
 	@$(BIN)/python -m deploy.java
-	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long and not clients"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long and not clients and not console and not package"
 
 test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
@@ -52,6 +52,17 @@ test-browser: setup  ## run the tests that need a real browser; installs Debian'
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
 	$(BIN)/python -m pytest -m browser
 
+test-console: setup  ## run the console's tests in Debian's chromium, which is installed if it is missing; SLUICE_TEST_PICTURES=1 writes docs/pictures
+	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
+	$(BIN)/python -m pytest tests/integration/console tests/unit/console
+
+test-package: setup  ## build the wheel, install it into empty environments, and run it there
+	$(BIN)/python -m pytest -s tests/package
+
+test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, helm and promtool; installs the tools once
+	@deploy/tools.sh
+	$(BIN)/python -m pytest tests/deploy
+
 check: setup  ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -72,6 +83,10 @@ docs: setup  ## write the pages that are generated from code
 demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m deploy.demo $(if $(INPUT),--input $(INPUT))
+
+release: setup  ## build wheel, sdist, bill of materials, notes and checksums into dist/
+	@deploy/tools.sh
+	$(BIN)/python -m deploy.release $(OUTPUT)
 
 clean:  ## remove .venv and the files of the demo
 	rm -rf $(VENV) .sluice .demo

@@ -22,7 +22,8 @@ from sluice_reconciler.lanes.ledger import IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.local import open_local_store
+from sluice_store.bulk import NewObject
+from sluice_store.local import LocalStore, open_local_store
 from sluice_store.port import ObjectStore
 
 AGENTS: Final = 50
@@ -93,6 +94,23 @@ async def accept_many(store: ObjectStore, numbers: range) -> None:
     for at in range(numbers.start, numbers.stop, 5000):
         chunk = range(at, min(at + 5000, numbers.stop))
         await asyncio.gather(*(gated(number) for number in chunk))
+
+
+async def accept_together(store: LocalStore, numbers: range) -> None:
+    """Write many batches by calls for many objects."""
+    for at in range(numbers.start, numbers.stop, 1000):
+        chunk = range(at, min(at + 1000, numbers.stop))
+        frames = [manifest(number, 0) for number in chunk]
+        blobs = [NewObject(key=blob_key(one.digest), body=frame) for one, frame in frames]
+        written = await store.create_all(blobs)
+        accepted = [
+            manifest(number, done.date_ns)[0]
+            for number, done in zip(chunk, written, strict=True)
+            if isinstance(done, Applied)
+        ]
+        await store.create_all(
+            [NewObject(key=accepted_key(one.identity), body=encode_record(one)) for one in accepted]
+        )
 
 
 async def bare_loop(store: ObjectStore) -> int:
@@ -190,7 +208,7 @@ async def scratch() -> AsyncIterator[ObjectStore]:
 
 
 @asynccontextmanager
-async def scratch_folder() -> AsyncIterator[tuple[Path, ObjectStore]]:
+async def scratch_folder() -> AsyncIterator[tuple[Path, LocalStore]]:
     """Return an empty store in memory, and its folder."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-", dir=SHM if SHM.is_dir() else None))
     try:

@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import settings
 # A slow machine fails no test: speed is measured in benchmarks.
 settings.register_profile("sluice", deadline=None)
 settings.load_profile("sluice")
+
+# A JVM of a test runs for seconds: the second compiler would cost more than it saves.
+for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,14 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from sluice_agent.batching import Batcher
-from sluice_agent.doors import DoorPorts, serve_doors
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.files import FileInput
 from sluice_agent.host_metrics import HostMetricsInput
@@ -18,11 +17,13 @@ from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
-from sluice_agent.syslog import SyslogPorts, opened_syslog
 from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from sluice_agent.syslog import SyslogInput
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
@@ -104,15 +105,8 @@ async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
     """Ship files, host metrics and what other programs send until `stop`, then drain."""
     settings = agent.settings
     files = FileInput(settings.for_files(), agent.spool.checkpoints())
-    ports = DoorPorts(
-        batcher=agent.batcher, spool=agent.spool, metrics=agent.metrics, clock=agent.clock
-    )
-    senders = SyslogPorts(batcher=agent.batcher, metrics=agent.metrics, clock=agent.clock)
     try:
-        async with (
-            opened_syslog(settings.for_syslog(), senders) as syslog,
-            serve_doors(settings.for_doors(), ports),
-        ):
+        async with _opened_syslog(agent) as syslog, _open_doors(agent):
             reading = [_follow(agent, files, stop)]
             if settings.host_metrics_s:
                 reading.append(_sample(agent, stop))
@@ -123,6 +117,35 @@ async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
         files.close()
     if complete:
         await _drain(agent, stop, wait_for_all=settings.once)
+
+
+@contextlib.asynccontextmanager
+async def _opened_syslog(agent: Agent) -> AsyncIterator["SyslogInput | None"]:
+    settings = agent.settings.for_syslog()
+    if not settings.addresses:
+        yield None
+        return
+    from sluice_agent.syslog import SyslogPorts, opened_syslog  # noqa: PLC0415 - rarely needed
+
+    ports = SyslogPorts(batcher=agent.batcher, metrics=agent.metrics, clock=agent.clock)
+    async with opened_syslog(settings, ports) as syslog:
+        yield syslog
+
+
+@contextlib.asynccontextmanager
+async def _open_doors(agent: Agent) -> AsyncIterator[None]:
+    settings = agent.settings.for_doors()
+    if not settings.doors:
+        yield
+        return
+    # The decoders are as large as the rest of the agent.
+    from sluice_agent.doors import DoorPorts, serve_doors  # noqa: PLC0415 - rarely needed
+
+    ports = DoorPorts(
+        batcher=agent.batcher, spool=agent.spool, metrics=agent.metrics, clock=agent.clock
+    )
+    async with serve_doors(settings, ports):
+        yield
 
 
 async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:

@@ -7,6 +7,7 @@ SUMMARY: Final = (
 )
 
 COMMANDS: Final = {
+    "up": ("sluice_cli.local.command:up", "Run everything on this machine until Ctrl-C."),
     "init": ("sluice_cli.init:init", "Create the authority's settings."),
     "switch": ("sluice_cli.switch:switch", "Change the acceptance mode."),
     "doctor": ("sluice_cli.doctor:doctor", "Test the store's guarantees with races."),
@@ -22,6 +23,7 @@ COMMANDS: Final = {
     "frame": ("sluice_cli.frame:app", "Make frames from NDJSON, and inspect them."),
     "spark": ("sluice_cli.spark:app", "Run the Spark jobs of the lake."),
     "query": ("sluice_cli.query:app", "Search records by time, text and agent."),
+    "console": ("sluice_cli.console:console", "Serve the web console."),
     "batches": ("sluice_cli.batches:batches", "List accepted batches."),
     "gaps": ("sluice_cli.gaps:gaps", "List missing sequence numbers by agent."),
     "explain": ("sluice_cli.explain:explain", "Show the complete path of one batch."),
@@ -33,6 +35,8 @@ COMMANDS: Final = {
     "gc": ("sluice_cli.gc:app", "Delete orphan blobs, each with a proof."),
     "maintain": ("sluice_cli.maintain:app", "Run all maintenance of a store by policies."),
     "policies": ("sluice_cli.policies:app", "Render, prove and apply bucket and IAM policies."),
+    "status": ("sluice_cli.status:status", "Show the state of the whole deployment."),
+    "support": ("sluice_cli.support:app", "Collect what a report about a fault needs."),
     "config": ("sluice_cli.config_show:app", "Show each setting and its source."),
     "completion": ("sluice_cli.completion:completion", "Print the completion script of a shell."),
 }

@@ -41,16 +41,25 @@ def show(command: str | None = None, *, json: Json = False) -> None:
     """
     if command is not None:
         refuse_unknown_command(command)
+    settings = read_settings(command)
+    emit(settings, as_json=json, human=lambda console: _draw(console, settings))
+
+
+def read_settings(command: str | None = None) -> list[Setting]:
+    """Return every setting of every command, or of one command.
+
+    Raises:
+        BadUsage: A value or a variable is malformed or unknown.
+    """
     root = build()
     names = [command] if command else [name for name in COMMANDS if name != "config"]
     check_variables(root, names)
     try:
-        settings = [setting for name in names for setting in _settings_of(root, (name,))]
+        return [setting for name in names for setting in _settings_of(root, (name,))]
     except CycloptsError as error:
         # cyclopts prints only errors that it raised while parsing.
         text = str(error).removeprefix(type(error).__name__)
         raise BadUsage(" ".join(text.split())) from error
-    emit(settings, as_json=json, human=lambda console: _draw(console, settings))
 
 
 def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from sluice_protocol.errors import BadUsage
-from sluice_store.url import parse_local_path
 
 STORE_DEFAULT: Final = "file://./.sluice"
 
@@ -33,6 +32,8 @@ class ExistingDirectory:
         """
         if not isinstance(url, str) or not url.startswith("file://"):
             return
+        from sluice_store.url import parse_local_path  # noqa: PLC0415 - imports the adapters
+
         if not parse_local_path(url).is_dir():
             raise BadUsage(f"no {self.what} at this path: {self.hint.format(url=url)}, url=`{url}`")
 

@@ -32,8 +32,13 @@ def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) ->
 
 def write_json(value: object, out: TextIO) -> None:
     """Write one JSON document and a newline; keys keep their order."""
-    out.write(msgspec.json.encode(value, enc_hook=_plain).decode() + "\n")
+    out.write(encode_json(value))
     out.flush()
+
+
+def encode_json(value: object) -> str:
+    """Return one JSON document and a newline; keys keep their order."""
+    return msgspec.json.encode(value, enc_hook=_plain).decode() + "\n"
 
 
 def _plain(value: object) -> object:

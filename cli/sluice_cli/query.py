@@ -23,7 +23,7 @@ from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
 from sluice_query.settings import QuerySettings, ServeSettings
 
 if TYPE_CHECKING:
-    from sluice_query.result import QueryResult, QuerySummary
+    from sluice_query.result import QueryResult, QuerySummary, ViewResult
     from sluice_query.search import Searcher
 
 app = App(name="query", help="Search records by time, text and agent.")
@@ -45,6 +45,12 @@ class QueryOptions:
         kind: Kind of the records.
         agent: Only records of these agents.
         attribute: Only records with these attributes or resource attributes, each `KEY=VALUE`.
+        filter: Only records with a field of this value: `FIELD=VALUE`, `FIELD!=VALUE`,
+            `FIELD=~PATTERN`, `severity>=17`, `FIELD` for any value, `!FIELD` for none.
+        histogram: Print the number of records over time as bars.
+        buckets: Most bars of the histogram.
+        by: Divide each bar by the values of this field.
+        top: Print the most frequent values of this field.
         stats_only: Print counts instead of records.
         limit: Maximum number of records.
         newest_first: Print the latest records first.
@@ -68,6 +74,11 @@ class QueryOptions:
     kind: Kind = "logs"
     agent: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     attribute: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    filter: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    histogram: Annotated[bool, Parameter(negative="")] = False
+    buckets: int | None = None
+    by: str | None = None
+    top: str | None = None
     stats_only: Annotated[bool, Parameter(negative="")] = False
     limit: int = LIMIT_DEFAULT
     newest_first: Annotated[bool, Parameter(negative="")] = False
@@ -91,9 +102,12 @@ SpoolUrl = Annotated[
 ]
 """The spool of a gateway in `local_spool` mode, the value of the gateway's `--spool`."""
 
-_RENAMED = {"since": "from", "until": "to"}
-_FOLLOWING = frozenset({"tail", "reconciler", "reconciler_token"})
+_RENAMED = {"since": "from", "until": "to", "top": "field"}
+_FLAGS = {"q": "-q", "field": "--top"}
+_NOT_PARAMETERS = frozenset({"tail", "reconciler", "reconciler_token", "histogram"})
 """Options that are not parameters of a query."""
+_OF_RECORDS = frozenset({"limit", "step", "agg"})
+"""Options whose defaults apply to records and series only."""
 
 _OPTIONS = QueryOptions()
 _SETTINGS = QuerySettings()
@@ -107,20 +121,29 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
         BadUsage: An option is malformed, or the options do not fit together.
     """
     given: dict[str, list[str]] = {}
+    viewed = options.histogram or options.top is not None
     for field_ in fields(options):
         name = _RENAMED.get(field_.name, field_.name)
         value = getattr(options, field_.name)
-        if name in _FOLLOWING or value is None or value is False:
+        if name in _NOT_PARAMETERS or value is None or value is False or value == ():
+            continue
+        if viewed and name in _OF_RECORDS and value == getattr(_OPTIONS, field_.name):
             continue
         values = value if isinstance(value, tuple) else (value,)
         given[name] = ["true" if one is True else str(one) for one in values]
     given.setdefault("from", [_default_from(options)])
-    return parse_query({name: values for name, values in given.items() if values}, now_ns, flag_of)
+    if not viewed:
+        return parse_query(given, now_ns, flag_of)
+    if options.tail or (options.histogram and options.top is not None):
+        raise BadUsage("choose one of --histogram, --top and --tail")
+    from sluice_query.view_parameters import parse_histogram, parse_values  # noqa: PLC0415 - numpy
+
+    return (parse_histogram if options.histogram else parse_values)(given, now_ns, flag_of)
 
 
 def flag_of(parameter: str) -> str:
     """Return the option of a query parameter."""
-    return "-q" if parameter == "q" else f"--{parameter.replace('_', '-')}"
+    return _FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
 def _default_from(options: QueryOptions) -> str:
@@ -172,7 +195,7 @@ def serve(
     settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> None:
-    """Serve `GET /v1/query` as streamed NDJSON until SIGTERM, to clients with the token.
+    """Serve searches, histograms, fields and live tails over HTTP until SIGTERM.
 
     Without a token it listens on a loopback address only.
 
@@ -266,10 +289,26 @@ def _print(result: "QueryResult", question: Query) -> None:
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         sys.stdout.write(draw_series(question.series, result.points, width, result.summary))
+    if result.view is not None:
+        _print_view(result.view)
     for row in result.records:
         sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
     sys.stderr.write(describe(result.summary) + "\n")
+
+
+def _print_view(view: "ViewResult") -> None:
+    from sluice_query.bars import draw_histogram, draw_values  # noqa: PLC0415 - imports numpy
+    from sluice_query.field_values import TopValuesResult  # noqa: PLC0415
+    from sluice_query.histogram import HistogramResult  # noqa: PLC0415
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if isinstance(view, HistogramResult):
+        sys.stdout.write(draw_histogram(view, width))
+    elif isinstance(view, TopValuesResult):
+        sys.stdout.write(draw_values(view, width))
+        if view.sampled:
+            sys.stderr.write(f"of the first {view.records} records: raise --sample-records-max\n")
 
 
 def _line(kind: Kind, row: dict[str, object]) -> str:

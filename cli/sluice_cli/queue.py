@@ -38,11 +38,27 @@ def status(
 
 async def _status(url: str, queue: str | None) -> list[LaneStatus]:
     async with open_store(url) as store:
-        count = (await read_authority(store)).lanes
-        persisted = {}
-        if queue in (None, INGEST_QUEUE):
-            persisted = await _read_persisted(store, url, count)
-        return await read_queue_status(store, count, queue, persisted)
+        return await read_lanes(store, url, (await read_authority(store)).lanes, queue)
+
+
+async def read_lanes(
+    store: ObjectStore, url: str, count: int, queue: str | None = None
+) -> list[LaneStatus]:
+    """Read the status of every lane, and compare the queue of the lake with the lake.
+
+    Args:
+        store: The open store.
+        url: Its URL, for the lake.
+        count: The number of lanes of the authority.
+        queue: Only this queue.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    persisted = {}
+    if queue in (None, INGEST_QUEUE):
+        persisted = await _read_persisted(store, url, count)
+    return await read_queue_status(store, count, queue, persisted)
 
 
 async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:

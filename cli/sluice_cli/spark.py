@@ -116,7 +116,8 @@ def compact(
     def human(console: Console) -> None:
         console.print(
             f"{report.files_before} files before, {report.files_after} after;"
-            f" {report.dropped_rows} rows dropped, {report.vacuumed} old files removed,"
+            f" {report.dropped_rows} rows dropped, of which {report.repetitions} repetitions,"
+            f" {report.vacuumed} old files removed,"
             f" {report.merged} files of the ledger merged,"
             f" {report.conflicts} rewrites given up"
         )

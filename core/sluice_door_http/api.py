@@ -1,6 +1,6 @@
 """The endpoints of the doors that a gateway or an agent opens."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from sluice_door_http import (
     otlp,
     prometheus,
 )
+from sluice_door_http.closed_doors import closed_endpoints
 from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.upload_http import SHED_HEADER
@@ -43,6 +44,11 @@ _PROBLEMS: Final = {
     "415": "The media type is not one of this protocol",
     "503": "Send the same request again",
 }
+
+
+def refusal_at(path: str) -> Callable[[web.Request, Problem], web.Response]:
+    """Return how the protocol of a path refuses a request."""
+    return next(route.refuse for route in _ROUTES if route.path == path)
 
 
 class DoorAcceptance(Protocol):
@@ -92,7 +98,7 @@ class DoorsApi:
         self._open_host = open_host
 
     def endpoints(self) -> Iterator[Endpoint]:
-        """Yield an endpoint for each path of each open door."""
+        """Yield the endpoints of each open door, and refusals at the paths of the others."""
         open_routes = [route for route in _ROUTES if route.door in self._doors]
         for route in open_routes:
             for method in route.methods:
@@ -114,6 +120,7 @@ class DoorsApi:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
         if "hec" in self._doors:
             yield from hec.state_endpoints(self._service.is_full, open_host=self._open_host)
+        yield from closed_endpoints(self._doors, open_host=self._open_host)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))

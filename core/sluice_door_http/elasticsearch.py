@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 from aiohttp import hdrs, web
 
+from sluice_door_http.paths import BULK_METHODS, BULK_PATHS
 from sluice_door_http.routes import (
     LATER,
     DoorRequest,
@@ -159,8 +160,8 @@ def _route(path: str) -> DoorRoute:
         read=_read,
         respond=_respond,
         refuse=_refuse,
-        methods=("POST", "PUT"),
+        methods=BULK_METHODS,
     )
 
 
-ROUTES: Final = (_route("/_bulk"), _route("/{index}/_bulk"))
+ROUTES: Final = tuple(map(_route, BULK_PATHS))

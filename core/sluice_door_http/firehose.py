@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
+from sluice_door_http.paths import FIREHOSE_PATH
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
@@ -25,7 +26,6 @@ from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import JSON_TYPE
 from sluice_web.problems import Problem
 
-FIREHOSE_PATH: Final = "/v1/firehose"
 REQUEST_ID_HEADER: Final = "X-Amz-Firehose-Request-Id"
 _COMMON_HEADER: Final = "X-Amz-Firehose-Common-Attributes"
 _ARN_HEADER: Final = "X-Amz-Firehose-Source-Arn"

@@ -15,10 +15,12 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
+from sluice_door_http.paths import COLLECTOR_PATH, EVENT_PATHS, RAW_PATHS
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
     DoorRoute,
+    readable_detail,
     request_head,
     retry_later,
     status_for,
@@ -31,11 +33,11 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE, check_length
 from sluice_web.problems import PROBLEM_RENDERER, HttpRefusal, Problem, ProblemRenderer
 
-COLLECTOR_PATH: Final = "/services/collector"
 ACK_BYTES_MAX: Final = 1024 * 1024
 ACK_BITS: Final = 52
 """Ack ids are random, so that those of all gateways differ; JSON numbers have 53 bits."""
 _ACK_BODY_S: Final = 10.0
+_NOT_FOUND: Final = 404
 _EMPTY: Final = web.RequestKey("empty", bool)
 _SCHEMES: Final = frozenset({"splunk", "bearer", "basic", "apikey"})
 
@@ -102,6 +104,9 @@ def _channel(request: web.Request) -> str:
 
 
 def _refuse(request: web.Request, problem: Problem) -> web.Response:
+    status = status_for(problem)
+    if status == _NOT_FOUND:  # the form of Splunk where its collector is disabled
+        return _json(status, {"text": readable_detail(problem), "code": status})
     status, code = _status_and_code(request, problem)
     body: dict[str, object] = {"text": _TEXTS[code], "code": code}
     if code == BAD_DATA:
@@ -200,7 +205,7 @@ def _route(
 ) -> DoorRoute:
     return DoorRoute(
         door="hec",
-        path=COLLECTOR_PATH + path,
+        path=path,
         summary=summary,
         media_type=media_type,
         read=read,
@@ -212,10 +217,7 @@ def _route(
 ROUTES: Final = (
     *(
         _route(path, "Send events or metrics as to Splunk", _read_events, JSON_TYPE)
-        for path in ("", "/event", "/event/1.0")
+        for path in EVENT_PATHS
     ),
-    *(
-        _route(path, "Send lines as to Splunk", _read_raw, "text/plain")
-        for path in ("/raw", "/raw/1.0")
-    ),
+    *(_route(path, "Send lines as to Splunk", _read_raw, "text/plain") for path in RAW_PATHS),
 )

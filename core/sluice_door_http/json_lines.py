@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from sluice_door_http.paths import INGEST_PATH
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
@@ -20,8 +21,6 @@ from sluice_protocol.request_identity import IdentitySource
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import json_response
 from sluice_web.problems import Problem, problem_response
-
-INGEST_PATH: Final = "/v1/ingest"
 
 
 class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):

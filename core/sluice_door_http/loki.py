@@ -5,6 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
+from sluice_door_http.paths import PUSH_PATH
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
@@ -17,8 +18,6 @@ from sluice_doors.loki import decode_loki
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE
-
-PUSH_PATH: Final = "/loki/api/v1/push"
 
 
 def _read(request: web.Request) -> DoorRequest:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from sluice_door_http.paths import OTLP_LOGS_PATH, OTLP_METRICS_PATH
 from sluice_door_http.routes import (
     DoorRequest,
     DoorResult,
@@ -90,7 +91,7 @@ def _field(number: int, content: bytes) -> bytes:
 ROUTES: Final = (
     DoorRoute(
         door="otlp",
-        path="/v1/logs",
+        path=OTLP_LOGS_PATH,
         summary="Send logs as an OTLP exporter does",
         media_type=PROTOBUF_TYPE,
         read=partial(_read, decode_otlp_logs),
@@ -99,7 +100,7 @@ ROUTES: Final = (
     ),
     DoorRoute(
         door="otlp",
-        path="/v1/metrics",
+        path=OTLP_METRICS_PATH,
         summary="Send metrics as an OTLP exporter does",
         media_type=PROTOBUF_TYPE,
         read=partial(_read, decode_otlp_metrics),

@@ -5,6 +5,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from sluice_door_http.paths import WRITE_PATH
 from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute, refuse_in_text
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.prometheus import WrittenCounts, decode_remote_write
@@ -12,7 +13,6 @@ from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import UnixNs
 from sluice_web.problems import HttpRefusal
 
-WRITE_PATH: Final = "/api/v1/write"
 PROTOBUF_TYPE: Final = "application/x-protobuf"
 _WRITTEN: Final = web.RequestKey("written", WrittenCounts)
 _HEADER: Final = "X-Prometheus-Remote-Write-{}-Written"

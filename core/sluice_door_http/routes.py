@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from aiohttp import hdrs, web
 
+from sluice_door_http.paths import USUAL_METHODS, Method
 from sluice_doors.decoded import DecodedRecords
 from sluice_protocol.request_identity import DoorName, IdentitySource
 from sluice_protocol.units import UnixNs
@@ -83,7 +84,7 @@ class DoorRoute:
     read: Callable[[web.Request], DoorRequest]
     respond: Callable[[web.Request, DoorResult], web.Response]
     refuse: Callable[[web.Request, Problem], web.Response]
-    methods: tuple[Literal["POST", "PUT"], ...] = ("POST",)
+    methods: tuple[Method, ...] = USUAL_METHODS
 
 
 def request_head(

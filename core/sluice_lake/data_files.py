@@ -43,6 +43,9 @@ class DataFile:
             truncated.
         ts: Times of the records.
         accepted_at: Times at which the records' batches were accepted.
+        boots: First and last boot in byte order; None when not recorded. The last one may be
+            truncated.
+        record_seqs: First and last sequence number of the records; None when not recorded.
         sequences: First and last queue sequence of the rows; None when not recorded.
     """
 
@@ -53,6 +56,8 @@ class DataFile:
     agents: tuple[str, str] | None = None
     ts: TimeStats = field(default_factory=TimeStats)
     accepted_at: TimeStats = field(default_factory=TimeStats)
+    boots: tuple[str, str] | None = None
+    record_seqs: tuple[int, int] | None = None
     sequences: tuple[int, int] | None = None
 
     @property
@@ -94,21 +99,27 @@ def _partition(value: object) -> str:
 
 
 def _file(row: dict[str, Any], partition: str) -> DataFile:
-    first, last = row.get("min.agent_id"), row.get("max.agent_id")
     return DataFile(
         path=row["path"],
         partition=partition,
         size_bytes=int(row["size_bytes"]),
         records=row.get("num_records"),
-        agents=None if first is None or last is None else (str(first), str(last)),
+        agents=_texts(row, "agent_id"),
         ts=_time_stats(row, "ts"),
         accepted_at=_time_stats(row, "accepted_at"),
-        sequences=_sequences(row),
+        boots=_texts(row, "boot_id"),
+        record_seqs=_numbers(row, "seq"),
+        sequences=_numbers(row, "queue_sequence"),
     )
 
 
-def _sequences(row: dict[str, Any]) -> tuple[int, int] | None:
-    first, last = row.get("min.queue_sequence"), row.get("max.queue_sequence")
+def _texts(row: dict[str, Any], column: str) -> tuple[str, str] | None:
+    first, last = row.get(f"min.{column}"), row.get(f"max.{column}")
+    return None if first is None or last is None else (str(first), str(last))
+
+
+def _numbers(row: dict[str, Any], column: str) -> tuple[int, int] | None:
+    first, last = row.get(f"min.{column}"), row.get(f"max.{column}")
     return None if first is None or last is None else (int(first), int(last))
 
 

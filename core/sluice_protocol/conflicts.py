@@ -8,7 +8,7 @@ returns under a new boot. Source: ADR 0023.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Final, Literal
@@ -127,6 +127,21 @@ class Difference:
     submitted_record: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPair:
+    """The records of two frames at one sequence number.
+
+    Attributes:
+        seq: The sequence number.
+        accepted: The owner's record as a line of JSON, cut short; None when it has none.
+        submitted: The refused frame's record.
+    """
+
+    seq: int
+    accepted: str | None
+    submitted: str | None
+
+
 def parse_conflict_id(text: str) -> ConflictName:
     """Parse a conflict id.
 
@@ -184,26 +199,31 @@ def fold_decisions(known: Decisions, more: Iterable[Decision]) -> Decisions:
 
 def difference_of(accepted: Frame, submitted: Frame) -> Difference:
     """Compare two frames record by record, in time linear in the number of records."""
-    first: tuple[int, str | None, str | None] | None = None
-    differing = 0
-    pairs = zip_longest(
-        ndjson_from_columns(accepted.columns), ndjson_from_columns(submitted.columns)
-    )
-    for place, (ours, theirs) in enumerate(pairs):
-        if ours == theirs:
-            continue
-        differing += 1
-        if first is None:
-            first = (accepted.identity.seq_start + place, _cut(ours), _cut(theirs))
-    seq, ours, theirs = first or (None, None, None)
+    first, differing = None, 0
+    for pair in differing_pairs(accepted, submitted):
+        first, differing = first or pair, differing + 1
     return Difference(
         accepted_count=accepted.envelope.count,
         submitted_count=submitted.envelope.count,
         differing_count=differing,
-        first_seq=seq,
-        accepted_record=ours,
-        submitted_record=theirs,
+        first_seq=None if first is None else first.seq,
+        accepted_record=None if first is None else first.accepted,
+        submitted_record=None if first is None else first.submitted,
     )
+
+
+def differing_pairs(accepted: Frame, submitted: Frame) -> Iterator[RecordPair]:
+    """Yield the records of two frames at each sequence number at which they differ."""
+    pairs = zip_longest(
+        ndjson_from_columns(accepted.columns), ndjson_from_columns(submitted.columns)
+    )
+    for place, (ours, theirs) in enumerate(pairs):
+        if ours != theirs:
+            yield RecordPair(
+                seq=accepted.identity.seq_start + place,
+                accepted=_cut(ours),
+                submitted=_cut(theirs),
+            )
 
 
 def _cut(line: str | None) -> str | None:

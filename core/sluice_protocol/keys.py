@@ -94,9 +94,14 @@ def _fan(digest: Digest) -> str:
     return f"{digest[:2]}/{digest[2:4]}/{digest}"
 
 
+@lru_cache(maxsize=4096)  # the lives of many batches repeat
+def _life(agent_id: str, boot_id: str) -> str:
+    return f"agent={agent_id.encode().hex()}/boot={boot_id.encode().hex()}/"
+
+
 def _who(identity: Identity) -> str:
-    agent, boot = identity.agent_id.encode().hex(), identity.boot_id.encode().hex()
-    return f"agent={agent}/boot={boot}/{identity.seq_start:020d}-{identity.seq_end:020d}"
+    life = _life(identity.agent_id, identity.boot_id)
+    return f"{life}{identity.seq_start:020d}-{identity.seq_end:020d}"
 
 
 def hour_path(at_ns: int) -> str:
@@ -193,6 +198,11 @@ def accepted_by_blob_prefix(digest: Digest) -> str:
     return f"{ACCEPTED_BY_BLOB}sha256/{_fan(digest)}/"
 
 
+def accepted_reference_key(digest: Digest, accepted: ObjectKey) -> ObjectKey:
+    """Return the key of the reverse reference from a blob to the manifest at an accepted key."""
+    return ObjectKey(f"{accepted_by_blob_prefix(digest)}{accepted.removeprefix(ACCEPTED)}")
+
+
 def accepted_by_blob_key(digest: Digest, identity: Identity) -> ObjectKey:
     """Return the key of the reverse reference from a blob to an accepted identity."""
     return ObjectKey(f"{accepted_by_blob_prefix(digest)}{_who(identity)}.json")
@@ -262,16 +272,22 @@ def index_key(at_ns: UnixNs, chunk_id: str) -> ObjectKey:
     return ObjectKey(f"{INDEX}{hour_path(at_ns)}/{chunk_id}.lmindex.zst")
 
 
+@lru_cache(maxsize=4096)  # the agents of many batches repeat
 def lane_of(agent_id: str, lanes: int) -> int:
     """Return the lane of an agent: first 8 bytes of sha256(agent_id), big-endian, mod `lanes`."""
     return int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:8], "big") % lanes
 
 
+@lru_cache(maxsize=8192)
+def _id_of(digits: str) -> str:
+    return bytes.fromhex(digits).decode()
+
+
 def _identity_of(match: re.Match[str], key: str) -> Identity:
     try:
         return Identity(
-            agent_id=bytes.fromhex(match["agent"]).decode(),
-            boot_id=bytes.fromhex(match["boot"]).decode(),
+            agent_id=_id_of(match["agent"]),
+            boot_id=_id_of(match["boot"]),
             seq_start=int(match["start"]),
             seq_end=int(match["end"]),
         )

@@ -6,16 +6,23 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from sluice_protocol.outcomes import CreateOutcome, Found, GetOutcome, HeadOutcome
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewObject:
-    """An object to be created."""
+    """An object to be created.
+
+    Attributes:
+        key: Its key.
+        body: Its bytes.
+        sha256: The digest of `body` when the caller knows it.
+    """
 
     key: ObjectKey
     body: bytes
+    sha256: Digest | None = None
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ decision means.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from sluice_protocol.clock import Clock, IdSource
@@ -16,15 +17,17 @@ from sluice_protocol.conflicts import (
     DecisionAction,
     Decisions,
     Difference,
+    RecordPair,
     check_note,
     conflict_prefix,
     decision_key,
     difference_of,
+    differing_pairs,
     fold_decisions,
 )
 from sluice_protocol.errors import InvalidFrame, InvalidRecord, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
-from sluice_protocol.keys import DECISIONS, QUARANTINE_CONFLICTS, parse_quarantine_key
+from sluice_protocol.keys import DECISIONS, QUARANTINE_CONFLICTS, digest_of, parse_quarantine_key
 from sluice_protocol.manifests import (
     AcceptedManifest,
     ConflictManifest,
@@ -33,7 +36,7 @@ from sluice_protocol.manifests import (
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.outcomes import Found, GetOutcome, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
@@ -154,6 +157,72 @@ def _decode(blob: bytes) -> Frame | None:
         return decode_frame(blob)
     except (InvalidFrame, UnsupportedVersion):
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictRecords:
+    """The records at which both sides of a conflict differ.
+
+    Attributes:
+        pairs: The first of them, in order.
+        more: Whether there are more.
+        accepted_problem: Why the accepted blob cannot be compared; empty if it can.
+        submitted_problem: Why the refused blob cannot be compared; empty if it can.
+    """
+
+    pairs: tuple[RecordPair, ...]
+    more: bool
+    accepted_problem: str = ""
+    submitted_problem: str = ""
+
+
+async def read_conflict_records(
+    store: ObjectStore, name: ConflictName, limit: int
+) -> ConflictRecords | None:
+    """Return the records at which both sides differ; None if there is no such conflict.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+        InvalidRecord: The quarantine manifest is damaged.
+    """
+    found = await store.get(name.key)
+    if isinstance(found, NotFound):
+        return None
+    manifest = decode_conflict(name.key, found.body)
+    accepted = await store.get(ObjectKey(manifest.accepted_raw_blob_key))
+    submitted = await store.get(ObjectKey(manifest.submitted_raw_blob_key))
+    return await asyncio.to_thread(
+        _compare_records,
+        _open_side(accepted, manifest.accepted_raw_blob_key, manifest.accepted_frame_sha256),
+        _open_side(submitted, manifest.submitted_raw_blob_key, manifest.submitted_frame_sha256),
+        limit,
+    )
+
+
+def _open_side(read: GetOutcome, key: str, sha256: str) -> bytes | str:
+    """Return the bytes of a blob, or why they cannot be compared."""
+    if isinstance(read, NotFound):
+        return f"the blob is missing: see `sluice explain {sha256}`, key=`{key}`"
+    if digest_of(read.body) != sha256:
+        return f"the blob is damaged, its sha256 differs: restore it, key=`{key}`"
+    return read.body
+
+
+def _compare_records(accepted: bytes | str, submitted: bytes | str, limit: int) -> ConflictRecords:
+    sides = [_decode(side) if isinstance(side, bytes) else None for side in (accepted, submitted)]
+    problems = [
+        side if isinstance(side, str) else "" if frame is not None else "the blob is no valid frame"
+        for side, frame in zip((accepted, submitted), sides, strict=True)
+    ]
+    ours, theirs = sides
+    pairs = () if ours is None or theirs is None else differing_pairs(ours, theirs)
+    first = tuple(islice(pairs, limit + 1))
+    return ConflictRecords(
+        pairs=first[:limit],
+        more=len(first) > limit,
+        accepted_problem=problems[0],
+        submitted_problem=problems[1],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

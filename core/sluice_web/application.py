@@ -39,7 +39,7 @@ def make_application(
     app = web.Application(middlewares=[*middlewares, gate], client_max_size=body_bytes_max)
     app.add_routes([_route(endpoint) for endpoint in endpoints])
     if title:
-        handler = _openapi_handler(title, endpoints)
+        handler = _openapi_handler(title, [one for one in endpoints if one.described])
         app.router.add_get(OPENAPI_PATH, handler, expect_handler=send_continue)
     _add_refusals(app)
     return app

@@ -30,6 +30,7 @@ class Endpoint:
             request before the client sends the body.
         open_host: Whether the gate accepts any `Host` and any media type on this path: each request
             is authenticated by something that a browser cannot send, or learns nothing.
+        described: Whether the OpenAPI description contains it.
     """
 
     method: Literal["GET", "POST", "PUT"]
@@ -46,3 +47,4 @@ class Endpoint:
     problem_types: Mapping[str, object] = field(default_factory=dict)
     sends_continue: bool = False
     open_host: bool = False
+    described: bool = True

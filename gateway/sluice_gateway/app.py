@@ -216,7 +216,9 @@ def _open_doors(
 ) -> "tuple[DoorService | None, tuple[Endpoint, ...]]":
     """Create the doors that are open; without one their decoders are not imported."""
     if not settings.doors:
-        return None, ()
+        from sluice_door_http.closed_doors import closed_endpoints  # noqa: PLC0415 - as below
+
+        return None, tuple(closed_endpoints((), open_host=True))
     from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 

@@ -13,7 +13,6 @@ two concurrent switches one creates the record and the other fails. These rules 
 Source: ADR 0027.
 """
 
-import asyncio
 from typing import Final
 
 import structlog
@@ -42,6 +41,7 @@ from sluice_protocol.manifests import (
 from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.authority import AuthorityHistory, read_history
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
@@ -196,9 +196,11 @@ async def _adopt_prefix(
     count = 0
     async for page in remote.list(prefix):
         missing = [item.key for item in page.objects if item.key not in known]
-        for first in range(0, len(missing), ADOPT_CONCURRENCY):
-            some = missing[first : first + ADOPT_CONCURRENCY]
-            await asyncio.gather(*(_adopt_one(local, remote, key, marker, backoff) for key in some))
+        await run_concurrently(
+            missing,
+            lambda key: _adopt_one(local, remote, key, marker, backoff),
+            concurrency=ADOPT_CONCURRENCY,
+        )
         count += len(missing)
     return count
 

@@ -14,8 +14,6 @@ The local manifest decides duplicates and conflicts until it expires; then the a
 Source: ADR 0024.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -45,6 +43,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import TransferResult
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_web.problems import HttpRefusal
 
 CONCURRENCY: Final = 8
@@ -213,14 +212,9 @@ class SpoolTransfer:
             left = [key for key in self._pending if key.startswith(prefix)]
             keys = [key for key in left if key not in self._landed]
             for first in range(0, max(1, len(keys)), LANDED_MAX):
-                await self._each(self._transfer, keys[first : first + LANDED_MAX])
+                some = keys[first : first + LANDED_MAX]
+                await run_concurrently(some, self._transfer, concurrency=CONCURRENCY)
                 await self._mark_landed()
-
-    async def _each(
-        self, call: Callable[[ObjectKey], Awaitable[None]], keys: Sequence[ObjectKey]
-    ) -> None:
-        for first in range(0, len(keys), CONCURRENCY):
-            await asyncio.gather(*map(call, keys[first : first + CONCURRENCY]))
 
     async def _mark_landed(self) -> None:
         """Write the journal, then the markers of the batches that it names."""
@@ -232,7 +226,7 @@ class SpoolTransfer:
         except SluiceError as error:
             log.warning("spool_journal_not_written", batches=len(landed), reason=str(error))
             return
-        await self._each(self._mark_one, landed)
+        await run_concurrently(landed, self._mark_one, concurrency=CONCURRENCY)
 
     async def _mark_one(self, key: ObjectKey) -> None:
         try:

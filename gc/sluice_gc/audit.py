@@ -7,7 +7,7 @@ created only if every range of every prefix was listed to its end.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -33,10 +33,12 @@ from sluice_gc.certificate_chain import (
     read_newest,
     restore_copy,
 )
+from sluice_gc.certificate_parts import put_parts, read_files
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
 from sluice_gc.key_ranges import (
+    Bounds,
     KeyRange,
     cover_prefix,
     decide_range_count,
@@ -151,11 +153,19 @@ class Auditor:
     ) -> list[AuditTaskFacts]:
         tasks = []
         before = audit.before.certificate.counts if audit.before else AuditCounts()
+        # Without them every manifest is read again.
+        previous = await self._previous_files(audit) or ()
         for prefix, objects in ((ACCEPTED, before.accepted), (QUARANTINE, before.quarantined)):
             wanted = decide_range_count(settings.ranges, self._engine.parallelism, objects)
             bounds = await split_prefix(self._store, prefix, wanted)
-            tasks += [_manifest_task(audit, settings, prefix, *one) for one in bounds]
-        return list(await self._engine.run(partial(audit_manifests, clock=self._clock), tasks))
+            tasks += [_manifest_task(audit, settings, prefix, one, previous) for one in bounds]
+        work = partial(audit_manifests, clock=self._clock)
+        return list(await self._engine.run(work, tasks, together=settings.concurrent_tasks))
+
+    async def _previous_files(self, audit: AuditContext) -> tuple[EvidenceFile, ...] | None:
+        if audit.before is None:
+            return None
+        return await read_files(self._store, audit.before.certificate, "manifests")
 
     async def _audit_shards(
         self, audit: AuditContext, settings: AuditSettings, first: Iterable[AuditTaskFacts]
@@ -178,15 +188,17 @@ class Auditor:
             )
             for shard in split_shards(settings.shards)
         ]
-        return list(await self._engine.run(partial(audit_shard, clock=self._clock), tasks))
+        work = partial(audit_shard, clock=self._clock)
+        return list(await self._engine.run(work, tasks, together=settings.concurrent_tasks))
 
     async def _certify(
         self, audit: AuditContext, settings: AuditSettings, facts: list[AuditTaskFacts]
     ) -> Certificate:
         """Append the certificate to the chain; a concurrent audit may take the position first."""
-        certificate = make_certificate(audit, settings, facts)
-        check_clock_fall(audit.started_at_ns, certificate.finished_at_unix_ns, audit.authority)
         backoff = Backoff.seeded_by(self._clock)
+        complete = make_certificate(audit, settings, facts)
+        certificate = await put_parts(self._store, audit.folder, complete, backoff)
+        check_clock_fall(audit.started_at_ns, certificate.finished_at_unix_ns, audit.authority)
         now_ns = certificate.finished_at_unix_ns
         pinned = await read_pinned_places(self._store, self._keys.trusted, now_ns)
         for _ in range(_PLACES_MAX):
@@ -201,9 +213,13 @@ class Auditor:
 
 
 def _manifest_task(
-    audit: AuditContext, settings: AuditSettings, prefix: str, start_after: str, end_at: str | None
+    audit: AuditContext,
+    settings: AuditSettings,
+    prefix: str,
+    bounds: Bounds,
+    previous: Sequence[EvidenceFile],
 ) -> ManifestTask:
-    previous = audit.before.certificate.files("manifests") if audit.before else ()
+    start_after, end_at = bounds
     return ManifestTask(
         folder=audit.folder,
         prefix=prefix,
@@ -235,7 +251,8 @@ def make_certificate(
     for one in facts:
         for prefix, covered in one.ranges:
             ranges[prefix].append(covered)
-        files += one.files
+        # Only this audit reads the files of `named`; their number is ranges times shards.
+        files += [file for file in one.files if file.kind != "named"]
         counts = counts.plus(one.counts)
     prefixes = AUDITED_PREFIXES if settings.list_blobs else PROVING_PREFIXES
     coverage = tuple(cover_prefix(prefix, ranges[prefix]) for prefix in prefixes)

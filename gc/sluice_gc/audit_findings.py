@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from sluice_gc.certificate import AuditCounts, Certificate
+from sluice_gc.certificate_parts import read_files
 from sluice_gc.evidence_files import (
     FINDINGS,
     EvidenceFile,
@@ -119,7 +120,9 @@ async def read_audit_report(store: ObjectStore, certificate: Certificate) -> Aud
         GcRefused: The evidence of the findings was altered.
         StoreError: The store is unreachable or refused a request.
     """
-    files = certificate.files("findings")
+    files = await read_files(store, certificate, "findings")
+    if files is None:
+        return AuditReport(certificate=certificate, findings=(), removed=True)
     tables = [await read_table_if_kept(store, one, FINDINGS) for one in files]
     kept = [one for one in tables if one is not None]
     rows = pa.concat_tables([FINDINGS.empty_table(), *kept]).slice(0, FINDINGS_SHOWN).to_pylist()

@@ -1,5 +1,6 @@
 """The chain of certificates in the store: read the newest, append one, verify all."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,9 @@ from sluice_gc.certificate import (
     verify_certificate,
     verify_chain,
 )
+from sluice_gc.certificate_parts import check_ranges, read_listed_files
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.signing_keys import TrustedKeys, make_key_file
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUDIT, digest_of
@@ -178,13 +181,22 @@ async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
         CertificateInvalid: A file is missing or was altered.
         StoreError: The store is unreachable or refused a request.
     """
-    for file in certificate.evidence:
+    await _verify_files(store, certificate, certificate.evidence)
+    await check_ranges(store, certificate)
+    listed = await read_listed_files(store, certificate)
+    await _verify_files(store, certificate, listed)
+    return len(certificate.evidence) + len(listed)
+
+
+async def _verify_files(
+    store: ObjectStore, certificate: Certificate, files: Iterable[EvidenceFile]
+) -> None:
+    for file in files:
         body = await _read_body(store, file.key)
         if body is None:
             raise CertificateInvalid(certificate.audit_id, f"evidence is missing, key={file.key}")
         if digest_of(body) != file.sha256:
             raise CertificateInvalid(certificate.audit_id, f"evidence was altered, key={file.key}")
-    return len(certificate.evidence)
 
 
 async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:

@@ -28,7 +28,8 @@ class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one Parquet file of evidence.
 
     Attributes:
-        kind: `manifests`, `named`, `names`, `blobs`, `findings` or `candidates`.
+        kind: `manifests`, `named`, `names`, `blobs`, `findings`, `ranges`, `files` or `candidates`.
+            Certificates of earlier releases list files of `named`; now only their audit reads them.
         place: Name of the shard or of the key range.
         key: Key of the file.
         sha256: The sha256 of its bytes.
@@ -98,6 +99,37 @@ FINDINGS: Final = pa.schema(
     ]
 )
 """The findings of an audit."""
+
+
+RANGES: Final = pa.schema(
+    [
+        pa.field("prefix", pa.string(), nullable=False),
+        pa.field("start_after", pa.string(), nullable=False),
+        pa.field("end_at", pa.string(), nullable=True),
+        pa.field("pages", pa.int64(), nullable=False),
+        pa.field("objects", pa.int64(), nullable=False),
+        pa.field("root", DIGEST, nullable=False),
+        pa.field("first_date_unix_ns", pa.int64(), nullable=False),
+        pa.field("last_date_unix_ns", pa.int64(), nullable=False),
+    ]
+)
+"""The key ranges of an audit as they were listed, if its certificate contains merged ones."""
+
+
+FILES: Final = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("place", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("prefix", pa.string(), nullable=False),
+        pa.field("first_key", pa.string(), nullable=False),
+        pa.field("last_key", pa.string(), nullable=False),
+    ]
+)
+"""The evidence files that a certificate does not list itself, because they are too many."""
 
 
 CANDIDATES: Final = pa.schema(

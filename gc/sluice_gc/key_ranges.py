@@ -180,6 +180,8 @@ class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
         root: Merkle root over the entries, in the order of the listing.
         first_date_unix_ns: The store's clock in the first response.
         last_date_unix_ns: The store's clock in the last response.
+        parts: The number of listed ranges that were merged into it; `root` is then the Merkle root
+            over theirs. Absent in a range that was listed as a whole.
     """
 
     start_after: str
@@ -189,6 +191,7 @@ class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
     root: Digest
     first_date_unix_ns: int
     last_date_unix_ns: int
+    parts: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class PrefixCoverage(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """The inputs of a plan or a run: the checked basis, the store's clock, and stored plans."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -13,12 +14,17 @@ from sluice_gc.key_ranges import read_first_key
 from sluice_gc.plan import Plan, plan_key, verify_plan
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
-from sluice_protocol.manifests import decode_record
+from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store.port import ObjectStore, Versioning
+from sluice_store.retry import Backoff, create_known
 
+OPERATOR_RULE: Final = "stopped_by_operator"
+"""The rule in the record of a plan that an operator stopped."""
+_PLAN_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.ASCII)
 _DAY_S: Final = 86_400
 _BACK_S: Final = (2 * _DAY_S, 16 * _DAY_S, 128 * _DAY_S)
 """How far back plans are listed before all of them are."""
@@ -134,6 +140,31 @@ class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
 def stopped_key(plan_id: str) -> ObjectKey:
     """Return the key that marks a plan as stopped."""
     return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
+
+
+async def stop_plan(
+    store: ObjectStore, plan_id: str, *, by: str, reason: str, backoff: Backoff
+) -> bool:
+    """Stop a plan permanently, as an operator; a task of a running plan ends before its next batch.
+
+    Returns:
+        False if there is no such plan, or if it has finished.
+
+    Raises:
+        BadUsage: The id is not the id of a plan.
+        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
+        StoreError: The store is unreachable or refused a request.
+    """
+    if not _PLAN_ID.fullmatch(plan_id):
+        raise BadUsage(f"a plan is named by its ULID: see the list of plans, plan=`{plan_id[:80]}`")
+    if isinstance(await store.head(plan_key(plan_id)), NotFound):
+        return False
+    if await is_finished(store, plan_id):
+        return False
+    mark = PlanStopped(plan_id=plan_id, rule=OPERATOR_RULE, reason=f"{by}: {reason}")
+    # If it was stopped before, the first reason is kept.
+    await create_known(store, stopped_key(plan_id), encode_record(mark), backoff)
+    return True
 
 
 async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:

@@ -27,6 +27,8 @@ class AuditSettings:
         deep_seed: Seed that selects the blobs of a share below 1.0.
         list_blobs: Whether `raw-blobs/` is listed. If not, the audit finds no missing blobs, and a
             plan reads its candidates from an inventory.
+        concurrent_tasks: Ranges and shards that one process audits concurrently; each needs memory
+            for its rows. Spark runs one on each core.
         ranges: Number of key ranges of manifests, at most one per agent. 0 derives it from the
             cores and the counts of the previous audit, about 200,000 manifests each.
         repair_references: Whether missing reverse references of accepted manifests are written, one
@@ -39,6 +41,7 @@ class AuditSettings:
     deep: float = 0.0
     deep_seed: int = 0
     list_blobs: bool = True
+    concurrent_tasks: int = 4
     ranges: int = 0
     repair_references: bool = True
 

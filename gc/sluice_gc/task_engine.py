@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 from sluice_gc.settings import EngineSettings
 from sluice_protocol.errors import SluiceError
 from sluice_store import open_store
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 from sluice_store.url import parse_local_path
 
@@ -36,8 +37,15 @@ class TaskEngine(Protocol):
         """Return the number of tasks that run concurrently."""
         ...
 
-    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
+    async def run(
+        self, work: Work[_Task, _Facts], tasks: Sequence[_Task], *, together: int = 1
+    ) -> Iterable[_Facts]:
         """Run every task and return the results in the order of the tasks.
+
+        Args:
+            work: The function of a task.
+            tasks: The tasks.
+            together: Tasks that one process runs concurrently, at most.
 
         Raises:
             SluiceError: The error of a task; other tasks may have run.
@@ -46,7 +54,7 @@ class TaskEngine(Protocol):
 
 
 class LocalTaskEngine:
-    """Executes tasks in sequence in this process; the requests of a task are concurrent."""
+    """Executes tasks in this process; the requests of a task are concurrent."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -56,9 +64,17 @@ class LocalTaskEngine:
         """Return 1."""
         return 1
 
-    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
-        """Run every task in this process."""
-        return [await work(self._store, task) for task in tasks]
+    async def run(
+        self, work: Work[_Task, _Facts], tasks: Sequence[_Task], *, together: int = 1
+    ) -> Iterable[_Facts]:
+        """Run every task in this process; the first error cancels the others."""
+        found: dict[int, _Facts] = {}
+
+        async def run(number: int) -> None:
+            found[number] = await work(self._store, tasks[number])
+
+        await run_concurrently(range(len(tasks)), run, concurrency=together)
+        return [found[number] for number in range(len(tasks))]
 
 
 class SparkTaskEngine:
@@ -76,12 +92,15 @@ class SparkTaskEngine:
         """Return the number of cores of the executors."""
         return int(self._context.defaultParallelism)
 
-    async def run(self, work: Work[_Task, _Facts], tasks: Sequence[_Task]) -> Iterable[_Facts]:
-        """Run every task on an executor.
+    async def run(
+        self, work: Work[_Task, _Facts], tasks: Sequence[_Task], *, together: int = 1
+    ) -> Iterable[_Facts]:
+        """Run every task on an executor; the number of cores decides how many are concurrent.
 
         Raises:
             SluiceError: The error of the first failed task.
         """
+        del together
         if not tasks:
             return []
         results = await asyncio.to_thread(self._collect, work, tasks)

@@ -22,6 +22,7 @@ from sluice_maintain.tasks import TaskName
 from sluice_maintain.worker_pool import WorkerPool
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 from sluice_web.addresses import parse_listen
 from sluice_web.listening import listening, stop_event
@@ -137,10 +138,19 @@ async def read_status(url: str) -> MaintenanceStatus:
     """
     async with open_store(url) as store:
         await read_authority(store)
-        tasks = TaskStore(store, SystemClock(), SystemIds(), "")
-        stored = await asyncio.gather(*(tasks.read(task) for task in TaskName))
-        records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}
-        return show_records(records, max(one.date_ns for one in stored))
+        return await read_stored_status(store)
+
+
+async def read_stored_status(store: ObjectStore) -> MaintenanceStatus:
+    """Return the state of every task from the records in an open store.
+
+    Raises:
+        SluiceError: The store is unreachable or denied a request.
+    """
+    tasks = TaskStore(store, SystemClock(), SystemIds(), "")
+    stored = await asyncio.gather(*(tasks.read(task) for task in TaskName))
+    records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}
+    return show_records(records, max(one.date_ns for one in stored))
 
 
 async def resume_task(url: str, task: TaskName) -> bool:

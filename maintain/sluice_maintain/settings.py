@@ -119,7 +119,11 @@ class CompactPolicy(TaskPolicy):
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept; a negative
             number keeps them permanently.
+        chunk_days: Days for which rollup chunks are kept; 0 keeps them permanently.
         await_rollups: Whether retention keeps samples of metrics until rollups contain them.
+        dedupe: Attributes that name a log record of its sender; see `sluice spark compact`.
+        dedupe_metrics: Whether points of one series with the same time and value are stored once.
+        dedupe_window_s: Seconds after the first record within which a repetition is recognised.
     """
 
     task = TaskName.COMPACT
@@ -127,7 +131,11 @@ class CompactPolicy(TaskPolicy):
     grace_s: int = CompactSettings().grace_s
     open_partitions: bool = False
     vacuum_hours: int = CompactSettings().vacuum_hours
+    chunk_days: int = CompactSettings().chunk_days
     await_rollups: bool = True
+    dedupe: tuple[str, ...] = ()
+    dedupe_metrics: bool = False
+    dedupe_window_s: int = CompactSettings().dedupe_window_s
 
     def job(self) -> CompactSettings:
         """Return the settings of one run."""

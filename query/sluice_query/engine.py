@@ -16,7 +16,7 @@ from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_protocol.errors import BadUsage
 from sluice_query.errors import QueryTimedOut, QueryTooLarge
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import SqlStatement
+from sluice_query.statements import SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"
@@ -76,6 +76,32 @@ class QueryEngine:
                 statement.text, list(statement.values)
             ).fetchall()
             return found
+
+    def open_reader(self, statement: SqlStatement, rows: int) -> Any:  # noqa: ANN401 - pyarrow is untyped
+        """Run a statement and return an Arrow reader of its rows, `rows` of them at a time.
+
+        The rows are computed while they are read, and are never in memory together.
+
+        Raises:
+            TableRefused: A file cannot be read.
+            QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
+        """
+        with _errors_translated(LAKE):
+            found = self._connection.sql(statement.text, params=list(statement.values))
+            return found.to_arrow_reader(rows)
+
+    def next_rows(self, reader: Any) -> Any | None:  # noqa: ANN401 - pyarrow is untyped
+        """Return the next record batch of a reader, or None after the last.
+
+        Raises:
+            TableRefused: A file cannot be read.
+            QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
+        """
+        with _errors_translated(LAKE):
+            try:
+                return reader.read_next_batch()
+            except StopIteration:
+                return None
 
     async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
         """Run blocking work in a thread and interrupt it after `left_s` seconds.

@@ -29,6 +29,20 @@ class QueryTooLarge(SluiceError):
         return f"query exceeded its memory limit: narrow the range or the limit: {self.reason}"
 
 
+class TooManyClients(SluiceError):
+    """A request that is refused because as many others as possible are open."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, what: str, most: int) -> None:
+        super().__init__(what, most)
+        self.what = what
+        self.most = most
+
+    def __str__(self) -> str:
+        return f"too many {self.what} already: wait until one ends, most=`{self.most}`"
+
+
 class ReconcilerUnreachable(SluiceError):
     """The reconciler of a follower could not be reached; a retry may succeed."""
 

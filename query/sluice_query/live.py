@@ -19,11 +19,13 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
+from sluice_query.applied_deletes import applying_deletes, read_deletes
 from sluice_query.engine import PENDING, open_engine
 from sluice_query.errors import ReconcilerUnreachable
+from sluice_query.highlights import add_highlights
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row
-from sluice_query.search import Searcher, applying_deletes, read_deletes
+from sluice_query.search import Searcher
 from sluice_query.sql import RecordSources, records_sql, returned_columns
 
 PAGE_LINES: Final = 10_000
@@ -164,8 +166,8 @@ async def select_lines(
     active = await read_deletes(searcher.store, searcher.deletes)
     deletes = applying_deletes(active, query)
     with open_engine(searcher.settings) as engine:
-        if query.regex and query.text is not None:
-            engine.check_pattern(query.text)
+        for pattern in query.patterns:
+            engine.check_pattern(pattern)
         # Lines with a time and lines without one cannot be columns of one frame.
         groups = [[line for line in lines if ("ts" in line) is timed] for timed in (True, False)]
         tables = [live_table(query.kind, group) for group in groups if group]
@@ -174,11 +176,16 @@ async def select_lines(
         found = await engine.bounded(
             lambda: engine.rows(statement), left_s=searcher.settings.time_s_max
         )
-    return [dict(zip(returned_columns(query.kind), row, strict=True)) for row in found]
+        records = [dict(zip(returned_columns(query.kind), row, strict=True)) for row in found]
+        if query.highlight:
+            await engine.bounded(
+                lambda: add_highlights(engine, query, records), left_s=searcher.settings.time_s_max
+            )
+    return records
 
 
 async def follow_live(
-    searcher: Searcher, query: Query, client: LiveRecordsClient
+    searcher: Searcher, query: Query, client: LiveRecordsClient, after: str | None = None
 ) -> AsyncIterator[QueryResult]:
     """Yield the latest records of a query, then each new one, without an end.
 
@@ -186,24 +193,25 @@ async def follow_live(
         searcher: Its store contains the deletes.
         query: A query for records; the end of its time range is ignored.
         client: Client of the reconciler.
+        after: The cursor after which the records start; None for the latest ones.
 
     Raises:
         BadUsage: The reconciler refused the first request, or has no live records.
         SluiceError: As `Searcher.search`; or the reconciler is unreachable at the first request.
     """
     seen: dict[tuple[object, ...], None] = {}
-    after: str | None = None
+    resumed, started = after is not None, False
     wide = replace(query, to_ns=END_OF_TIME_NS, limit=PAGE_LINES)
     while True:
         try:
             page = await client.read(query.agents, after)
         except ReconcilerUnreachable as error:
-            if after is None:
+            if not started:
                 raise
-            yield _result(query, [], (str(error),))
+            yield _result(query, [], (str(error),), position=after or "")
             await searcher.clock.sleep(RETRY_S)
             continue
-        if after is None and not page.enabled:
+        if not started and not page.enabled:
             raise BadUsage(
                 f"the reconciler has no live records: set its live_bytes_max, url=`{client.url}`"
             )
@@ -213,9 +221,9 @@ async def follow_live(
         for old in list(seen)[: max(len(seen) - SEEN_MAX, 0)]:
             del seen[old]
         rows = await select_lines(searcher, wide, new)
-        shown = rows if after else rows[-query.limit :]
-        yield _result(query, shown, page.reasons, page.accepted_until)
-        after = page.next
+        shown = rows if started or resumed else rows[-query.limit :]
+        yield _result(query, shown, page.reasons, page.accepted_until, page.next)
+        started, after = True, page.next
 
 
 def _key(line: dict[str, Any]) -> tuple[object, ...]:
@@ -223,7 +231,11 @@ def _key(line: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _result(
-    query: Query, rows: list[Row], reasons: tuple[str, ...], accepted_until: str | None = None
+    query: Query,
+    rows: list[Row],
+    reasons: tuple[str, ...],
+    accepted_until: str | None = None,
+    position: str = "",
 ) -> QueryResult:
     summary = QuerySummary(
         results=len(rows),
@@ -231,4 +243,4 @@ def _result(
         partial=bool(reasons),
         reasons=reasons,
     )
-    return QueryResult(kind=query.kind, records=rows, summary=summary)
+    return QueryResult(kind=query.kind, records=rows, summary=summary, position=position)

@@ -9,6 +9,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.filters import agents_of, parse_filter
 from sluice_query.request import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
@@ -28,6 +29,7 @@ from sluice_web.parameters import (
 )
 
 FROM_DEFAULT: Final = "1h"
+FILTER_CHARS_MAX: Final = 4_000
 STEP_DEFAULT: Final = "1m"
 _KINDS: Final[Mapping[str, Kind]] = {"logs": "logs", "metrics": "metrics", "entries": "entries"}
 _FROM: Final = TextParameter(name="from")
@@ -38,6 +40,7 @@ _IGNORE_CASE: Final = FlagParameter(name="ignore_case")
 _KIND: Final = ChoiceParameter(name="kind", choices=tuple(_KINDS), default="logs")
 _AGENTS: Final = TextParameter(name="agent", repeated=True)
 _ATTRIBUTES: Final = TextParameter(name="attribute", repeated=True)
+_FILTERS: Final = TextParameter(name="filter", repeated=True, chars_max=FILTER_CHARS_MAX)
 _STATS_ONLY: Final = FlagParameter(name="stats_only")
 _LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
 _NEWEST_FIRST: Final = FlagParameter(name="newest_first")
@@ -48,12 +51,26 @@ _AGGREGATE: Final = ChoiceParameter(
 )
 _BY_AGENT: Final = FlagParameter(name="by_agent")
 _RAW: Final = FlagParameter(name="raw")
-PARAMETERS: Final[tuple[Parameter, ...]] = (
-    *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _STATS_ONLY),
-    *(_LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT, _RAW),
+_HIGHLIGHT: Final = FlagParameter(name="highlight")
+CONDITIONS: Final[tuple[Parameter, ...]] = (
+    *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _FILTERS),
 )
-"""Every parameter of a query, for the parser and for the OpenAPI description."""
-_KNOWN: Final = {parameter.name: parameter for parameter in PARAMETERS}
+"""The parameters that select records, for the parser and for the OpenAPI description."""
+PARAMETERS: Final[tuple[Parameter, ...]] = (
+    *CONDITIONS,
+    *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT, _RAW, _HIGHLIGHT),
+)
+"""Every parameter of `/v1/query`."""
+ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
+"""The parameters that select records and their order."""
+STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LIMIT, _HIGHLIGHT)
+"""Every parameter of a query whose records are returned while it runs."""
+_AFTER: Final = TextParameter(name="after")
+TAILED: Final[tuple[Parameter, ...]] = (
+    *(one for one in STREAMED if one is not _TO),
+    _AFTER,
+)
+"""Every parameter of a tail."""
 
 _UNITS_NS: Final = {
     "ms": NS_PER_S // 1000,
@@ -71,20 +88,25 @@ _Value = TypeVar("_Value")
 
 
 def parse_query(
-    given: Mapping[str, Sequence[str]], now_ns: UnixNs, name: ParameterName = plain_name
+    given: Mapping[str, Sequence[str]],
+    now_ns: UnixNs,
+    name: ParameterName = plain_name,
+    known: Sequence[Parameter] = PARAMETERS,
 ) -> Query:
     """Return the query that parameters describe.
 
     Args:
-        given: Each parameter's values. Only `agent` and `attribute` may have several.
+        given: Each parameter's values. Only `agent`, `attribute` and `filter` may have several.
         now_ns: The time from which durations count back, Unix ns.
         name: Names of the parameters for error messages.
+        known: The parameters that may be given.
 
     Raises:
         BadUsage: A parameter is unknown, repeated or malformed, or `check_query` refuses the query.
     """
-    _check_names(given, name)
-    read = _Reader(given, name)
+    check_given(given, known, name)
+    read = ParameterReader(given, name)
+    kind = _KINDS[read.choice(_KIND)]
     series = None
     if _METRIC.name in given:
         series = Series(
@@ -97,17 +119,21 @@ def parse_query(
     query = Query(
         from_ns=read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns)),
         to_ns=read.value(_TO, "now", lambda text: parse_instant(text, now_ns)),
-        kind="metrics" if series else _KINDS[read.choice(_KIND)],
+        kind="metrics" if series else kind,
         text=given[_TEXT.name][0] if _TEXT.name in given else None,
         regex=read.flag(_REGEX),
         ignore_case=read.flag(_IGNORE_CASE),
         agents=tuple(given.get(_AGENTS.name, ())),
         attributes=read.values(_ATTRIBUTES, parse_pair),
+        filters=read.values(_FILTERS, lambda text: parse_filter(text, kind)),
         stats_only=read.flag(_STATS_ONLY),
         limit=read.integer(_LIMIT),
         newest_first=read.flag(_NEWEST_FIRST),
         series=series,
+        highlight=read.flag(_HIGHLIGHT),
     )
+    if not query.agents:  # files are selected by agent
+        query = replace(query, agents=agents_of(query.filters))
     return check_query(query, name)
 
 
@@ -158,7 +184,7 @@ def parse_pair(text: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class ParameterReader:
     """Reads single parameters; every error names the parameter."""
 
     given: Mapping[str, Sequence[str]]
@@ -167,23 +193,28 @@ class _Reader:
     def value(
         self, parameter: TextParameter, default: str, parse: Callable[[str], _Value]
     ) -> _Value:
+        """Return the parsed value of a parameter, or of the default."""
         return self._parsed(parameter, self.given.get(parameter.name, (default,))[0], parse)
 
     def values(
         self, parameter: TextParameter, parse: Callable[[str], _Value]
     ) -> tuple[_Value, ...]:
+        """Return the parsed values of a repeated parameter."""
         found = self.given.get(parameter.name, ())
         return tuple(self._parsed(parameter, text, parse) for text in found)
 
     def flag(self, parameter: FlagParameter) -> bool:
+        """Return the value of a flag."""
         shown, found = self._shown(parameter)
         return replace(parameter, name=shown).read(found)
 
     def choice(self, parameter: ChoiceParameter) -> str:
+        """Return the chosen word."""
         shown, found = self._shown(parameter)
         return replace(parameter, name=shown).read(found)
 
     def integer(self, parameter: IntegerParameter) -> int:
+        """Return the number."""
         shown, found = self._shown(parameter)
         return replace(parameter, name=shown).read(found)
 
@@ -200,13 +231,21 @@ class _Reader:
             raise BadUsage(f"{self.name(parameter.name)}: {error}") from error
 
 
-def _check_names(given: Mapping[str, Sequence[str]], name: ParameterName) -> None:
+def check_given(
+    given: Mapping[str, Sequence[str]], parameters: Sequence[Parameter], name: ParameterName
+) -> None:
+    """Check that parameters are known, not too long, and each given as often as it may be.
+
+    Raises:
+        BadUsage: One is not.
+    """
+    known = {parameter.name: parameter for parameter in parameters}
     for parameter, values in given.items():
-        if parameter not in _KNOWN:
+        if parameter not in known:
             raise BadUsage(f"unknown parameter, parameter=`{parameter[:40]}`")
-        if not _KNOWN[parameter].repeated and len(values) > 1:
+        one = known[parameter]
+        if not one.repeated and len(values) > 1:
             raise BadUsage(f"parameter is repeated, parameter=`{name(parameter)}`")
-        known = _KNOWN[parameter]
-        if isinstance(known, TextParameter):
+        if isinstance(one, TextParameter):
             for text in values:
-                replace(known, name=name(parameter)).check(text)
+                replace(one, name=name(parameter)).check(text)

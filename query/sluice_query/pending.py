@@ -26,10 +26,11 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
+from sluice_query.work_lists import WorkListCache
 from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
-from sluice_queue.pending import PendingBatch, read_pending_batches
+from sluice_queue.pending import PendingBatch
 from sluice_store.bulk import read_bodies
 from sluice_store.port import ObjectStore
 
@@ -39,6 +40,7 @@ GROUP_BYTES_MAX: Final = 1 << 20
 """Size of the blobs that are read together."""
 GROUPS_CONCURRENT: Final = 2
 """Groups that are read or decoded concurrently; decoding holds the interpreter's lock."""
+_NS_PER_US: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +80,20 @@ class FetchedBatches:
     problems: tuple[str, ...] = ()
 
 
-async def read_pending(store: ObjectStore, settings: QuerySettings) -> PendingSnapshot:
+async def read_pending(
+    store: ObjectStore, settings: QuerySettings, lists: WorkListCache
+) -> PendingSnapshot:
     """Read every lane of the ingest queue and the work lists of its entries.
 
     What cannot be read makes the result partial; it does not stop the query. Of a lane with a long
     backlog only the newest work lists are read.
     """
     lanes = [place.lane for place in await list_lanes(store, INGEST_QUEUE)]
-    limit = asyncio.Semaphore(settings.fetches)
+    reader = _ListReader(
+        store=store, lists=lists, limit=asyncio.Semaphore(settings.fetches), settings=settings
+    )
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_read_lane(store, lane, settings, limit)) for lane in lanes]
+        tasks = [group.create_task(reader.read_lane(lane)) for lane in lanes]
     found = [task.result() for task in tasks]
     return PendingSnapshot(
         lanes=tuple(lanes),
@@ -96,36 +102,49 @@ async def read_pending(store: ObjectStore, settings: QuerySettings) -> PendingSn
     )
 
 
-async def _read_lane(
-    store: ObjectStore, lane: int, settings: QuerySettings, limit: asyncio.Semaphore
-) -> PendingSnapshot:
-    try:
-        view = await read_lane(store, INGEST_QUEUE, lane)
-    except SluiceError as error:
-        return PendingSnapshot(problems=(str(error),))
-    entries = view.descriptors[max(len(view.descriptors) - settings.tail_lists_max, 0) :]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_read_entry(store, view.lane, one, limit)) for one in entries]
-    found = [task.result() for task in tasks]
-    problems = [result for result in found if isinstance(result, str)]
-    left_out = len(view.descriptors) - len(entries)
-    if left_out:
-        problems.append(
-            f"{left_out} older work lists of lane {lane} were left out: wait for ingestion, or"
-            f" raise tail_lists_max=`{settings.tail_lists_max}`"
-        )
-    batches = chain.from_iterable(result for result in found if not isinstance(result, str))
-    return PendingSnapshot(batches=tuple(batches), problems=tuple(problems))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ListReader:
+    """Reads the pending entries of lanes within bounds."""
 
+    store: ObjectStore
+    lists: WorkListCache
+    limit: asyncio.Semaphore
+    settings: QuerySettings
 
-async def _read_entry(
-    store: ObjectStore, lane: Lane, entry: Descriptor, limit: asyncio.Semaphore
-) -> list[PendingBatch] | str:
-    async with limit:
+    async def read_lane(self, lane: int) -> PendingSnapshot:
         try:
-            return await read_pending_batches(store, lane, entry)
+            view = await read_lane(self.store, INGEST_QUEUE, lane)
         except SluiceError as error:
-            return str(error)
+            return PendingSnapshot(problems=(str(error),))
+        lists_max = self.settings.tail_lists_max
+        entries = view.descriptors[max(len(view.descriptors) - lists_max, 0) :]
+        known = [self.lists.find(view.lane, one) for one in entries]
+        async with asyncio.TaskGroup() as group:
+            reads = {
+                number: group.create_task(self._read_entry(view.lane, entries[number]))
+                for number, batches in enumerate(known)
+                if batches is None
+            }
+        found = [
+            batches if batches is not None else reads[number].result()
+            for number, batches in enumerate(known)
+        ]
+        problems = [result for result in found if isinstance(result, str)]
+        left_out = len(view.descriptors) - len(entries)
+        if left_out:
+            problems.append(
+                f"{left_out} older work lists of lane {lane} were left out: wait for ingestion, or"
+                f" raise tail_lists_max=`{lists_max}`"
+            )
+        batches = chain.from_iterable(result for result in found if not isinstance(result, str))
+        return PendingSnapshot(batches=tuple(batches), problems=tuple(problems))
+
+    async def _read_entry(self, lane: Lane, entry: Descriptor) -> list[PendingBatch] | str:
+        async with self.limit:
+            try:
+                return await self.lists.read(self.store, lane, entry)
+            except SluiceError as error:
+                return str(error)
 
 
 def choose_pending(
@@ -148,22 +167,32 @@ def choose_pending(
     ingested = set(ledger)
     chosen: dict[Identity, AcceptedManifest] = {}
     for batch in pending.batches:
-        if batch.manifest.kind != query.kind:
+        # First, because almost all of a long backlog is of other agents or times.
+        if not may_match(batch.manifest, query):
             continue
         who = batch.identity
         if batch.sequence <= lane_versions.get(batch.lane, 0):
             # The records of this entry are in the table, even if the ledger is one commit behind.
             ingested.add(who)
-        elif may_match(batch.manifest, query):
+        else:
             chosen.setdefault(who, batch.manifest)
     return [one for who, one in chosen.items() if who not in ingested]
 
 
+def is_of_agents(manifest: AcceptedManifest, query: Query) -> bool:
+    """Return False if kind and agent show that no record of the query is in the batch."""
+    return manifest.kind == query.kind and (not query.agents or manifest.agent_id in query.agents)
+
+
 def may_match(manifest: AcceptedManifest, query: Query) -> bool:
     """Return False if kind, agent and times show that no record of the query is in the batch."""
-    if manifest.kind != query.kind:
+    if not is_of_agents(manifest, query):
         return False
-    if query.agents and manifest.agent_id not in query.agents:
+    if query.around is not None and manifest.boot_id != query.around.boot_id:
+        return False
+    if query.accepted_from_ns is not None and (
+        manifest.accepted_at_unix_ns + _NS_PER_US <= query.accepted_from_ns
+    ):
         return False
     earliest, latest = manifest.min_ts_unix_ns, manifest.max_ts_unix_ns
     if earliest is None or latest is None:

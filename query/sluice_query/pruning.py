@@ -7,6 +7,7 @@ file is read.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -97,6 +98,12 @@ def may_contain(file: DataFile, query: Query) -> bool:
     """Return False if the file's statistics show that no record of the query is in it."""
     if file.records == 0 or not may_have_agent(file, query.agents):
         return False
+    if query.around is not None and not _may_be_in(query.around.boot_id, file.boots):
+        return False
+    if query.accepted_from_ns is not None and file.accepted_at.range_ns is not None:
+        latest = file.accepted_at.range_ns[1]
+        if file.accepted_at.nulls == 0 and latest + STATS_SLACK_NS <= query.accepted_from_ns:
+            return False
     if _may_overlap(file.ts, file.records, query):
         return True
     # A record without a time is placed at the acceptance of its batch.
@@ -113,11 +120,35 @@ def _may_overlap(stats: TimeStats, records: int | None, query: Query) -> bool:
 
 def may_have_agent(file: DataFile, agents: tuple[str, ...]) -> bool:
     """Return False if statistics show that a file has no row of the agents; empty means all."""
-    if not agents or file.agents is None:
+    return not agents or any(_may_be_in(agent, file.agents) for agent in agents)
+
+
+def _may_be_in(text: str, bounds: tuple[str, str] | None) -> bool:
+    if bounds is None:
         return True
-    first, last = file.agents
+    first, last = bounds
     # The upper bound may be truncated; it then sorts before the longest values of the file.
-    return any(agent >= first and (agent <= last or agent.startswith(last)) for agent in agents)
+    return text >= first and (text <= last or text.startswith(last))
+
+
+def newest_files(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    """Return files sorted by the time of their latest record, the newest first."""
+    return tuple(sorted(files, key=time_bound_ns, reverse=True))
+
+
+def time_bound_ns(file: DataFile) -> float:
+    """Return a time that all records of a file are before, Unix ns; infinity when not known."""
+    bounds: list[float] = []
+    if file.ts.nulls is None or file.ts.nulls != file.records:
+        bounds.append(_end_ns(file.ts))
+    if file.ts.nulls != 0:  # a record without a time is placed at the acceptance of its batch
+        bounds.append(_end_ns(file.accepted_at))
+    return max(bounds)
+
+
+def _end_ns(stats: TimeStats) -> float:
+    # Not a float: times of today have more digits than one.
+    return math.inf if stats.range_ns is None else stats.range_ns[1] + STATS_SLACK_NS
 
 
 async def prune_by_index(

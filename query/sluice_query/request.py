@@ -10,6 +10,8 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
+from sluice_query.filters import FILTERS_MAX, PATTERN_OPERATORS, RecordFilter
+from sluice_query.views import Neighbourhood, View
 
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000
@@ -72,11 +74,15 @@ class Query:
         ignore_case: Whether `text` is compared without regard to case.
         agents: The agents whose records are searched; empty means all.
         attributes: Pairs that must be among the record's attributes or its batch's resource.
+        filters: Conditions on single fields.
+        accepted_from_ns: Earliest acceptance of the records' batches, Unix ns; None for any.
         stats_only: Whether records are counted and not returned.
         limit: Most records to return.
         newest_first: Whether the latest records are returned first.
         series: The series to compute, or None for records.
         deleting: The delete whose effect is counted, instead of returning records.
+        view: What is computed from the records, instead of returning them.
+        highlight: Whether the places in a record that match the text are returned.
     """
 
     from_ns: UnixNs
@@ -87,11 +93,27 @@ class Query:
     ignore_case: bool = False
     agents: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
+    filters: tuple[RecordFilter, ...] = ()
+    accepted_from_ns: UnixNs | None = None
     stats_only: bool = False
     limit: int = LIMIT_DEFAULT
     newest_first: bool = False
     series: Series | None = None
     deleting: DeleteRecord | None = None
+    view: View | None = None
+    highlight: bool = False
+
+    @property
+    def around(self) -> Neighbourhood | None:
+        """The record whose neighbours are searched, if that is what is computed."""
+        return self.view if isinstance(self.view, Neighbourhood) else None
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The RE2 patterns of the query."""
+        texts = [self.text] if self.regex and self.text is not None else []
+        texts += [str(one.value) for one in self.filters if one.operator in PATTERN_OPERATORS]
+        return tuple(texts)
 
 
 def query_of_delete(record: DeleteRecord) -> Query:
@@ -132,6 +154,12 @@ def check_query(query: Query, name: ParameterName = plain_name) -> Query:
     if not 1 <= query.limit <= LIMIT_MAX:
         raise BadUsage(f"{name('limit')} must be 1 to {LIMIT_MAX}, limit=`{query.limit}`")
     _check_text(query, name)
+    if len(query.filters) > FILTERS_MAX:
+        raise BadUsage(
+            f"at most {FILTERS_MAX} times: {name('filter')}, times=`{len(query.filters)}`"
+        )
+    if query.highlight and query.text is None:
+        raise BadUsage(f"{name('highlight')} needs a text: add {name('q')}")
     if query.series is not None:
         _check_series(query, query.series, name)
     return query
@@ -160,6 +188,8 @@ def _check_series(query: Query, series: Series, name: ParameterName) -> None:
         raise BadUsage(
             f"a series is computed from metrics: omit {name('kind')} or {name('metric')}"
         )
+    if query.filters:
+        raise BadUsage(f"a series has no filters: use {name('attribute')} or {name('agent')}")
     if query.stats_only:
         raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name('metric')}")
     steps = -(-(query.to_ns - query.from_ns) // series.step_ns)

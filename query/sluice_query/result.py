@@ -4,6 +4,7 @@ import base64
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,8 @@ from sluice_protocol.timestamps import format_rfc3339
 
 Row = dict[str, object]
 """One record by column, between the engine and the rendering."""
+HIGHLIGHTS: Final = "highlights"
+"""The member of a record with the ranges that match the query's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,21 +92,67 @@ class MatchCount:
     batches: int | None
 
 
+class ViewResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was computed from records.
+
+    Attributes:
+        summary: What was read, and whether it was everything.
+    """
+
+    summary: QuerySummary = msgspec.field(default_factory=QuerySummary)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """The complete result of one query."""
+    """The complete result of one query.
+
+    Attributes:
+        kind: Kind of the records.
+        summary: What was read, and whether it was everything.
+        records: The records.
+        points: The points of a series.
+        matches: What a delete hides.
+        view: What was computed from the records.
+        position: The cursor of a reconciler after the records, while following one.
+    """
 
     kind: Kind
     summary: QuerySummary
     records: list[Row] = field(default_factory=list)
     points: list[SeriesPoint] = field(default_factory=list)
     matches: tuple[MatchCount, ...] = ()
+    view: ViewResult | None = None
+    position: str = ""
+
+
+class NeighboursResult(ViewResult, frozen=True, kw_only=True):
+    """The records before and after one record, in the order of their sequence numbers.
+
+    Attributes:
+        before: Those before it.
+        record: The record, or null if the query does not find it.
+        after: Those after it.
+        more_before: Whether there are earlier records.
+        more_after: Whether there are later records.
+    """
+
+    before: tuple[Row, ...] = ()
+    record: Row | None = None
+    after: tuple[Row, ...] = ()
+    more_before: bool = False
+    more_after: bool = False
 
 
 def result_lines(result: QueryResult) -> Iterator[bytes]:
-    """Yield a result as NDJSON: records or points, then the summary as the last line."""
+    """Yield a result as NDJSON: records or points, then the summary as the last line.
+
+    What was computed from records is one line, which contains the summary.
+    """
     for row in result.records:
         yield msgspec.json.encode(record_json(result.kind, row)) + b"\n"
+    if result.view is not None:
+        yield msgspec.json.encode(result.view) + b"\n"
+        return
     for point in result.points:
         yield msgspec.json.encode(point_json(point)) + b"\n"
     yield msgspec.json.encode({"summary": result.summary}) + b"\n"
@@ -123,6 +172,8 @@ def record_json(kind: Kind, row: Row) -> Row:
             shown["type"] = METRIC_TYPES[int(str(row["type"]))]
         case "entries":
             shown |= {name: base64.b64encode(_bytes(row[name])).decode() for name in _OPAQUE}
+    if HIGHLIGHTS in row:
+        shown[HIGHLIGHTS] = row[HIGHLIGHTS]
     return shown | {name: row[name] for name in ("attributes", "resource") if row[name]}
 
 

@@ -12,14 +12,8 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_query.request import Aggregate, Query, Series
 from sluice_query.rollup_plan import HOUR_NS, MINUTE_NS, RollupPlan, TimeSpan
-from sluice_query.sql import (
-    SqlStatement,
-    all_conditions,
-    any_condition,
-    condition,
-    is_agent,
-    text_condition,
-)
+from sluice_query.sql import condition, is_agent, text_condition
+from sluice_query.statements import SqlStatement, all_conditions, any_condition
 
 _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"
 _IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"

@@ -23,6 +23,8 @@ class QuerySettings:
             lists them.
         max_staleness_s: Age of the reconciler's last full pass, seconds, from which an answer to
             the present is partial.
+        sample_records_max: Matching records after which the fields and values of records are no
+            longer counted, the newest files first.
         fetches: Pending batches that are read concurrently.
     """
 
@@ -35,6 +37,7 @@ class QuerySettings:
     landed_s: float = 3600.0
     accepted_list_max: int = 5_000
     max_staleness_s: float = 60.0
+    sample_records_max: int = 1_000_000
     fetches: int = 8
 
 
@@ -51,9 +54,18 @@ class ServeSettings:
             of the machine can read a command line.
         operators: Who may also delete records, as `name=<sha256 of the token>`, separated by
             commas. Empty refuses every delete. The name is recorded in the delete.
+        reconciler: A reconciler with live records, `http://host:port`, from which a live tail
+            reads; empty polls the store.
+        reconciler_token: Its `api_token`; safer in the environment than on a command line.
+        tail_s_max: Time after which the service ends a live tail, seconds; clients resume it.
+        download_s_max: Longest time for one download, seconds.
     """
 
     listen: str = "127.0.0.1:8383"
     allowed_hosts: str = ""
     api_token: str = field(default="", repr=False)
     operators: str = ""
+    reconciler: str = ""
+    reconciler_token: str = field(default="", repr=False)
+    tail_s_max: float = 3600.0
+    download_s_max: float = 600.0

@@ -12,7 +12,9 @@ from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
+from sluice_query.filter_sql import filter_conditions
 from sluice_query.request import Query
+from sluice_query.statements import SqlStatement, all_conditions
 
 SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 """The column that a text is searched in."""
@@ -26,16 +28,6 @@ _REVERSED: Final = "at_ns DESC, agent_id DESC, boot_id DESC, seq DESC"
 _NOT_RETURNED: Final = frozenset({"ts", "queue_sequence", "accepted_date"})
 _IDENTITY: Final = "agent_id, boot_id, seq_start, seq_end"
 _HOUR: Final = "strftime(make_timestamp(accepted_at_ns // 1000), '%Y-%m-%dT%H')"
-
-SqlValue = str | int | float | list[str] | list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class SqlStatement:
-    """SQL text, and the values of its placeholders in order."""
-
-    text: str
-    values: tuple[SqlValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +52,27 @@ def returned_columns(kind: Kind) -> list[str]:
 def records_sql(query: Query, sources: RecordSources) -> SqlStatement:
     """Return the statement for a query's records, in order, at most `limit + 1` of them."""
     columns = ", ".join(returned_columns(query.kind))
-    inner = _select(query, f"{_record_time(query.kind)} AS at_ns, {columns}", sources)
-    order = _REVERSED if query.newest_first else _ORDER
     # One record over the limit shows whether there are more.
+    return ordered_sql(query, columns, sources, limit=query.limit + 1)
+
+
+def ordered_sql(query: Query, columns: str, sources: RecordSources, *, limit: int) -> SqlStatement:
+    """Return the statement for some columns of a query's records, in the order of the query.
+
+    `at_ns` is the time of the record.
+    """
+    every = f"{record_time(query.kind)} AS at_ns, {', '.join(returned_columns(query.kind))}"
+    inner = select_sql(query, SqlStatement(every), sources)
+    order = _REVERSED if query.newest_first else _ORDER
     return SqlStatement(
         f"SELECT {columns} FROM ({inner.text}) ORDER BY {order} LIMIT ?",  # noqa: S608 - constants
-        (*inner.values, query.limit + 1),
+        (*inner.values, limit),
     )
 
 
 def counts_sql(query: Query, sources: RecordSources) -> SqlStatement:
     """Return the statement for the number of matching records, their first and last time."""
-    inner = _select(query, f"{_record_time(query.kind)} AS at_ns", sources)
+    inner = select_sql(query, SqlStatement(f"{record_time(query.kind)} AS at_ns"), sources)
     return SqlStatement(
         f"SELECT count(*), min(at_ns), max(at_ns) FROM ({inner.text})",  # noqa: S608 - constants
         inner.values,
@@ -81,11 +82,16 @@ def counts_sql(query: Query, sources: RecordSources) -> SqlStatement:
 def condition(query: Query, deletes: Sequence[DeleteRecord] = ()) -> SqlStatement:
     """Return the condition that a record must meet."""
     # The plain comparisons are first, because the engine skips row groups by them.
-    at = _record_time(query.kind)
+    at = record_time(query.kind)
     parts = [SqlStatement(f"{at} >= ? AND {at} < ?", (query.from_ns, query.to_ns))]
     if query.agents:
         parts.append(is_agent(query.agents))
+    if query.around is not None:
+        parts.append(SqlStatement("boot_id = ?", (query.around.boot_id,)))
+    if query.accepted_from_ns is not None:
+        parts.append(SqlStatement(f"{_ACCEPTED_NS} >= ?", (query.accepted_from_ns,)))
     parts += [_attribute(key, value) for key, value in query.attributes]
+    parts += filter_conditions(query.filters)
     if query.series is not None:
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
     if query.text is not None:
@@ -136,31 +142,20 @@ def dead_letters_sql(
     return SqlStatement(f"{text} GROUP BY {_IDENTITY} LIMIT {limit}", wanted.values)
 
 
-def _select(query: Query, columns: str, sources: RecordSources) -> SqlStatement:
+def select_sql(query: Query, columns: SqlStatement, sources: RecordSources) -> SqlStatement:
+    """Return the statement for columns of every record of a query, without an order."""
     where = condition(query, sources.deletes)
     selects = [
-        f"SELECT {columns} FROM {source} WHERE {where.text}"  # noqa: S608 - constants
+        f"SELECT {columns.text} FROM {source} WHERE {where.text}"  # noqa: S608 - constants
         for source in sources.names
     ]
-    return SqlStatement(" UNION ALL ".join(selects), where.values * len(sources.names))
+    values = (*columns.values, *where.values)
+    return SqlStatement(" UNION ALL ".join(selects), values * len(sources.names))
 
 
-def _record_time(kind: Kind) -> str:
+def record_time(kind: Kind) -> str:
     """Return the time of a record; a record without one has the acceptance of its batch."""
     return f"coalesce(ts_ns, {_ACCEPTED_NS})" if kind == "entries" else "ts_ns"
-
-
-def all_conditions(parts: Sequence[SqlStatement]) -> SqlStatement:
-    """Return the condition that all of several are met."""
-    values = tuple(value for part in parts for value in part.values)
-    return SqlStatement(" AND ".join(part.text for part in parts), values)
-
-
-def any_condition(parts: Sequence[SqlStatement]) -> SqlStatement:
-    """Return the condition that at least one of several is met; false without any."""
-    values = tuple(value for part in parts for value in part.values)
-    text = " OR ".join(f"({part.text})" for part in parts) or "false"
-    return SqlStatement(f"({text})", values)
 
 
 def is_agent(agents: Sequence[str]) -> SqlStatement:
@@ -215,7 +210,7 @@ def _not_deleted(record: DeleteRecord) -> SqlStatement:
 
 
 def _deleted(record: DeleteRecord) -> SqlStatement:
-    at = _record_time(record.kind)
+    at = record_time(record.kind)
     parts = [SqlStatement(f"{_ACCEPTED_NS} <= ?", (record.accepted_until_unix_ns,))]
     if record.from_unix_ns is not None:
         parts.append(SqlStatement(f"{at} >= ?", (record.from_unix_ns,)))

@@ -82,8 +82,13 @@ def choose_unqueued(
     # Without the complete second reading a batch may be in the records without being noticed.
     if unqueued.batches and second.problems:
         return UnqueuedBatches(problems=(*unqueued.problems, _LEFT_OUT))
-    returned: set[Identity] = {batch.identity for batch in first.batches}
-    placed = [(batch.identity, batch.lane, batch.sequence) for batch in second.batches]
+    agents = {one.agent_id for one in unqueued.batches}
+    returned: set[Identity] = {one.identity for one in first.manifests if one.agent_id in agents}
+    placed = [
+        (batch.identity, batch.lane, batch.sequence)
+        for batch in second.batches
+        if batch.manifest.agent_id in agents
+    ]
     placed += [(row.identity, row.lane, row.sequence) for row in ledger]
     returned |= {
         identity for identity, lane, sequence in placed if sequence <= lane_versions.get(lane, 0)

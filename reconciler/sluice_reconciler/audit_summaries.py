@@ -4,6 +4,7 @@ They contain the fields of the stored records and prove nothing: `sluice audit v
 `sluice gc` check the signature and the evidence of a record.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, TypeVar
 
@@ -136,6 +137,36 @@ async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
             return Page(items=tuple(found), next=found[-1].key)
         found.append(await _audit(store, key))
     return Page(items=tuple(found), next=None)
+
+
+async def list_newest_audits(
+    store: ObjectStore, limit: int
+) -> tuple[AuditOverview | UnreadableRecord, ...]:
+    """Return the newest complete audits, the newest first.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    newest: deque[ObjectKey] = deque(maxlen=limit)
+    async for key in _keys(store, CHAIN, ""):
+        newest.append(key)
+    return tuple([await _audit(store, key) for key in reversed(newest)])
+
+
+async def list_newest_plans(
+    store: ObjectStore, limit: int
+) -> tuple[PlanOverview | UnreadableRecord, ...]:
+    """Return the newest deletion plans, the newest first.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    newest: deque[str] = deque(maxlen=limit)
+    folder = await _next_folder(store, "")
+    while folder is not None:
+        newest.append(folder)
+        folder = await _next_folder(store, folder)
+    return tuple([await _plan(store, one) for one in reversed(newest)])
 
 
 async def _keys(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectKey]:

@@ -19,12 +19,11 @@ import msgspec
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
-    ACCEPTED,
     RAW_BLOBS_BY_TIME,
     PackSpan,
     accepted_by_blob_key,
-    accepted_by_blob_prefix,
     accepted_by_time_key,
+    accepted_reference_key,
     digest_of,
     key_version,
     pack_key,
@@ -278,7 +277,7 @@ def by_time_of(batch: ReadManifest) -> tuple[TimeEntry, TimeEntry]:
 def by_blob_of(batch: ReadManifest) -> tuple[ObjectKey, bytes]:
     """Return the reverse reference of an accepted batch, key and bytes."""
     manifest = batch.manifest
-    return accepted_by_blob_key(manifest.digest, manifest.identity), encode_reference(batch.key)
+    return accepted_reference_key(manifest.digest, batch.key), encode_reference(batch.key)
 
 
 def references_of(
@@ -325,7 +324,7 @@ def implied_reference(key: ObjectKey, body: bytes) -> ObjectKey | None:
         return None
     digest = Digest(key.rpartition("=")[2].removesuffix(".json"))
     manifest = body[len(_REFERENCE_HEAD) : -len(_REFERENCE_TAIL)].decode(errors="replace")
-    return ObjectKey(f"{accepted_by_blob_prefix(digest)}{manifest.removeprefix(ACCEPTED)}")
+    return accepted_reference_key(digest, ObjectKey(manifest))
 
 
 def quarantine_entry(

@@ -52,12 +52,13 @@ class ReconcilerMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         on = registry if registry is not None else CollectorRegistry()
         self.registry = on
-        self.passes = Counter(
-            "sluice_reconciler_passes", "full passes over accepted/", ["outcome"], registry=on
-        )
-        self.listed = Counter(
-            "sluice_reconciler_listed", "keys that full passes listed", registry=on
-        )
+        self._create_queue_metrics(on)
+        self._create_pass_metrics(on)
+        self._create_event_metrics(on)
+        self._create_lag_gauges(on)
+        self._create_journal_metrics(on)
+
+    def _create_queue_metrics(self, on: CollectorRegistry) -> None:
         self.enqueued = Counter(
             "sluice_reconciler_enqueued", "batches enqueued", ["queue"], registry=on
         )
@@ -78,23 +79,6 @@ class ReconcilerMetrics:
             "requests of combined batches that are remembered",
             registry=on,
         )
-        self.unhealthy = Gauge(
-            "sluice_reconciler_held_batches", "batches that are held", registry=on
-        )
-        self.hints_dropped = Counter(
-            "sluice_reconciler_hints_dropped",
-            "event keys left to the next full pass",
-            registry=on,
-        )
-        self.event_messages = Counter(
-            "sluice_reconciler_event_messages",
-            "messages of the event queue by outcome",
-            ["outcome"],
-            registry=on,
-        )
-        self.events = Counter(
-            "sluice_reconciler_events", "object events by kind", ["kind"], registry=on
-        )
         self.lanes_lost = Counter(
             "sluice_reconciler_lanes_lost",
             "lanes that another reconciler took over",
@@ -109,6 +93,17 @@ class ReconcilerMetrics:
             "lanes that are halted until a rebuild",
             registry=on,
         )
+
+    def _create_pass_metrics(self, on: CollectorRegistry) -> None:
+        self.passes = Counter(
+            "sluice_reconciler_passes", "full passes over accepted/", ["outcome"], registry=on
+        )
+        self.listed = Counter(
+            "sluice_reconciler_listed", "keys that full passes listed", registry=on
+        )
+        self.unhealthy = Gauge(
+            "sluice_reconciler_held_batches", "batches that are held", registry=on
+        )
         self.oldest_gap = Gauge(
             "sluice_reconciler_oldest_gap_seconds",
             "age of the oldest gap, 0 for none",
@@ -119,8 +114,22 @@ class ReconcilerMetrics:
             "records reported by agents that are not accepted yet",
             registry=on,
         )
-        self._create_lag_gauges(on)
-        self._create_journal_metrics(on)
+
+    def _create_event_metrics(self, on: CollectorRegistry) -> None:
+        self.hints_dropped = Counter(
+            "sluice_reconciler_hints_dropped",
+            "event keys left to the next full pass",
+            registry=on,
+        )
+        self.event_messages = Counter(
+            "sluice_reconciler_event_messages",
+            "messages of the event queue by outcome",
+            ["outcome"],
+            registry=on,
+        )
+        self.events = Counter(
+            "sluice_reconciler_events", "object events by kind", ["kind"], registry=on
+        )
 
     def _create_lag_gauges(self, on: CollectorRegistry) -> None:
         self.lag = Gauge(

@@ -10,7 +10,6 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import ObjectKey
 from sluice_queue.collector import Collector
-from sluice_queue.inspection import read_status
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.completeness import HighWaterReader
@@ -41,6 +40,7 @@ from sluice_reconciler.passes.scanners import (
     scan_inventory,
 )
 from sluice_reconciler.pipeline import BatchPipeline, PipelineParts, PipelineResult
+from sluice_reconciler.queue_upkeep import QueueUpkeep
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords
@@ -98,12 +98,7 @@ class Reconciler:
         self._held = self._make_held_batches(holds)
         self.progress = PassProgress(store, runtime)
         self._pass_loop = self._make_pass_loop(holds)
-        self._collector = Collector(
-            store,
-            retry_horizon_ns=authority.retry_horizon_ns,
-            grace_s=self.settings.collect_grace_s,
-            runtime=runtime,
-        )
+        self._upkeep = self._make_upkeep()
         self._hints = HintQueue(
             self.pipeline, self.metrics, runtime.clock, self.settings.list_batches_max
         )
@@ -133,6 +128,16 @@ class Reconciler:
             settings=self.settings,
             runtime=self._runtime,
         )
+
+    def _make_upkeep(self) -> QueueUpkeep:
+        collector = Collector(
+            self.store,
+            retry_horizon_ns=self.authority.retry_horizon_ns,
+            grace_s=self.settings.collect_grace_s,
+            runtime=self._runtime,
+        )
+        queues = self.settings.queue_names
+        return QueueUpkeep(self.store, self._workers, collector, self.metrics, queues)
 
     def _make_http_queues(self) -> dict[str, HttpQueue]:
         queues = {
@@ -249,7 +254,7 @@ class Reconciler:
             OutcomeUnknown: The retries of a write are spent; another pass resolves it.
         """
         report = await self._pass_loop.run_once(takeover)
-        lost = await self._check_registers()
+        lost = await self._upkeep.check_registers()
         await self.retirement.run()
         await self._workers.close()
         return replace(report, registers_lost=lost)
@@ -309,7 +314,7 @@ class Reconciler:
                 tasks.create_task(self._pass_loop.run(self._journal_loop.tried))
                 self._create_scan_tasks(tasks)
                 tasks.create_task(
-                    self._every(settings.collect_interval_s, "collector", self._collect)
+                    self._every(settings.collect_interval_s, "collector", self._upkeep.run)
                 )
                 tasks.create_task(self._hints.run())
                 if self.live.on:
@@ -377,27 +382,6 @@ class Reconciler:
             process, clock = self.pipeline.process_new_in_steps, self._runtime.clock
             polls = settings.event_queue_polls
             await EventReceiver(source, process, self.metrics, clock, polls).run()
-
-    async def _collect(self) -> None:
-        await self._check_registers()
-        lanes = await read_status(self.store)
-        self.metrics.oldest_waiting.labels("ack").set(
-            max((one.oldest_waiting_s or 0 for one in lanes), default=0)
-        )
-        for queue in self.settings.queue_names:
-            pending = sum(one.waiting for one in lanes if one.queue == queue)
-            self.metrics.waiting.labels(queue).set(pending)
-        # Last, because it deletes nothing while a lane cannot be read.
-        await self._collector.run()
-
-    async def _check_registers(self) -> tuple[ObjectKey, ...]:
-        """Return the registers and lane states that are lost or damaged; log each."""
-        found = [await worker.find_defect() for worker in self._workers]
-        defects = [one for one in found if one is not None]
-        self.metrics.registers_lost.set(len(defects))
-        for one in defects:
-            log.error("register_lost", register=one.key, defect=one.kind, reason=one.detail)
-        return tuple(one.key for one in defects)
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:
         """Queue accepted keys that an event named; return how many there was space for.

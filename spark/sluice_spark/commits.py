@@ -126,15 +126,26 @@ def replace_files(
     added: Sequence[WrittenFile],
     *,
     data_change: bool,
+    needed: Sequence[DataFile] = (),
 ) -> None:
     """Replace data files with others in one commit.
 
+    Args:
+        store_url: The store.
+        table: The table.
+        removed: Files to remove.
+        added: Files to add.
+        data_change: Whether the rows of the table change.
+        needed: Files that must be in the table and stay.
+
     Raises:
-        CommitConflict: A file to replace is no longer in the table, or every attempt met another
-            commit.
+        CommitConflict: A file to replace or a needed one is no longer in the table, or every
+            attempt met another commit.
     """
 
     def next_turn(opened: DeltaTable) -> Transaction:
+        if not _has_files(opened, table, needed):
+            raise CommitConflict(opened.table_uri, "files with the same records were replaced")
         return Transaction(MAINTENANCE_APP, (opened.transaction_version(MAINTENANCE_APP) or 0) + 1)
 
     commit_from_state(store_url, table, removed, added, data_change=data_change, advance=next_turn)

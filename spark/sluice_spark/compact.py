@@ -22,6 +22,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint, read_failpoint
+from sluice_spark.file_merges import by_partition
 from sluice_spark.file_selection import (
     is_closed,
     may_contain_deleted,
@@ -30,6 +31,8 @@ from sluice_spark.file_selection import (
 )
 from sluice_spark.hour_merge import merge_hours
 from sluice_spark.maintenance_input import MaintenanceInput, read_maintenance_input
+from sluice_spark.repetition_removal import RepetitionRemover
+from sluice_spark.repetitions import RepetitionRules
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
 from sluice_spark.rollup_coverage import find_unrolled_files
 from sluice_spark.rollup_merge import RollupMerger
@@ -60,6 +63,9 @@ class CompactReport:
         waiting_for_rollups: Files of metrics from which retention removed nothing, because rollups
             do not contain their samples yet.
         source_ranges_removed: Source ranges of rollups that no reader needs any more.
+        repetitions: Rows that were removed because their sender sent them twice in other batches;
+            `dropped_rows` counts them too. In a dry run: rows that would be removed.
+        chunks_removed: Rollup chunks that were older than `chunk_days`.
     """
 
     files_before: int = 0
@@ -71,6 +77,8 @@ class CompactReport:
     merged: int = 0
     waiting_for_rollups: int = 0
     source_ranges_removed: int = 0
+    repetitions: int = 0
+    chunks_removed: int = 0
 
 
 def _read_input(store_url: str) -> MaintenanceInput:
@@ -115,6 +123,7 @@ class _Compactor:
         self._drop_duplicates(table)
         self._drop_deleted(kind, table)
         self._merge_small_files(table)
+        self._remove_repetitions(kind)
         self.report.files_after += len(self._files(table))
 
     def _files(self, table: Table) -> list[DataFile]:
@@ -130,9 +139,10 @@ class _Compactor:
             or is_closed(file.partition, self.input.now_ns, grace_s)
         ]
 
-    def _rewrite(self, table: Table, plan: FileRewrite) -> None:
+    def _rewrite(self, table: Table, plan: FileRewrite) -> bool:
+        """Rewrite files; return whether the new ones are committed."""
         if not plan.files or self.settings.dry_run:
-            return
+            return False
         self.stop()
         try:
             added = rewrite(
@@ -146,7 +156,7 @@ class _Compactor:
         except CommitConflict as error:
             self.report.conflicts += 1
             _log.info("rewrite_abandoned", table=table.name, reason=str(error))
-            return
+            return False
         lost = sum(file.records or 0 for file in plan.files) - sum(
             fact.stats["numRecords"] for fact in added
         )
@@ -159,6 +169,28 @@ class _Compactor:
             after=len(added),
             dropped_rows=lost,
         )
+        return True
+
+    def _remove_repetitions(self, kind: Kind) -> None:
+        settings, table = self.settings, RECORD_TABLES[kind]
+        if not (
+            (kind == "logs" and settings.dedupe) or (kind == "metrics" and settings.dedupe_metrics)
+        ):
+            return
+        remover = RepetitionRemover(
+            spark=self.spark,
+            store_url=self.store_url,
+            rules=RepetitionRules(
+                kind=kind,
+                attributes=settings.dedupe if kind == "logs" else (),
+                window_s=settings.dedupe_window_s,
+            ),
+            deletes=needed_deletes([one for one in self.input.deletes if one.kind == kind]),
+            dry_run=settings.dry_run,
+            failpoint=self.failpoint,
+            replace=self._rewrite,
+        )
+        self.report.repetitions += remover.run(lambda: self._selectable(self._files(table)))
 
     def _drop_duplicates(self, table: Table) -> None:
         overlaps = find_overlaps(self.spark, self.store_url, table.name)
@@ -244,10 +276,7 @@ class _Compactor:
         self.report.dropped_rows += sum(file.records or 0 for file in files)
 
     def _merge_small_files(self, table: Table) -> None:
-        by_partition: dict[str, list[DataFile]] = {}
-        for file in self._selectable(self._files(table)):
-            by_partition.setdefault(file.partition, []).append(file)
-        for files in by_partition.values():
+        for files in by_partition(self._selectable(self._files(table))):
             small = small_files(files, self.settings.target_bytes)
             self._rewrite(table, FileRewrite(files=tuple(small)))
 
@@ -319,6 +348,7 @@ def run_compact(
     vacuum = Vacuum(store_url=store_url, settings=settings, input=compactor.input, stop=stop)
     compactor.report.vacuumed = vacuum.remove_files()
     compactor.report.source_ranges_removed = vacuum.remove_source_ranges()
+    compactor.report.chunks_removed = vacuum.remove_chunks()
     if not settings.dry_run:
         _compact_deletes(store_url)
     return compactor.report

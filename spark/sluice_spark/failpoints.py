@@ -17,6 +17,7 @@ until that file is removed. Without the variables no step has an effect.
 | `before_ledger` / `after_ledger` | around the commit of the ledger |
 | `before_ack` / `after_ack` | around the acknowledgement of the queue |
 | `compact_after_write` / `compact_after_commit` | around the commit of a rewrite |
+| `repetitions_before_record` | the repetitions of a date are removed, which is not recorded yet |
 | `rollup_after_write` / `rollup_after_commit` | around the commit of a source range |
 | `index_after_chunks` | the chunks of new files exist |
 """

@@ -8,7 +8,7 @@ commit file exclusively, and the one for S3 supports a single driver. Next to an
 commits with another library, either could overwrite a commit (ADR 0053).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -49,16 +49,22 @@ class FileRewrite:
         drop: Spark SQL condition of the rows to drop; None keeps all.
         unique: Whether to keep, of rows with the same (agent, boot, seq), only the one with the
             highest queue sequence.
+        keep: Returns the rows of a DataFrame to keep; None keeps all.
+        check: Raises an error if the new files must not be committed.
+        needed: Other files that must still be in the table when the new files are committed.
     """
 
     files: tuple[DataFile, ...]
     drop: str | None = None
     unique: bool = False
+    keep: Callable[[Any], Any] | None = None
+    check: Callable[[Sequence[WrittenFile]], None] | None = None
+    needed: tuple[DataFile, ...] = ()
 
     @property
     def changes_data(self) -> bool:
         """Whether the set of rows changes, which readers of a change feed must see."""
-        return self.drop is not None or self.unique
+        return self.drop is not None or self.unique or self.keep is not None
 
 
 def read_files(spark: Session, store_url: str, table: Table, files: Sequence[DataFile]) -> Any:  # noqa: ANN401
@@ -123,7 +129,16 @@ def rewrite(
     results = [decode_result(body) for body in found.column("result").to_pylist()]
     added = [result for result in results if isinstance(result, WrittenFile)]
     failpoint.reach("compact_after_write")
-    replace_files(store_url, table, plan.files, added, data_change=plan.changes_data)
+    if plan.check is not None:
+        plan.check(added)
+    replace_files(
+        store_url,
+        table,
+        plan.files,
+        added,
+        data_change=plan.changes_data,
+        needed=plan.needed,
+    )
     failpoint.reach("compact_after_commit")
     return added
 
@@ -137,7 +152,7 @@ def _kept_rows(frame: Any, plan: FileRewrite) -> Any:  # noqa: ANN401 - a DataFr
         )
         frame = frame.selectExpr("*", f"row_number() OVER ({newest}) AS place")
         frame = frame.where("place = 1").drop("place")
-    return frame
+    return frame if plan.keep is None else plan.keep(frame)
 
 
 @dataclass(slots=True)

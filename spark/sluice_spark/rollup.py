@@ -45,6 +45,7 @@ from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_files import select_point_files
 from sluice_spark.rollup_objects import (
     WHOLE,
+    WINDOWS,
     delete_superseded_chunks,
     next_source_range,
     put_chunks,
@@ -61,7 +62,6 @@ from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result
 from sluice_store import open_store, read_authority
 
-WINDOWS: Final = (("1m", 60), ("1h", 3600))
 SKETCH_K: Final = 200
 _US_PER_S: Final = 1_000_000
 SOURCE_RANGES_MAX: Final = 100

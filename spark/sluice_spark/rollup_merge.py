@@ -2,9 +2,7 @@
 
 Each run of the rollup job adds files to every date for which it has points. After a date has ended,
 its small files become one file, in which each series has one row per window. The values that
-readers compute do not change: they merge the rows of a series and window in the same way. A commit
-replaces the files only if all of them are still in the table (ADR 0053), so a concurrent revision
-by deletes (ADR 0057) loses nothing and doubles nothing.
+readers compute do not change: they merge the rows of a series and window in the same way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,23 +10,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import structlog
 
-from sluice_lake.data_files import DataFile, list_files, total_bytes
-from sluice_lake.delta import find_table
-from sluice_lake.errors import CommitConflict
+from sluice_lake.data_files import DataFile, total_bytes
 from sluice_lake.tables import ROLLUPS, WINDOW_DATE
-from sluice_spark.commits import replace_files
 from sluice_spark.failpoints import FailPoint
+from sluice_spark.file_merges import FileMerger, MergeResult, by_partition
 from sluice_spark.file_selection import is_closed, small_files
-from sluice_spark.hour_merge import HourMerge
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result
-
-_log = structlog.get_logger("sluice.compact")
 
 _SERIES: Final = ("window", "window_start", "name", "agent_id", "attributes")
 _MERGED: Final = (
@@ -48,11 +40,12 @@ def plan_rollup_merges(
     files: Sequence[DataFile], settings: CompactSettings, now_ns: int
 ) -> Iterator[list[DataFile]]:
     """Yield the files of each merge: the small ones of one date that has ended."""
-    by_date: dict[str, list[DataFile]] = {}
-    for file in files:
-        if settings.open_partitions or is_closed(file.partition, now_ns, settings.grace_s):
-            by_date.setdefault(file.partition, []).append(file)
-    for _, found in sorted(by_date.items()):
+    ended = (
+        file
+        for file in files
+        if settings.open_partitions or is_closed(file.partition, now_ns, settings.grace_s)
+    )
+    for found in by_partition(ended):
         if small := small_files(found, settings.target_bytes):
             yield small
 
@@ -75,30 +68,25 @@ class RollupMerger:
     failpoint: FailPoint
     stop: StopCheck
 
-    def run(self, now_ns: int) -> HourMerge:
+    def run(self, now_ns: int) -> MergeResult:
         """Merge the files of every date that has ended, one commit a date.
 
         Raises:
             JobStopped: `stop` raised it.
             TableRefused: The table has another schema or a refused feature.
         """
-        done = HourMerge()
-        opened = find_table(self.store_url, ROLLUPS, for_writing=True)
-        if opened is None or self.settings.dry_run:
-            return done
-        for files in plan_rollup_merges(list_files(opened, ROLLUPS), self.settings, now_ns):
-            self.stop()
-            added = self._write(files)
-            self.failpoint.reach("compact_after_write")
-            try:
-                replace_files(self.store_url, ROLLUPS, files, added, data_change=True)
-            except CommitConflict as error:
-                done.conflicts += 1
-                _log.info("merge_abandoned", table=ROLLUPS.name, reason=str(error))
-                continue
-            done.files += len(files)
-            self.failpoint.reach("compact_after_commit")
-        return done
+        merger = FileMerger(
+            store_url=self.store_url,
+            table=ROLLUPS,
+            data_change=True,
+            failpoint=self.failpoint,
+            stop=self.stop,
+        )
+        return merger.run(
+            self.settings,
+            lambda files: plan_rollup_merges(files, self.settings, now_ns),
+            self._write,
+        )
 
     def _write(self, files: Sequence[DataFile]) -> list[WrittenFile]:
         count = max(1, -(-total_bytes(files) // self.settings.target_bytes))

@@ -13,14 +13,14 @@ A chunk contains the rows of one range, window length, hour and metric:
 
 A reader uses the last `-all` chunk of an hour and the chunks with higher numbers, or all chunks if
 there is no `-all`. The owner that completes the range removes the replaced chunks (ADR 0057).
+Compaction removes all chunks at an age, because the table contains the same rows (ADR 0055).
 """
 
-import asyncio
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,12 +35,14 @@ from sluice_lake.source_ranges import (
     source_range_key,
 )
 from sluice_lake.tables import ROLLUPS
-from sluice_protocol.keys import rollup_key
+from sluice_protocol.keys import ROLLUP, hour_path, rollup_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_spark.stopping import StopCheck
 from sluice_store import ObjectStore, open_store
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.retry import Backoff, create_known
 
 
@@ -121,20 +123,73 @@ async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int
     last = source_range_key(done - RANGES_NEEDED)
     async for page in store.list_incarnations(SOURCE_RANGES_PREFIX, end_at=last):
         old = [one for one in page.incarnations if one.current and one.last_modified_ns < before_ns]
-        for some in _batched(old):
-            await asyncio.gather(*(store.delete(one.key, one.incarnation) for one in some))
+        await run_concurrently(
+            old,
+            lambda one: store.delete(one.key, one.incarnation),
+            concurrency=CONCURRENT_UNITS,
+        )
         removed += len(old)
     return removed
 
 
+async def remove_old_chunks(
+    store: ObjectStore, window: str, done: int, before_ns: int, stop: StopCheck
+) -> int:
+    """Delete chunks of earlier dates that were written before a time, every version of them.
+
+    No job and no query reads a chunk. A chunk goes only if the table contains its source range, so
+    its rows are never in the chunk alone. Only dates before the time are listed: what was removed
+    costs later runs nothing. One run removes at most `CHUNKS_MAX`; the next continues.
+
+    Args:
+        store: The store.
+        window: The window length, as in the keys.
+        done: The last source range that the table contains.
+        before_ns: Chunks that are not older are kept.
+        stop: Called before each page.
+
+    Returns:
+        The number of deleted objects.
+
+    Raises:
+        JobStopped: `stop` raised it.
+        StoreError: The store is unreachable or refused a request.
+    """
+    prefix, removed = f"{ROLLUP}window={window}/", 0
+    end_at = prefix + hour_path(before_ns).partition("/")[0]
+    async for page in store.list_incarnations(prefix, end_at=end_at):
+        stop()
+        old = [
+            one
+            for one in page.incarnations
+            if not one.marker
+            and one.last_modified_ns < before_ns
+            and _CHUNK.search(one.key) is not None
+            and _range_number(one.key) <= done
+        ]
+        await run_concurrently(
+            old,
+            lambda one: store.delete(one.key, one.incarnation),
+            concurrency=CONCURRENT_UNITS,
+        )
+        removed += len(old)
+        if removed >= CHUNKS_MAX:
+            break
+    return removed
+
+
+CHUNKS_MAX: Final = 200_000
+"""Old chunks that one run removes, in whole pages."""
+_CHUNK: Final = re.compile(r"/[0-9]{20}(-all)?\.lmrollup\.zst\Z")
 RANGES_NEEDED: Final = 2
 """The source range of the table's newest state, and the one before it."""
+WINDOWS: Final = (("1m", 60), ("1h", 3600))
+"""The window lengths: name, and seconds."""
 WHOLE: Final = "whole"
 """Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600
 _DIGITS: Final = 20
 CONCURRENT_UNITS: Final = 16
-_One = TypeVar("_One")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,15 +268,14 @@ async def delete_superseded_chunks(
         StoreError: The store is unreachable.
     """
     dropped = 0
-    for some in _batched(units):
-        dropped += sum(await asyncio.gather(*(_drop_older(store, source, unit) for unit in some)))
+
+    async def drop(unit: RollupUnit) -> None:
+        nonlocal dropped
+        count = await _drop_older(store, source, unit)
+        dropped += count
+
+    await run_concurrently(units, drop, concurrency=CONCURRENT_UNITS)
     return dropped
-
-
-def _batched(found: Iterable[_One]) -> Iterator[list[_One]]:
-    left = iter(found)
-    while some := list(islice(left, CONCURRENT_UNITS)):
-        yield some
 
 
 async def _drop_older(store: ObjectStore, source: SourceRange, unit: RollupUnit) -> int:

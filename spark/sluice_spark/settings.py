@@ -58,8 +58,15 @@ class CompactSettings:
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept for readers;
             a negative number keeps them permanently.
+        chunk_days: Days for which rollup chunks are kept; 0 keeps them permanently. Their rows stay
+            in the table `rollups`.
         await_rollups: Whether retention keeps samples of metrics until rollups contain them. It
             never waits if there are no rollups.
+        dedupe: Attributes that name a log record of its sender, for example `log.file.path` and
+            `log.offset`. Of the records with the same values, body and severity, the first one
+            is kept. Empty: none are compared.
+        dedupe_metrics: Whether points of one series with the same time and value are stored once.
+        dedupe_window_s: Seconds after the first record was accepted within which it is recognised.
         dry_run: Report only; change nothing.
         master: Spark master URL; the settings of `spark-submit` take precedence.
         driver_memory: Heap size of the driver's JVM.
@@ -69,10 +76,21 @@ class CompactSettings:
     grace_s: int = 3600
     open_partitions: bool = False
     vacuum_hours: int = 24
+    chunk_days: int = 30
     await_rollups: bool = True
+    dedupe: tuple[str, ...] = ()
+    dedupe_metrics: bool = False
+    dedupe_window_s: int = 24 * 3600
     dry_run: bool = False
     master: str = "local[2,4]"
     driver_memory: str = "1g"
+
+    def __post_init__(self) -> None:
+        if self.dedupe_window_s < 1 or not all(self.dedupe):
+            raise BadUsage(
+                "cannot run compaction: dedupe_window_s must be at least 1 and no name in dedupe"
+                f" may be empty, dedupe_window_s=`{self.dedupe_window_s}`"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

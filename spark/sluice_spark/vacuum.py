@@ -1,4 +1,4 @@
-"""Removal of what no reader and no job needs any more: old data files and old source ranges.
+"""Removal of what no reader and no job needs any more: old files, source ranges and chunks.
 
 A file goes if no state of the table of the last hours contains it. That covers files that a commit
 replaced, and files of a job that stopped before its commit. The hours are the retry horizon plus
@@ -7,6 +7,7 @@ replaced, and files of a job that stopped before its commit. The hours are the r
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from sluice_lake.delta import find_table
 from sluice_lake.source_ranges import ROLLUP_APP
@@ -15,10 +16,12 @@ from sluice_protocol.units import NS_PER_S
 from sluice_spark.file_selection import retention_hours
 from sluice_spark.hour_merge import HOUR_S
 from sluice_spark.maintenance_input import MaintenanceInput
-from sluice_spark.rollup_objects import remove_old_source_ranges
+from sluice_spark.rollup_objects import WINDOWS, remove_old_chunks, remove_old_source_ranges
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck
 from sluice_store import open_store
+
+DAY_S: Final = 24 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,5 +88,30 @@ class Vacuum:
         async def remove() -> int:
             async with open_store(self.store_url) as store:
                 return await remove_old_source_ranges(store, done, before_ns)
+
+        return asyncio.run(remove())
+
+    def remove_chunks(self) -> int:
+        """Remove rollup chunks that are older than `chunk_days`; return their number.
+
+        Raises:
+            JobStopped: `stop` raised it.
+            TableRefused: The table `rollups` has another schema or a refused feature.
+            StoreError: The store is unreachable or refused a request.
+        """
+        self.stop()
+        rollups = find_table(self.store_url, ROLLUPS, for_writing=True)
+        days = self.settings.chunk_days
+        if rollups is None or days <= 0 or self.settings.dry_run:
+            return 0
+        done = rollups.transaction_version(ROLLUP_APP) or 0
+        before_ns = self.input.now_ns - days * DAY_S * NS_PER_S
+
+        async def remove() -> int:
+            removed = 0
+            async with open_store(self.store_url) as store:
+                for window, _ in WINDOWS:
+                    removed += await remove_old_chunks(store, window, done, before_ns, self.stop)
+            return removed
 
         return asyncio.run(remove())

@@ -1,6 +1,9 @@
 """Complete, signed certificates for tests."""
 
+from itertools import pairwise
+
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from sluice_gc.certificate import AUDITED_PREFIXES, AuditCounts, Certificate, merkle_root_of
 from sluice_gc.key_ranges import KeyRange, cover_prefix
@@ -22,6 +25,17 @@ def key_range(start: str = "", end: str | None = None, pages: int = 1) -> KeyRan
         first_date_unix_ns=1,
         last_date_unix_ns=2,
     )
+
+
+def many_ranges(count: int) -> list[KeyRange]:
+    """Return contiguous ranges, each with another root."""
+    bounds = ["", *(f"k{number:05d}" for number in range(1, count)), None]
+    return [
+        replace(
+            key_range(start or "", end), root=digest_of(b"%d" % number), last_date_unix_ns=number
+        )
+        for number, (start, end) in enumerate(pairwise(bounds))
+    ]
 
 
 def certificate(index: int = 0, before: bytes | None = None, audit_id: str = "A0") -> Certificate:

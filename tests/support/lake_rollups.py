@@ -46,13 +46,13 @@ class LakeRollups:
         samples = [_sample(row) for row in opened.to_pyarrow_table().to_pylist()]
         location = lake_location(self.place.url, METRICS.name)
         ends = read_lane_versions(location, opened, range(self.place.lanes))
-        deletes = asyncio.run(self._start(ends))
+        deletes = asyncio.run(self._start(ends, opened.version()))
         if crash:
             return
         self.job.run(samples, ends, deletes)
         self._commit()
 
-    async def _start(self, ends: dict[int, int]) -> list[Any]:
+    async def _start(self, ends: dict[int, int], version: int) -> list[Any]:
         async with open_store(self.place.url) as store:
             deletes = await read_all_deletes(store)
             source = SourceRange(
@@ -60,6 +60,7 @@ class LakeRollups:
                 after={str(lane): end for lane, end in self.job.through.items()},
                 through={str(lane): end for lane, end in ends.items()},
                 deletes=tuple(sorted(self.job.deletes.union(one.delete_id for one in deletes))),
+                metrics_version=version,
             )
             await store.create(source_range_key(source.number), encode_record(source))
             return deletes

@@ -67,10 +67,7 @@ class MaintenanceProcesses:
 
     def start(self) -> subprocess.Popen[bytes]:
         path = self.folder / f"output-{len(self.started)}"
-        environment = os.environ | {
-            FAILPOINT_FOLDER_VARIABLE: str(self.folder),
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
-        }
+        environment = os.environ | {FAILPOINT_FOLDER_VARIABLE: str(self.folder)}
         with path.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "sluice_cli", "maintain"],

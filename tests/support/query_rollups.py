@@ -15,6 +15,7 @@ from sluice_lake.tables import METRICS, ROLLUPS
 from sluice_protocol.active_deletes import is_retention, retention_cut_ns, rollup_deletes
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
+from sluice_query.applied_deletes import applying_deletes
 from sluice_query.request import Query, Series
 from sluice_query.rollup_plan import (
     HOUR_NS,
@@ -23,7 +24,6 @@ from sluice_query.rollup_plan import (
     RollupPlan,
     plan_rollups,
 )
-from sluice_query.search import applying_deletes
 from sluice_query.series_sql import SampleSource, SeriesSources, series_sql
 
 LANES = 2

@@ -57,12 +57,7 @@ class IngestProcesses:
     def environment(self) -> dict[str, str]:
         self._mark = f"{_MARK}={uuid.uuid4().hex}"
         name, _, value = self._mark.partition("=")
-        return os.environ | {
-            name: value,
-            FAILPOINT_FOLDER_VARIABLE: str(self.folder),
-            # Spark runs for seconds only: the second compiler would cost more than it saves.
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
-        }
+        return os.environ | {name: value, FAILPOINT_FOLDER_VARIABLE: str(self.folder)}
 
     def run_to_the_end(self) -> str:
         """Run the job once without a kill and return its output."""

@@ -126,7 +126,7 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
             settings=QuerySettings(time_s_max=5.0),
             clock=SystemClock(),
         )
-        serving = ServeSettings(allowed_hosts=hosts, api_token=token)
+        serving = ServeSettings(allowed_hosts=hosts, api_token=token, tail_s_max=0.2)
         for name, app in (
             ("reconciler", make_reconciler_app(reconciler)),
             ("query", make_query_app(searcher, serving)),

@@ -1,14 +1,13 @@
 """What makes a local write durable and ordered: logical timestamps and directory fsyncs.
 
-Three parts: timestamps that rise strictly for every process and across crashes (ADR 0010), fsyncs
-of directories that concurrent writers share (ADR 0011), and a memory of what is already durable.
+Two parts: timestamps that rise strictly for every process and across crashes (ADR 0010), and fsyncs
+of directories that concurrent writers share (ADR 0011).
 """
 
 import fcntl
 import os
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,9 +85,15 @@ class LogicalClock:
 
     def next_ns(self) -> UnixNs:
         """Return a timestamp above every timestamp and time that any process was given before."""
+        return self.next_range_ns(1)
+
+    def next_range_ns(self, count: int) -> UnixNs:
+        """Return the first of `count` consecutive timestamps, all as `next_ns` returns them."""
         with self._locked():
             highest, reserved = self._read()
-            return self._give(max(self._clock.now_ns(), highest + 1), reserved)
+            first = max(self._clock.now_ns(), highest + 1)
+            self._give(first + count - 1, reserved)
+            return UnixNs(first)
 
     def now_ns(self) -> UnixNs:
         """Return the store's time, which never moves back, whatever the machine's clock does."""
@@ -283,47 +288,3 @@ class GroupSync:
                     self._folders.pop(directory, None)
                 if folder.turn is not None:
                     folder.turn.notify_all()
-
-
-_STATES_MAX: Final = 65_536
-_FOLDERS_MAX: Final = 65_536
-
-
-class DurableNames:
-    """A bounded set of folders and states known to be durable; a lost entry costs one fsync."""
-
-    def __init__(self, root: Path) -> None:
-        """Start with the root, which is durable once the store is open."""
-        self._root = str(root)
-        self._lock = threading.Lock()
-        self._folders: set[str] = set()
-        self._states: OrderedDict[tuple[str, int], None] = OrderedDict()
-
-    def unknown_folders(self, folder: str) -> list[str]:
-        """Return the folders on a path below the root that are not known to be durable.
-
-        `folder` is the first of them, and the folder that is closest to the root is the last.
-        """
-        unknown: list[str] = []
-        while folder not in self._folders and folder != self._root:
-            unknown.append(folder)
-            folder = os.path.dirname(folder)  # noqa: PTH120 - several times for each new object
-        return unknown
-
-    def add_folders(self, folders: list[str]) -> None:
-        """Record folders whose names were synced."""
-        with self._lock:
-            if len(self._folders) + len(folders) > _FOLDERS_MAX:
-                self._folders = set()
-            self._folders.update(folders)
-
-    def has_state(self, path: str, stamp: int) -> bool:
-        """Return True when this state of a file is known to be durable."""
-        return (path, stamp) in self._states
-
-    def add_state(self, path: str, stamp: int) -> None:
-        """Record that a state is durable."""
-        with self._lock:
-            self._states[path, stamp] = None
-            while len(self._states) > _STATES_MAX:
-                self._states.popitem(last=False)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sluice_protocol.clock import IdSource
+from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import (
     Applied,
     CreateOutcome,
@@ -38,11 +39,21 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
+from sluice_store.bulk import NewObject
 from sluice_store.local.disk_errors import translated
-from sluice_store.local.durability import DirectorySync, DurableNames, LogicalClock
+from sluice_store.local.durability import DirectorySync, LogicalClock
+from sluice_store.local.durable_names import DurableNames
+from sluice_store.local.filesystem_sync import FileSystemSync, NoFileSystemSync
+from sluice_store.local.group_writes import GroupOutcome, GroupWrites, split_groups
 from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
-from sluice_store.local.layout import Layout, incarnations_of
-from sluice_store.local.visibility import FileState, Visibility, read_sha256, state_of
+from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
+from sluice_store.local.visibility import (
+    FileState,
+    Visibility,
+    applied_at,
+    read_sha256,
+    state_of,
+)
 
 _YOUNG_NS: Final = 60 * NS_PER_S
 """A folder entry older than this is on disk: every file system writes its metadata sooner."""
@@ -65,15 +76,28 @@ class LocalFiles:
     """The verbs of one local store. Every method blocks and may be called from any thread."""
 
     def __init__(
-        self, layout: Layout, stamps: LogicalClock, syncer: DirectorySync, ids: IdSource
+        self,
+        layout: Layout,
+        stamps: LogicalClock,
+        syncer: DirectorySync,
+        ids: IdSource,
+        filesystem: FileSystemSync | None = None,
     ) -> None:
-        """Use a layout whose folders exist."""
+        """Use a layout whose folders exist. Without `filesystem`, no group is written."""
         self._layout = layout
         self._stamps = stamps
         self._visible = Visibility(stamps)
         self._syncer = syncer
         self._hidden = HiddenFiles(str(layout.temporary), stamps, ids)
         self._known = DurableNames(layout.root)
+        self._groups = GroupWrites(
+            layout=layout,
+            stamps=stamps,
+            visible=self._visible,
+            hidden=self._hidden,
+            known=self._known,
+            filesystem=filesystem or NoFileSystemSync(),
+        )
 
     @property
     def visible(self) -> Visibility:
@@ -88,12 +112,35 @@ class LocalFiles:
         """Write an object under a key that does not exist."""
         path = self._layout.file_of(key)
         with translated("create", key), self._hidden.written(key, body, sha256) as written:
-            made = self._make_folders(_folder_of(path))
+            made = self._known.make_folders(_folder_of(path))
             try:
                 os.link(written.path, path)
             except FileExistsError:
                 return self._exists(path)
             return self._settle(path, written, made)
+
+    def create_group(self, objects: Sequence[NewObject]) -> list[GroupOutcome] | None:
+        """Create objects that share the syncs; None if no group can be written now.
+
+        The outcome of an object that was refused is its error.
+        """
+        if not self._groups.is_ready():
+            return None
+        with translated("create", objects[0].key if objects else ""):
+            return self._groups.create(objects)
+
+    def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
+        """Create objects, in groups where that is possible. The first error is raised."""
+        outcomes: list[CreateOutcome] = []
+        for group in split_groups(objects):
+            written = self.create_group(group) if len(group) > 1 else None
+            if written is None:
+                written = [self.create(one.key, one.body, one.sha256) for one in group]
+            for outcome in written:
+                if isinstance(outcome, StoreError):
+                    raise outcome
+                outcomes.append(outcome)
+        return outcomes
 
     def replace(self, key: ObjectKey, body: bytes, if_match: ETag) -> ReplaceOutcome:
         """Write an object over the state tagged `if_match`.
@@ -112,7 +159,7 @@ class LocalFiles:
         """Write an object, whether or not the key exists; the old state stays noncurrent."""
         path = self._layout.file_of(key)
         with translated("overwrite", key), self._locked(key):
-            made = self._make_folders(_folder_of(path))
+            made = self._known.make_folders(_folder_of(path))
             if not os.path.exists(path):  # noqa: PTH110 - as for the other verbs
                 with self._hidden.written(key, body, sha256) as written, suppress(FileExistsError):
                     os.link(written.path, path)
@@ -203,8 +250,7 @@ class LocalFiles:
             self._layout.generation_of(key, heir.incarnation).replace(path)
 
     def _exists(self, path: str) -> Exists:
-        if os.path.isdir(path):  # noqa: PTH112 - as for the other verbs
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        refuse_folder(path)
         self._syncer.sync({_folder_of(path)})
         return Exists(date_ns=self._stamps.now_ns())
 
@@ -214,33 +260,19 @@ class LocalFiles:
             stamp = UnixNs(self._visible.settle_new(written.fd).stamp)
             written.remove()  # before the folder is synced: one commit of the file system has both
             self._syncer.sync(_to_sync(_folder_of(path), made))
-        except OSError as error:
+        except (OSError, StoreError) as error:  # the clock file may be damaged meanwhile
             return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
         self._known.add_folders(made)
         self._known.add_state(path, stamp)
-        tag = str(stamp)
-        return Applied(etag=ETag(tag), incarnation=ObjectVersion(tag), date_ns=stamp)
+        return applied_at(stamp)
 
     def _keep_old(self, key: ObjectKey, path: str, stamp: ObjectVersion | None) -> list[str]:
         """Give the current state a durable second name among the noncurrent versions."""
         old = str(self._layout.generation_of(key, stamp or ObjectVersion("0")))
-        made = self._make_folders(_folder_of(old))
+        made = self._known.make_folders(_folder_of(old))
         with suppress(FileExistsError):
             os.link(path, old)
         self._syncer.sync(_to_sync(_folder_of(old), made))
-        return made
-
-    def _make_folders(self, folder: str) -> list[str]:
-        """Create a folder; return those on its path that are not known to be durable."""
-        made = self._known.unknown_folders(folder)
-        for one in reversed(made):
-            try:
-                os.mkdir(one)  # noqa: PTH102 - several times for each new object
-            except FileExistsError:
-                if not os.path.isdir(one):  # noqa: PTH112 - as above
-                    raise
-            except FileNotFoundError:  # a folder above was removed after it was known
-                os.makedirs(one, exist_ok=True)  # noqa: PTH103 - as above
         return made
 
     def _stamp_of(self, path: str) -> ObjectVersion | None:

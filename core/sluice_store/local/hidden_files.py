@@ -10,7 +10,7 @@ from typing import Final
 from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import ChecksumRefused
 from sluice_protocol.keys import digest_of
-from sluice_protocol.units import Digest, ObjectKey
+from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_store.local.durability import LogicalClock
 from sluice_store.local.visibility import NEW_FILE, write_sha256
 
@@ -19,7 +19,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 @dataclass(slots=True)
 class HiddenFile:
-    """A synced file, open until its timestamp is checked.
+    """A file without a final name, open until its timestamp is checked.
 
     Attributes:
         path: Its hidden name; empty after `remove`.
@@ -58,6 +58,27 @@ class HiddenFiles:
         """Write and sync a hidden file, and remove its hidden name at the end.
 
         Raises:
+            ChecksumRefused: As `prepare` raises it.
+        """
+        made = self.prepare(key, body, sha256)
+        try:
+            os.fsync(made.fd)
+            yield made
+        finally:
+            made.remove()
+
+    def prepare(
+        self, key: ObjectKey, body: bytes, sha256: Digest | None, stamp: UnixNs | None = None
+    ) -> HiddenFile:
+        """Write and date a hidden file, which may not be durable; the caller removes it.
+
+        Args:
+            key: The key of the object, for errors.
+            body: The object.
+            sha256: Its digest, if the caller knows it.
+            stamp: Its timestamp; the next one when None.
+
+        Raises:
             ChecksumRefused: The body does not match the sha256, which is checked as a remote store
                 would check it.
         """
@@ -69,16 +90,17 @@ class HiddenFiles:
         path = f"{self._prefix}{next(self._numbers)}"
         made = HiddenFile(path, os.open(path, _NEW, NEW_FILE))
         try:
-            self._fill(made.fd, body, digest)
-            yield made
-        finally:
+            _write_all(made.fd, body)
+            dated = self._stamps.next_ns() if stamp is None else stamp
+            write_sha256(made.fd, dated, digest)
+            os.utime(made.fd, ns=(dated, dated))
+        except BaseException:
             made.remove()
+            raise
+        return made
 
-    def _fill(self, fd: int, body: bytes, digest: Digest) -> None:
-        done = os.write(fd, body)
-        while done < len(body):
-            done += os.write(fd, memoryview(body)[done:])
-        stamp = self._stamps.next_ns()
-        write_sha256(fd, stamp, digest)
-        os.utime(fd, ns=(stamp, stamp))
-        os.fsync(fd)
+
+def _write_all(fd: int, body: bytes) -> None:
+    done = os.write(fd, body)
+    while done < len(body):
+        done += os.write(fd, memoryview(body)[done:])

@@ -1,5 +1,6 @@
 """The files of a local store: where each key is, and listings in key order."""
 
+import errno
 import os
 import re
 import zlib
@@ -98,6 +99,16 @@ def check_key(key: str) -> None:
     wrong = {"", ".", ".."}.intersection(segments) or segments[0] == HIDDEN or "\0" in key
     if wrong or any(len(segment.encode()) >= NAME_BYTES_MAX for segment in segments):
         raise StoreError("local", key, "a directory cannot store this key: use another key")
+
+
+def refuse_folder(path: str) -> None:
+    """Raise if a path that should be a file is a folder.
+
+    Raises:
+        IsADirectoryError: It is a folder.
+    """
+    if os.path.isdir(path):  # noqa: PTH112 - a path is a string on frequent calls
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
 def _entries(folder: Path) -> list[str]:

@@ -22,9 +22,11 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.bulk import NewObject
+from sluice_store.local.create_queue import CreateQueue, GroupLimits
 from sluice_store.local.disk_errors import translated
 from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock, fsync_directory
 from sluice_store.local.files import LocalFiles
+from sluice_store.local.filesystem_sync import FileSystemSync, open_filesystem_sync
 from sluice_store.local.layout import (
     PROBE,
     Layout,
@@ -47,16 +49,19 @@ _PROBE_NS: Final = 123_456_789
 class LocalStore:
     """A directory as an object store; `sluice_store.local.files` describes its order of writes."""
 
-    def __init__(self, layout: Layout, files: LocalFiles, threads: StoreThreads) -> None:
+    def __init__(
+        self, layout: Layout, files: LocalFiles, threads: StoreThreads, creates: CreateQueue
+    ) -> None:
         self._layout = layout
         self._files = files
         self._threads = threads
+        self._creates = creates
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         """Write `body` under a key that does not exist."""
-        return await self._run(lambda: self._files.create(key, body, sha256))
+        return await self._creates.create(NewObject(key=key, body=body, sha256=sha256))
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """Write `body` over the state tagged `if_match`; the old state is not kept."""
@@ -85,10 +90,8 @@ class LocalStore:
         return await self._run(lambda: self._files.head_all(keys))
 
     async def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
-        """Create objects one after the other in one thread."""
-        return await self._run(
-            lambda: [self._files.create(one.key, one.body, None) for one in objects]
-        )
+        """Create objects in one thread, in groups that are synced together."""
+        return await self._run(lambda: self._files.create_all(objects))
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of an object."""
@@ -189,6 +192,8 @@ async def open_local_store(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     syncer: DirectorySync | None = None,
+    filesystem: FileSystemSync | None = None,
+    limits: GroupLimits | None = None,
 ) -> AsyncIterator[LocalStore]:
     """Open a directory as a store, and create it when it does not exist.
 
@@ -197,6 +202,8 @@ async def open_local_store(
         clock: The machine's clock when None.
         ids: The system's randomness when None.
         syncer: Grouped fsyncs when None.
+        filesystem: The sync of groups; `syncfs` when None and the file system is suitable.
+        limits: When creates are grouped.
 
     Raises:
         StoreMisconfigured: The path is no directory, is read-only, or cannot store timestamps.
@@ -208,10 +215,14 @@ async def open_local_store(
         newest = partial(newest_timestamp, layout)
         stamps = await asyncio.to_thread(LogicalClock, layout.clock, clock, newest)
         await asyncio.to_thread(_sweep, layout, clock.now_ns())
+        whole = filesystem or open_filesystem_sync(root, clock)
     threads = StoreThreads()
+    files = LocalFiles(layout, stamps, syncer or GroupSync(), ids, whole)
+    creates = CreateQueue(files, threads, limits or GroupLimits())
     try:
-        files = LocalFiles(layout, stamps, syncer or GroupSync(), ids)
-        yield LocalStore(layout, files, threads)
+        yield LocalStore(layout, files, threads, creates)
     finally:
+        await creates.close()
         await asyncio.to_thread(threads.close)
         stamps.close()
+        whole.close()

@@ -38,11 +38,15 @@ class StoreThreads:
             BaseException: Whatever the call raises.
         """
         future: asyncio.Future[_T] = self._loop.create_future()
+        self.submit(work, future)
+        return await future
+
+    def submit(self, work: Callable[[], _T], future: asyncio.Future[_T]) -> None:
+        """Make a call whose result or failure completes a future, as `run` does."""
         self._open += 1
         if self._open > len(self._threads) and len(self._threads) < THREADS_MAX:
             self._start()
         self._calls.put((work, future))
-        return await future
 
     def _start(self) -> None:
         name = f"{NAME}-{len(self._threads)}"

@@ -22,7 +22,8 @@ from typing import Final
 
 from sluice_protocol.authority import VISIBILITY_S_MAX
 from sluice_protocol.keys import parse_digest
-from sluice_protocol.units import NS_PER_S, Digest, UnixNs
+from sluice_protocol.outcomes import Applied
+from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectVersion, UnixNs
 from sluice_store.local.durability import LogicalClock
 
 MARK: Final = stat.S_ISVTX
@@ -53,6 +54,12 @@ def state_of(found: os.stat_result) -> FileState:
     """Return the state of a file whose timestamp is not checked."""
     stamp = found.st_mtime_ns
     return FileState(size_bytes=found.st_size, stamp=stamp, last_modified_ns=UnixNs(stamp))
+
+
+def applied_at(stamp: UnixNs) -> Applied:
+    """Return the outcome of a durable write with this timestamp."""
+    tag = str(stamp)
+    return Applied(etag=ETag(tag), incarnation=ObjectVersion(tag), date_ns=stamp)
 
 
 def is_late(stamp_ns: int, now_ns: int, bound_ns: int = VISIBILITY_S_MAX * NS_PER_S) -> bool:
@@ -107,11 +114,24 @@ class Visibility:
         fcntl.flock(fd, fcntl.LOCK_EX)
         return self._settle_locked(fd)
 
-    def _settle_locked(self, fd: int) -> FileState:
+    def settle_in_group(self, fd: int, now_ns: UnixNs) -> FileState | None:
+        """Return the state as `settle_new` does, or None while another process has the lock.
+
+        Args:
+            fd: The file.
+            now_ns: A time of the store's clock at which the file was visible.
+        """
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return self._settle_locked(fd, now_ns)
+
+    def _settle_locked(self, fd: int, now_ns: UnixNs | None = None) -> FileState:
         found = os.fstat(fd)
         if not found.st_mode & MARK:
             return state_of(found)
-        late = is_late(found.st_mtime_ns, self._stamps.read_ns())
+        late = is_late(found.st_mtime_ns, self._stamps.read_ns() if now_ns is None else now_ns)
         if late:
             digest, stamp = read_sha256(fd, found.st_mtime_ns), self._stamps.next_ns()
             os.utime(fd, ns=(stamp, stamp))

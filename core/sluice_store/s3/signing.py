@@ -16,6 +16,7 @@ from sluice_store.s3.settings import Addressing
 
 _PAYLOAD: Final = "payload_sha256"
 _HOST: Final = "host"
+_ORIGIN: Final = "origin"
 
 
 class FrozenCredentials(Protocol):
@@ -56,6 +57,17 @@ class _KnownHashAuth(S3SigV4Auth):  # type: ignore[misc]
         """Return the digest of the body, which botocore would compute again."""
         return request.context[_PAYLOAD]
 
+    def canonical_request(self, request: _Unsigned) -> str:
+        """Return the canonical request; path and query of the URL are in canonical form already."""
+        path, _, query = request.url[len(request.context[_ORIGIN]) :].partition("?")
+        headers = self.headers_to_sign(request)
+        return "\n".join(
+            (
+                *(request.method.upper(), path, query, self.canonical_headers(headers), ""),
+                *(self.signed_headers(headers), self.payload(request)),
+            )
+        )
+
     def headers_to_sign(self, request: _Unsigned) -> dict[str, str]:
         """Return every header that is sent, and the host."""
         named = {name.lower(): text for name, text in request.headers.items()}
@@ -85,6 +97,11 @@ def _day_key(secret: str, day: str, region: str) -> bytes:
     for part in (region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     return key
+
+
+@lru_cache(maxsize=4096)  # the folders of many keys repeat
+def _quote_folder(folder: str) -> str:
+    return quote(folder, safe="/-_.~")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +137,8 @@ class BucketAddress:
 
     def target_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
         """Return the path and query of a key, percent-encoded as signatures require."""
-        path = quote(key, safe="/-_.~")
+        folder, slash, name = key.rpartition("/")
+        path = f"{_quote_folder(folder)}{slash}{quote(name, safe='-_.~')}"
         if self.addressing is Addressing.PATH:
             path = f"{self.bucket}/{path}" if path else self.bucket
         if not query:
@@ -138,7 +156,7 @@ async def sign(
         method=request.method,
         url=url,
         headers=dict(request.headers),
-        context={_PAYLOAD: request.sha256, _HOST: address.host},
+        context={_PAYLOAD: request.sha256, _HOST: address.host, _ORIGIN: address.origin},
     )
     _KnownHashAuth(frozen, "s3", address.region).add_auth(unsigned)
     return unsigned.headers

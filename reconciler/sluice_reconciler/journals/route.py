@@ -16,7 +16,6 @@ of the lane. They are processed here if the lane is handed over, or, if lanes ar
 `takeover_after_s`.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import structlog
@@ -51,6 +50,7 @@ from sluice_reconciler.journals.reader import (
     RegistrationReader,
     entry_weight,
 )
+from sluice_reconciler.journals.report import JournalReport
 from sluice_reconciler.metrics import Stage
 from sluice_reconciler.pipeline import PipelineResult
 from sluice_store.authority import read_history
@@ -61,9 +61,6 @@ WAITING_MAX = 16_384
 """Entries that were read and are not processed, over all journals; then reading pauses. One with
 the parts of combined requests counts as several.
 """
-
-GATEWAYS_LABELLED = 100
-OTHER_GATEWAYS = "(other)"
 
 SWITCH_INTERVAL_S = 60.0
 """Time between two reads of the authority's mode switches while a spool is registered."""
@@ -79,9 +76,9 @@ class JournalRoute:
         self._parts = parts
         self._registrations = RegistrationReader(parts.store, parts.requests)
         self._reader = JournalReader(parts.store)
+        self._report = JournalReport(parts.metrics, parts.clock)
         self._journals: dict[str, ProcessJournal] = {}
         self._ended: frozenset[str] = frozenset()
-        self._lapsed: set[str] = set()
         self._listed_ns: UnixNs | None = None
         self._listed_at_ns = 0
         self._published_at_ns: int | None = None
@@ -150,8 +147,7 @@ class JournalRoute:
             journal.heal(pass_began_ns)
         await self._read_spool_switch()
         self._ended = ended_processes(self._progress(), pass_began_ns, self._spool_left_ns)
-        self._report_lapsed()
-        self._observe_lag()
+        self._report.observe(self._journals, self._ended)
         await self._parts.registry.observe_registrations(
             [one.registration for one in self._journals.values()]
         )
@@ -344,18 +340,6 @@ class JournalRoute:
             through[name] = min(through.get(name, float("inf")), at_ns)
         return NamedBatches(through)
 
-    def _report_lapsed(self) -> None:
-        lapsed = {process for process, one in self._journals.items() if one.is_lapsed()}
-        for process in lapsed - self._lapsed - self._ended:
-            journal = self._journals[process]
-            log.warning(
-                "gateway_process_lapsed",
-                gateway=journal.registration.collector_id,
-                process=process,
-                complete_through_unix_ns=journal.complete_through_ns,
-            )
-        self._lapsed = lapsed
-
     def _progress(self, lane: int | None = None) -> list[ProcessProgress]:
         date_ns = self._parts.clock.now_ns()
         return [journal.progress(date_ns, lane) for journal in self._journals.values()]
@@ -374,20 +358,6 @@ class JournalRoute:
         clean = decide(None)
         lanes = range(self._parts.lanes)
         return {lane: decide(lane) if lane in behind else clean for lane in lanes}
-
-    def _observe_lag(self) -> None:
-        """Set the gauges; gateways beyond `GATEWAYS_LABELLED` share one label."""
-        metrics, clock = self._parts.metrics, self._parts.clock
-        metrics.journal_entries_waiting.set(entries_waiting(self.journals))
-        lags: defaultdict[str, float] = defaultdict(float)
-        for process, journal in self._journals.items():
-            if process not in self._ended:
-                name = journal.registration.collector_id
-                label = name if name in lags or len(lags) < GATEWAYS_LABELLED else OTHER_GATEWAYS
-                lags[label] = max(lags[label], clock.age_s(journal.complete_through_ns))
-        metrics.journal_lag.clear()
-        for label, lag_s in lags.items():
-            metrics.journal_lag.labels(label).set(lag_s)
 
     async def _publish(self) -> None:
         """Merge what this process has shown into the discovery record, at most once a second."""

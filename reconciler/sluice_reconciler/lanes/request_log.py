@@ -45,6 +45,7 @@ from sluice_reconciler.lanes.request_window import (
     run_of,
 )
 from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference, part_name, term_of_part
+from sluice_store.bulk import read_bodies
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY, create_known
 
@@ -112,17 +113,20 @@ async def _read_run(
     return None
 
 
-async def _read_batch(
-    store: ObjectStore, batch: IntendedBatch, limit: asyncio.Semaphore
-) -> AcceptedManifest | None:
-    key = accepted_key(batch.identity)
-    async with limit:
-        read = await store.get(key)
-    try:
-        return decode_accepted(key, read.body) if isinstance(read, Found) else None
-    except InvalidRecord as error:
-        log.warning("request_parts_unreadable", key=key, reason=error.reason)
-        return None
+async def _read_batches(
+    store: ObjectStore, batches: Sequence[IntendedBatch]
+) -> list[AcceptedManifest]:
+    """Return the manifests of batches; those that are missing or unreadable are left out."""
+    keys = [accepted_key(one.identity) for one in batches]
+    bodies = await read_bodies(store, keys, asyncio.Semaphore(READS_CONCURRENT))
+    found: list[AcceptedManifest] = []
+    for key, body in zip(keys, bodies, strict=True):
+        try:
+            if body is not None:
+                found.append(decode_accepted(key, body))
+        except InvalidRecord as error:
+            log.warning("request_parts_unreadable", key=key, reason=error.reason)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +173,8 @@ class RequestLog:
         kept = [(one, run) for one, run in runs if run is not None]
         self._named = tuple(one for one, _ in kept)
         self.window = RequestWindow([run for _, run in kept])
-        limit = asyncio.Semaphore(READS_CONCURRENT)
         combined = [one for one in enqueued if is_combined_life(one.agent_id, one.boot_id)]
-        manifests = await asyncio.gather(
-            *(_read_batch(self._store, one, limit) for one in combined)
-        )
-        self.window.add(self.window.judge(one for one in manifests if one is not None))
+        self.window.add(self.window.judge(await _read_batches(self._store, combined)))
 
     def unchanged(self) -> SpilledRequests:
         """Return the runs that the lane state names."""

@@ -13,7 +13,7 @@ import structlog
 
 from sluice_protocol.errors import OutcomeUnknown, SluiceError
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, lane_of, parse_accepted_key
+from sluice_protocol.keys import lane_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged, RegisterLost
@@ -364,12 +364,13 @@ class LaneWorkers:
         Raises:
             StoreError: The store is unreachable or refused the request.
         """
-        by_lane: dict[int, list[Identity]] = {}
-        for who in map(parse_accepted_key, keys):
-            by_lane.setdefault(lane_of(who.agent_id, self._lanes), []).append(who)
+        by_lane: dict[int, dict[Identity, ObjectKey]] = {}
+        for key in keys:
+            who = parse_accepted_key(key)
+            by_lane.setdefault(lane_of(who.agent_id, self._lanes), {})[who] = key
         found: set[ObjectKey] = set()
         for worker in self:
-            batches = by_lane.get(worker.lane.lane, ())
+            batches = by_lane.get(worker.lane.lane, {})
             todo, _ = await new_batches(self._store, worker.ledger, batches, compared)
-            found.update(map(accepted_key, todo))
+            found.update(batches[who] for who in todo)
         return found

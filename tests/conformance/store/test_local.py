@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.store_conformance import assert_conforms
+from support.store_groups import ALWAYS_GROUPS, CountedSync
 from support.store_worker import race_processes
 
 from sluice_protocol.units import ObjectKey
@@ -12,17 +13,20 @@ from sluice_store import open_store
 from sluice_store.checks import read_counter
 from sluice_store.conformance import CHECKS, Check
 from sluice_store.local import open_local_store
+from sluice_store.local.create_queue import GroupLimits
 
 PROCESSES = 8
 KEY = ObjectKey("race/key")
 
 
+@pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["as needed", "always groups"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_local_conforms(check: Check, tmp_path: Path) -> None:
+def test_local_conforms(check: Check, limits: GroupLimits | None, tmp_path: Path) -> None:
     """The directory keeps every promise of the port."""
+    filesystem = CountedSync(tmp_path) if limits else None
 
     async def run() -> None:
-        async with open_local_store(tmp_path) as store:
+        async with open_local_store(tmp_path, filesystem=filesystem, limits=limits) as store:
             await assert_conforms("local", check, store, "place/")
 
     asyncio.run(run())

@@ -1,13 +1,14 @@
 """One run under its lease: the store disappears, the lease is lost, the job does not stop."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import cast
 
 import pytest
 from support.queue_store import SimIds
+from support.simloop import SimClock, SimLoop, simulate
 
 from sluice_maintain.lease_rules import RunResult, acquire
 from sluice_maintain.metrics import MaintenanceMetrics
@@ -17,7 +18,6 @@ from sluice_maintain.task_store import ChangedTask, TaskStore
 from sluice_maintain.tasks import TaskName, WorkerKind
 from sluice_maintain.worker_pool import PendingJob, WorkerPool
 from sluice_protocol.maintenance import RunOutcome, TaskRecord
-from sluice_protocol.system_clock import SystemClock
 from sluice_store.memory import Fault, MemoryBucket, open_memory_store
 from sluice_store.memory.faults import Call
 
@@ -98,24 +98,28 @@ class World:
 
 def a_store(bucket: MemoryBucket, switch: Switch, owner: str) -> TaskStore:
     store, _ = open_memory_store(bucket, plan=switch)
-    return TaskStore(store, SystemClock(), SimIds(len(owner)), owner)
+    clock = SimClock(asyncio.get_running_loop())
+    return TaskStore(store, clock, SimIds(len(owner)), owner)
 
 
 def in_world(test: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        bucket = MemoryBucket(clock=SystemClock(), rng=random.Random(0))
+    """Run a test in virtual time."""
+
+    async def main(loop: SimLoop, rng: Random) -> None:
+        clock = SimClock(loop)
+        bucket = MemoryBucket(clock=clock, rng=rng)
         switch, worker = Switch(), HeldWorker()
         runner = TaskRunner(
             tasks=a_store(bucket, switch, "me"),
             pool=cast(WorkerPool, OneJobPool(worker)),
             settings=SETTINGS,
-            clock=SystemClock(),
+            clock=clock,
             metrics=MaintenanceMetrics(),
             stop=asyncio.Event(),
         )
         await test(World(bucket=bucket, switch=switch, worker=worker, runner=runner))
 
-    asyncio.run(main())
+    simulate(0, main)
 
 
 def test_a_result_is_recorded_and_the_lease_ends() -> None:

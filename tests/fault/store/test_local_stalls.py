@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 from support.gc_world import HORIZON_S, MARGIN_S, GcWorld, open_world
+from support.store_groups import ALWAYS_GROUPS, CountedSync
 from support.store_stall import Stall, stalled
 
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
@@ -25,6 +26,7 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import DeleteOutcome
 from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_store.local import open_local_store
+from sluice_store.local.create_queue import GroupLimits
 from sluice_store.port import ObjectStore
 
 T = TypeVar("T")
@@ -166,28 +168,37 @@ class ReleasingStore:
 
 
 @asynccontextmanager
-async def story_of(root: Path, stall: Stall) -> AsyncIterator[Story]:
+async def story_of(root: Path, stall: Stall, limits: GroupLimits | None) -> AsyncIterator[Story]:
+    whole = CountedSync(root)
     async with (
         open_world(root) as world,
-        open_local_store(root, clock=world.clock) as first,
+        open_local_store(root, clock=world.clock, filesystem=whole, limits=limits) as first,
         open_local_store(root, clock=world.clock) as second,
     ):
         yield Story(world, [first, second], stall)
 
 
-async def calls_of(root: Path, start: str) -> list[str]:
+async def calls_of(root: Path, start: str, limits: GroupLimits | None) -> list[str]:
     """Return the calls of an upload that is not held."""
     stall = Stall()
-    async with story_of(root, stall) as story:
+    async with story_of(root, stall, limits) as story:
         upload = await story.prepare(start)
         with stalled(stall):
             await story.first.accept(upload)
     return stall.names
 
 
-async def play(root: Path, start: str, moment: str, number: int, *, after: bool) -> None:
+async def play(
+    root: Path,
+    start: str,
+    moment: str,
+    number: int,
+    *,
+    after: bool,
+    limits: GroupLimits | None,
+) -> None:
     stall = Stall(number=number, after=after)
-    async with story_of(root, stall) as story:
+    async with story_of(root, stall, limits) as story:
         await story.play(start, moment)
         assert stall.reached.is_set()
         assert isinstance(story.results[-1].verdict, Accepted)
@@ -206,26 +217,37 @@ def calls_held(names: list[str], start: str) -> list[int]:
     return sorted(first.values())
 
 
-async def hold_each_call(root: Path, start: str, moment: str, *, every: bool) -> None:
-    names = await calls_of(root / "count", start)
+async def hold_each_call(
+    root: Path, start: str, moment: str, *, every: bool, limits: GroupLimits | None = None
+) -> None:
+    names = await calls_of(root / "count", start, limits)
     assert {"open", "write", "fsync", "link", "fchmod"} <= set(names)
     for number in range(len(names)) if every else calls_held(names, start):
         for after in (False, True)[: 1 + (names[number] in NAMING)]:
-            await play(root / f"{number}-{after}", start, moment, number, after=after)
+            place = root / f"{number}-{after}"
+            await play(place, start, moment, number, after=after, limits=limits)
 
 
+GROUPED = pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["separate", "in groups"])
+
+
+@GROUPED
 @pytest.mark.parametrize("start", STARTS)
-def test_no_held_call_loses_an_answered_blob(start: str, tmp_path: Path) -> None:
+def test_no_held_call_loses_an_answered_blob(
+    start: str, limits: GroupLimits | None, tmp_path: Path
+) -> None:
     """Released between the proof and the deletion, which is the worst moment."""
-    asyncio.run(hold_each_call(tmp_path, start, "before the deletion", every=False))
+    held = hold_each_call(tmp_path, start, "before the deletion", every=False, limits=limits)
+    asyncio.run(held)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@GROUPED
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("start", STARTS)
 def test_no_held_call_loses_an_answered_blob_at_any_moment(
-    start: str, moment: str, tmp_path: Path
+    start: str, moment: str, limits: GroupLimits | None, tmp_path: Path
 ) -> None:
     """Every call of the upload, and every moment of the release."""
-    asyncio.run(hold_each_call(tmp_path, start, moment, every=True))
+    asyncio.run(hold_each_call(tmp_path, start, moment, every=True, limits=limits))

@@ -1,19 +1,29 @@
 """The stored bytes of certificates and plans, and the columns of evidence, do not change."""
 
-from support.gc_certificates import KEY, TRUSTED, certificate
+from msgspec.structs import replace
+from support.gc_certificates import KEY, TRUSTED, certificate, many_ranges
 from support.golden import golden
 
-from sluice_gc.certificate import sign_certificate, verify_certificate
+from sluice_gc.certificate import (
+    AUDITED_PREFIXES,
+    merkle_root_of,
+    sign_certificate,
+    verify_certificate,
+)
+from sluice_gc.certificate_parts import RANGES_MAX, merge_ranges
 from sluice_gc.evidence_files import (
     BLOBS,
     CANDIDATES,
+    FILES,
     FINDINGS,
     MANIFESTS,
     NAMED,
     NAMES,
     PROOFS,
+    RANGES,
     EvidenceFile,
 )
+from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.plan import HistogramBucket, Plan, PlanSummary, VersionTally, sign_plan, verify_plan
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import ObjectKey
@@ -24,6 +34,18 @@ def test_certificate_bytes_do_not_change() -> None:
     body = sign_certificate(certificate(), KEY)
     assert golden("gc/certificate.json", body) == body
     assert verify_certificate("A0", body, TRUSTED) == certificate()
+
+
+def test_bytes_of_a_certificate_with_merged_ranges_do_not_change() -> None:
+    """A range of a bounded certificate states how many listed ranges it consists of."""
+    coverage = tuple(
+        merge_ranges(cover_prefix(prefix, many_ranges(RANGES_MAX + 1)))
+        for prefix in AUDITED_PREFIXES
+    )
+    wanted = replace(certificate(), coverage=coverage, merkle_root=merkle_root_of(coverage))
+    body = sign_certificate(wanted, KEY)
+    assert golden("gc/certificate-merged.json", body) == body
+    assert verify_certificate("A0", body, TRUSTED) == wanted
 
 
 def test_plan_bytes_do_not_change() -> None:
@@ -73,6 +95,8 @@ def test_columns_of_evidence_do_not_change() -> None:
         "findings": FINDINGS,
         "candidates": CANDIDATES,
         "proofs": PROOFS,
+        "ranges": RANGES,
+        "files": FILES,
     }
     text = "\n".join(f"[{name}]\n{schema.to_string()}\n" for name, schema in schemas.items())
     assert golden("gc/evidence-columns.txt", text.encode()) == text.encode()

@@ -29,6 +29,8 @@ EXTRAS = {
     "query": "pyarrow,deltalake,duckdb,plotext",
     "spark": "pyspark,delta,pandas,pyarrow,deltalake",
     "policies": "policy_sentry,z3",
+    "doors": "cramjam,grpc,msgpack,opentelemetry,ptars",
+    "gateway": "uvloop",
 }
 ALL = ",".join(PACKAGE_EXTRAS)
 SETTINGS = Path(__file__).parents[2] / "golden" / "policies" / "settings.toml"
@@ -62,6 +64,7 @@ def folder(tmp_path: Path) -> Path:
         ("spark", ("spark", "compact")),
         ("s3", ("reconciler", "--once", "--store", "s3://bucket/prefix?region=eu-west-1")),
         ("s3", ("gateway", "--store", "s3://bucket/prefix?region=eu-west-1")),
+        ("gateway", ("gateway",)),
         ("policies", ("policies", "lint", "--settings", str(SETTINGS))),
         ("policies", ("policies", "prove", "--settings", str(SETTINGS))),
     ],

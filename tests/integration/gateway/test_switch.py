@@ -4,7 +4,9 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import aiohttp
@@ -26,6 +28,7 @@ from support.gateway import (
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
+from sluice_cli.main import run as run_command
 from sluice_gateway.mode_switch import (
     NOTICE_S_MAX,
     SETTLE_S,
@@ -34,9 +37,8 @@ from sluice_gateway.mode_switch import (
     switch_to_spool,
 )
 from sluice_gateway.spool import mirror_authority
-from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
-from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
@@ -47,8 +49,26 @@ HOST = TestKey("host-1", ("host-1",))
 WRITER = "spool-gw"
 
 
-def sluice(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+@dataclass(frozen=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def sluice(*words: str) -> Done:
+    """Run a command in this process."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = run_command(list(words))
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def refused_gateway(cwd: Path, *words: str) -> str:
+    """Run a gateway that must not start; return its errors."""
+    words = ("gateway", *words)
+    done = subprocess.run(
         (sys.executable, "-c", "from sluice_cli.main import main; main()", *words),
         capture_output=True,
         text=True,
@@ -57,6 +77,7 @@ def sluice(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=clean_env(),
         cwd=cwd,
     )
+    return done.stderr
 
 
 def send(server: GatewayProcess, frames: list[bytes]) -> list[HttpResult]:
@@ -102,7 +123,7 @@ def there_and_back(tmp_path: Path, url: str) -> None:
     leave = ("switch", "s3_manifest", *there, "--spool", spool)
     enter = ("switch", "local_spool", *there, "--spool-writer")
     mode = ("--acceptance", "local_spool", "--spool-writer", WRITER)
-    assert sluice(tmp_path, "init", *there, *mode).returncode == 0
+    assert sluice("init", *there, *mode).code == 0
     principals = write_principals(tmp_path / "principals.toml", HOST)
     servers: list[GatewayProcess] = []
 
@@ -113,27 +134,29 @@ def there_and_back(tmp_path: Path, url: str) -> None:
     try:
         first = start(*slow)
         assert verdicts(send(first, frames(0, 5))) == {(200, False)}
-        assert "another gateway has locked this spool" in sluice(tmp_path, *leave).stderr
+        assert "another gateway has locked this spool" in sluice(*leave).stderr
         first.kill()
-        refused = sluice(tmp_path, *leave)
-        assert refused.returncode == 2
+        refused = sluice(*leave)
+        assert refused.code == 2
         assert "contains records to transfer" in refused.stderr
         assert start(*slow).stop() == 0  # it transfers the rest before it exits
-        left = sluice(tmp_path, *leave, "--json")
+        left = sluice(*leave, "--json")
         assert json.loads(left.stdout)["acceptance"] == "s3_manifest", left.stderr
 
         if url.startswith("s3://"):
-            assert sluice(tmp_path, "doctor", *there).returncode == 0
+            assert sluice("doctor", *there).code == 0
         both = [start(), start()]
         for server in both:
             assert verdicts(send(server, frames(0, 5))) == {(200, True)}
         assert verdicts(send(both[0], frames(5, 5))) == {(200, False)}
         assert verdicts(send(both[1], frames(5, 5))) == {(200, True)}
-        assert "may spool again" in sluice(tmp_path, *enter, "other").stderr
-        back = sluice(tmp_path, *enter, WRITER, "--json")
+        assert "may spool again" in sluice(*enter, "other").stderr
+        back = sluice(*enter, WRITER, "--json")
         assert json.loads(back.stdout)["spool_writer"] == WRITER, back.stderr
-        for server in both:  # each reads the switch
+        for server in both:  # each reads the switch and drains
             assert server.process.wait(30) == 0
+        flags = ("--listen", "127.0.0.1:0", "--principals", str(principals))
+        assert "acceptance mode differs" in refused_gateway(tmp_path, *there, *flags)
 
         again = start(*slow)
         assert verdicts(send(again, frames(0, 10))) == {(200, True)}
@@ -211,30 +234,6 @@ def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
             assert len((await read_history(remote)).switches) == 1
 
     run(main())
-
-
-def test_running_gateway_notices_a_switch(tmp_path: Path) -> None:
-    """A running gateway reads the switch in time, drains, and does not start again."""
-
-    async def switch() -> None:
-        async with open_store(url) as store:
-            record = ModeSwitch(number=1, acceptance="local_spool", spool_writer=WRITER)
-            await store.create(mode_switch_key(1), encode_record(record))
-
-    url = f"file://{tmp_path}/store"
-    assert sluice(tmp_path, "init", "--store", url).returncode == 0
-    principals = write_principals(tmp_path / "principals.toml", HOST)
-    server = start_gateway(tmp_path, url, principals)
-    try:
-        assert verdicts(send(server, frames(0, 1))) == {(200, False)}
-        started = time.monotonic()
-        asyncio.run(switch())
-        assert server.process.wait(30) == 0
-        assert time.monotonic() - started < 15
-    finally:
-        server.kill()
-    flags = ("--store", url, "--listen", "127.0.0.1:0", "--principals", str(principals))
-    assert "acceptance mode differs" in sluice(tmp_path, "gateway", *flags).stderr
 
 
 def test_a_gateway_that_cannot_check_for_a_switch_accepts_nothing(

@@ -78,6 +78,37 @@ def test_a_series_is_printed_one_line_a_step(place: Deployment) -> None:
     assert plain.stdout.split()[-1] == "2.0"
 
 
+def test_histogram_and_values_are_those_of_the_service(service: str, place: Deployment) -> None:
+    span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
+    done = _query(place, *SPAN, "--histogram", "--buckets", "4", "--by", "attributes.k")
+    assert done.stdout.splitlines() == [
+        "2026-09-21T14:00:00.000000000Z\t3\tv=2 (missing)=1",
+        "2026-09-21T14:30:00.000000000Z\t0",
+        "2026-09-21T15:00:00.000000000Z\t0",
+    ]
+    assert done.stderr.startswith("3 results; read 1 segments, ")
+    done = _query(place, *SPAN, "--top", "body", "--filter", "attributes.k")
+    assert done.stdout == "1\tfirst ä\n1\tsecond\n"
+    for options, path in (
+        (("--histogram", "--by", "attributes.k"), "histogram?by=attributes.k"),
+        (("--top", "body", "--limit", "2"), "fields/values?field=body&limit=2"),
+    ):
+        shown = json.loads(_query(place, *SPAN, *options, "--json").stdout)
+        served = json.loads(_get(f"{service}/v1/{path}&{span}")[2])
+        for one in (shown, served):
+            del one["summary"]["elapsed_ms"], one["summary"]["accepted_until"]
+        assert shown == served
+    for options, message in (
+        (("--histogram", "--top", "body"), "choose one of --histogram, --top and --tail"),
+        (("--top", "colour"), "--top: unknown field"),
+        (("--histogram", "--limit", "7"), "unknown parameter, parameter=`limit`"),
+        (("--filter", "body"), ""),
+        (("--filter", "severity=x"), "--filter: must be a number"),
+    ):
+        done = _query(place, *SPAN, *options)
+        assert (done.returncode, message in done.stderr) == (2 if message else 0, True), done
+
+
 def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
     for arguments, message in (
         (("--from", "now", "--to", "1h"), "ends before it starts"),

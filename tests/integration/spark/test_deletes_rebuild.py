@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from support.spark_lake import Deployment, lake_rows, make_batch
 from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
+from sluice_cli.main import run
 from sluice_spark.compact import run_compact
 from sluice_spark.rollup import run_rollup
 from sluice_spark.settings import CompactSettings
@@ -19,20 +18,22 @@ from sluice_spark.settings import CompactSettings
 pytestmark = pytest.mark.spark
 
 
-def sluice(deployment: Deployment, *arguments: str) -> str:
-    command = [sys.executable, "-m", "sluice_cli", *arguments, "--store", deployment.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def found(deployment: Deployment) -> set[int]:
-    lines = sluice(deployment, "query", "--from", "2026-09-21T00:00:00Z", "--json").splitlines()
-    return {json.loads(line)["seq"] for line in lines[:-1]}
-
-
-def test_deletes_apply_after_queue_and_tables_are_rebuilt(spark: Any, tmp_path: Path) -> None:
+def test_deletes_apply_after_queue_and_tables_are_rebuilt(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Deleted records stay hidden before and after ingestion, and maintenance removes them."""
+
+    def sluice(deployment: Deployment, *arguments: str) -> str:
+        capsys.readouterr()
+        code = run([*arguments, "--store", deployment.url])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return printed.out
+
+    def found(deployment: Deployment) -> set[int]:
+        lines = sluice(deployment, "query", "--from", "2026-09-21T00:00:00Z", "--json").splitlines()
+        return {json.loads(line)["seq"] for line in lines[:-1]}
+
     deployment = Deployment(tmp_path, lanes=1).init()
     logs = [make_batch(0, 10), make_batch(10, 10, agent="host-2")]
     deployment.deliver([*logs, make_batch(0, 40, agent="m-1", kind="metrics")])

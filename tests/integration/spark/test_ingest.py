@@ -1,4 +1,6 @@
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from sluice_spark.errors import JobFailed
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ingest import run_ingest
 from sluice_spark.microbatch import IngestTotals
+from sluice_spark.session import checkpoint_folder
 from sluice_spark.settings import IngestSettings
 
 pytestmark = pytest.mark.spark
@@ -27,17 +30,65 @@ def mixed(first: int = 0, batches: int = 6, agents: int = 3) -> list[Sent]:
     ]
 
 
-def test_ingest_writes_every_record_that_was_sent(spark: Any, tmp_path: Path) -> None:
-    """Every record of every kind is in its table once, with equal values, after each run."""
-    deployment = Deployment(tmp_path).init()
+@dataclass(frozen=True)
+class Ingested:
+    """A deployment after the first run of the job, with an older job that had its lanes before."""
+
+    deployment: Deployment
+    lost: Sent
+    totals: IngestTotals
+    older: FencedConsumers
+
+
+@pytest.fixture(scope="module")
+def ingested(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ingested]:
+    """Ingest nine batches and one whose blob is missing."""
+    deployment = Deployment(tmp_path_factory.mktemp("ingested")).init()
+    lost = make_batch(5000)
+    deployment.accept([lost], blobs=False)
     deployment.deliver(mixed(batches=9))
-    totals = ingest(spark, deployment)
-    assert (totals.batches, totals.records) == (9, 90)
-    assert_lake_holds(deployment, deployment.sent)
+    deployment.enqueue([lost])
+    with FencedConsumers(deployment.url, "spark") as older:
+        older.open(lambda lanes: dict.fromkeys(lanes, 0))
+        yield Ingested(deployment, lost, ingest(spark, deployment), older)
+
+
+def test_ingest_writes_every_record_that_was_sent(spark: Any, ingested: Ingested) -> None:
+    """Every record of every kind is in its table once, with equal values, after each run.
+
+    A batch without a blob does not stop the job, and is written when it is enqueued again.
+    """
+    deployment, lost, totals = ingested.deployment, ingested.lost, ingested.totals
+    assert (totals.batches, totals.records, totals.dead_letters) == (9, 90, 1)
+    assert_lake_holds(deployment, [one for one in deployment.sent if one is not lost])
+    (letter,) = deployment.rows("dead_letters")
+    assert (letter["seq_start"], letter["reason"]) == (5000, "missing")
+    deployment.put_blob(lost)
+    deployment.enqueue([lost])
     deployment.deliver(mixed(first=1000))
-    ingest(spark, deployment)
+    assert ingest(spark, deployment).batches == 7
     assert_lake_holds(deployment, deployment.sent)
     assert ingest(spark, deployment).batches == 0
+
+
+def test_older_of_two_ingest_jobs_is_fenced(ingested: Ingested) -> None:
+    """After a second job opens the queue, the first one cannot change anything."""
+    with pytest.raises(Fenced):
+        ingested.older.check()
+    with pytest.raises(Fenced):
+        ingested.older.acknowledge({0: 10, 1: 10})
+
+
+def test_ingest_refuses_a_checkpoint_of_another_queue(
+    spark: Any, ingested: Ingested, tmp_path: Path
+) -> None:
+    """The checkpoint of another deployment is refused with a message of one line."""
+    other = Deployment(tmp_path).init("B")
+    other.deliver([make_batch(0)])
+    folder = checkpoint_folder(ingested.deployment.url, None)
+    with pytest.raises(JobFailed, match=r"checkpoint belongs to another queue") as refused:
+        ingest(spark, other, checkpoint=folder)
+    assert "\n" not in str(refused.value)
 
 
 def test_ingest_without_its_checkpoint_duplicates_nothing(spark: Any, tmp_path: Path) -> None:
@@ -53,50 +104,6 @@ def test_ingest_without_its_checkpoint_duplicates_nothing(spark: Any, tmp_path: 
     deployment.enqueue(deployment.sent[:3])
     deployment.deliver(mixed(first=9000, batches=3))
     ingest(spark, deployment, max_batches_per_trigger=1)
-    assert_lake_holds(deployment, deployment.sent)
-
-
-def test_ingest_writes_a_dead_letter_while_a_blob_is_missing(spark: Any, tmp_path: Path) -> None:
-    """A batch without a blob does not stop the job, and is written when it is enqueued again."""
-    deployment = Deployment(tmp_path).init()
-    good, lost = make_batch(0), make_batch(10)
-    deployment.accept([good])
-    deployment.accept([lost], blobs=False)
-    deployment.enqueue([good, lost])
-    assert ingest(spark, deployment).dead_letters == 1
-    assert_lake_holds(deployment, [good])
-    (letter,) = deployment.rows("dead_letters")
-    assert (letter["seq_start"], letter["reason"]) == (10, "missing")
-    deployment.put_blob(lost)
-    deployment.enqueue([lost])
-    assert ingest(spark, deployment).batches == 1
-    assert_lake_holds(deployment, [good, lost])
-
-
-def test_ingest_refuses_a_checkpoint_of_another_queue(spark: Any, tmp_path: Path) -> None:
-    """The checkpoint of another deployment is refused with a message of one line."""
-    ours, other = Deployment(tmp_path / "a").init(), Deployment(tmp_path / "b")
-    other.init("B")
-    folder = f"file://{tmp_path}/checkpoint"
-    ours.deliver([make_batch(0)])
-    other.deliver([make_batch(0)])
-    ingest(spark, ours, checkpoint=folder)
-    with pytest.raises(JobFailed, match=r"checkpoint belongs to another queue") as refused:
-        ingest(spark, other, checkpoint=folder)
-    assert "\n" not in str(refused.value)
-
-
-def test_older_of_two_ingest_jobs_is_fenced(spark: Any, tmp_path: Path) -> None:
-    """After a second job opens the queue, the first one cannot change anything."""
-    deployment = Deployment(tmp_path).init()
-    deployment.deliver(mixed())
-    with FencedConsumers(deployment.url, "spark") as older:
-        older.open(lambda lanes: dict.fromkeys(lanes, 0))
-        ingest(spark, deployment)
-        with pytest.raises(Fenced):
-            older.check()
-        with pytest.raises(Fenced):
-            older.acknowledge({0: 10, 1: 10})
     assert_lake_holds(deployment, deployment.sent)
 
 

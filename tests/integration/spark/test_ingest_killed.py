@@ -109,17 +109,17 @@ def delta_ids(deployment: Deployment) -> dict[str, Ids]:
 
 
 @pytest.mark.timeout(1200)
-def test_each_record_is_in_the_lake_once_after_six_kills(
+def test_each_record_is_in_the_lake_once_after_three_kills(
     spark: Any, processes: IngestProcesses, deployment: Deployment
 ) -> None:
-    """A killed worker restarts the query, after other kills a new process completes the commit."""
+    """A killed worker restarts the query, after other kills a new process completes the commit.
+
+    The long test below has every process and step.
+    """
     kills: list[tuple[Target, str]] = [
         ("worker", "in_write"),
-        ("worker", "before_ledger"),
         ("driver", "after_records_logs"),
         ("jvm", "before_ledger"),
-        ("group", "after_write"),
-        ("driver", "before_ack"),
     ]
     kill_at(processes, deployment, kills)
     assert_lake_holds(deployment, deployment.sent)

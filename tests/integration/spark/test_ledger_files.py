@@ -7,16 +7,17 @@ from support.spark_lake import Deployment, assert_lake_holds, make_batch
 from support.spark_local import ingest_locally
 
 from sluice_lake.tables import BATCHES, DEAD_LETTERS
-from sluice_spark import hour_merge
+from sluice_spark import file_merges
 from sluice_spark.failpoints import FailPoint, read_failpoint
-from sluice_spark.hour_merge import HourMerge, merge_hours
+from sluice_spark.file_merges import MergeResult
+from sluice_spark.hour_merge import merge_hours
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import never_stop
 
 OPEN = CompactSettings(open_partitions=True)
 
 
-def merge(place: Deployment, failpoint: FailPoint | None = None) -> HourMerge:
+def merge(place: Deployment, failpoint: FailPoint | None = None) -> MergeResult:
     point = failpoint if failpoint is not None else read_failpoint()
     return merge_hours(place.url, BATCHES, OPEN, 0, failpoint=point, stop=never_stop)
 
@@ -33,7 +34,7 @@ def test_merged_ledger_has_the_same_rows_and_ingestion_continues(tmp_path: Path)
     key = ("agent_id", "seq_start")
     before = sorted(place.rows("batches"), key=lambda row: [row[name] for name in key])
     assert len(place.table("batches").file_uris()) == 4
-    assert merge(place) == HourMerge(files=4)
+    assert merge(place) == MergeResult(files=4)
     assert len(place.table("batches").file_uris()) == 1
     assert place.rows("batches") == before
     # A batch that is enqueued again is still recognised by the merged ledger.
@@ -46,7 +47,7 @@ def test_merged_ledger_has_the_same_rows_and_ingestion_continues(tmp_path: Path)
     dead = merge_hours(
         place.url, DEAD_LETTERS, OPEN, 0, failpoint=read_failpoint(), stop=never_stop
     )
-    assert dead == HourMerge()
+    assert dead == MergeResult()
 
 
 def test_a_merge_whose_files_were_replaced_meanwhile_is_abandoned(
@@ -55,13 +56,13 @@ def test_a_merge_whose_files_were_replaced_meanwhile_is_abandoned(
     """Otherwise the rows would be in the table twice."""
     place = Deployment(root=tmp_path).init()
     rounds(place, 0, 2)
-    real = hour_merge.replace_files
+    real = file_merges.replace_files
 
     def after_a_rival(*args: object, **how: bool) -> None:
-        monkeypatch.setattr(hour_merge, "replace_files", real)
+        monkeypatch.setattr(file_merges, "replace_files", real)
         assert merge(place).files == 2
         real(*args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(hour_merge, "replace_files", after_a_rival)
-    assert merge(place) == HourMerge(conflicts=1)
+    monkeypatch.setattr(file_merges, "replace_files", after_a_rival)
+    assert merge(place) == MergeResult(conflicts=1)
     assert len(place.rows("batches")) == 4

@@ -6,12 +6,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import zstandard
+from support.query_lake import make_query, run_query
 from support.spark_lake import T0_NS, Deployment, make_batch
 from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.request import Aggregate, Series
+from sluice_query.result import QueryResult
 from sluice_spark import rollup
 from sluice_spark.compact import run_compact
 from sluice_spark.rollup import run_rollup
@@ -91,17 +95,36 @@ def test_deleted_points_are_removed_from_rollups_and_chunks(
     assert_rolled(deployment, lambda row: kept(row) or row[2] >= 500)
 
 
+def counted(deployment: Deployment) -> QueryResult:
+    """Return the numbers of the samples of one metric."""
+    series = Series(metric="m.2", step_ns=60 * NS_PER_S, aggregate=Aggregate.COUNT)
+    query = make_query(
+        kind="metrics",
+        from_ns=UnixNs(T0_NS - 60 * NS_PER_S),
+        to_ns=UnixNs(T0_NS + 7_200 * NS_PER_S),
+        series=series,
+    )
+    return run_query(deployment, query)
+
+
 def test_rollups_survive_retention_and_apply_deletes(spark: Any, tmp_path: Path) -> None:
-    """Retention removes points and keeps rollups; deletes still remove whole series from those
-    hours.
+    """Retention removes points and keeps rollups, from which a series is then computed.
+
+    Deletes still remove whole series from those hours.
     """
     deployment = Deployment(tmp_path, lanes=1).init()
     deployment.deliver([make_batch(n * 40, 40, agent=f"h-{n}", kind="metrics") for n in range(2)])
     ingest_locally(deployment.url)
     run_rollup(spark, deployment.url)
+    everything = counted(deployment)
     put_delete(deployment, "A", to_unix_ns=T0_NS + DAY_NS)
     run_compact(spark, deployment.url, CompactSettings(open_partitions=True))
     assert deployment.rows("metrics") == []
+    kept = counted(deployment)
+    assert sum(one.value for one in kept.points) > 0
+    assert kept.points == everything.points
+    assert kept.summary.rollups_only_before is not None
+    assert not kept.summary.partial
     assert run_rollup(spark, deployment.url).covers == 0
     assert_rolled(deployment, lambda row: True)
     put_delete(deployment, "B", agent_id="h-0")

@@ -20,7 +20,7 @@ from sluice_query.result import SeriesPoint
 from sluice_spark import rollup
 from sluice_spark.compact import run_compact
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.hour_merge import HourMerge
+from sluice_spark.file_merges import MergeResult
 from sluice_spark.rollup import RollupReport, run_rollup
 from sluice_spark.rollup_merge import RollupMerger
 from sluice_spark.settings import CompactSettings
@@ -52,10 +52,12 @@ COMPARED = (
 )
 
 
-def series(deployment: Deployment) -> dict[str, list[SeriesPoint]]:
+def series(
+    deployment: Deployment, compared: tuple[tuple[Aggregate, int], ...] = COMPARED[:1]
+) -> dict[str, list[SeriesPoint]]:
     """Return some series, each after a comparison with that of the samples."""
     found = {}
-    for aggregate, step_ns in COMPARED:
+    for aggregate, step_ns in compared:
         wanted = Series(metric="m.2", step_ns=step_ns, aggregate=aggregate, by_agent=True)
         query = make_query(
             kind="metrics",
@@ -81,7 +83,7 @@ def rollup_files(deployment: Deployment) -> int:
     return len(deployment.table("rollups").file_uris())
 
 
-def merge(spark: Any, deployment: Deployment, failpoint: FailPoint | None = None) -> HourMerge:
+def merge(spark: Any, deployment: Deployment, failpoint: FailPoint | None = None) -> MergeResult:
     merger = RollupMerger(
         spark=spark,
         store_url=deployment.url,
@@ -119,7 +121,7 @@ def test_a_series_is_equal_at_every_step_of_a_merge(spark: Any, tmp_path: Path) 
     for turn in range(3):
         deliver(deployment, random.sample(range(0, 1500, 7), 5), first=turn * 20)
         run_rollup(spark, deployment.url)
-    before = series(deployment)
+    before = series(deployment, COMPARED)
     files, rows = rollup_files(deployment), len(deployment.rows("rollups"))
     days = {row["window_date"] for row in deployment.rows("rollups")}
     for crash_at in (1, 2):
@@ -131,10 +133,8 @@ def test_a_series_is_equal_at_every_step_of_a_merge(spark: Any, tmp_path: Path) 
     assert (rollup_files(deployment), len(days)) == (2, 2)
     assert files > 2 * len(days)
     assert len(deployment.rows("rollups")) < rows
-    assert series(deployment) == before
+    assert series(deployment, COMPARED) == before
     assert_rolled(deployment)
-    assert run_compact(spark, deployment.url, OPEN).conflicts == 0
-    assert (rollup_files(deployment), merge(spark, deployment).files) == (2, 0)
     sketches = spark.createDataFrame(deployment.table("rollups").to_pyarrow_table()).selectExpr(
         "kll_sketch_get_n_double(kll_merge_agg_double(sketch)) AS n"
     )
@@ -142,17 +142,24 @@ def test_a_series_is_equal_at_every_step_of_a_merge(spark: Any, tmp_path: Path) 
 
 
 def test_a_delete_applies_to_merged_rollups(spark: Any, tmp_path: Path) -> None:
+    """A compaction merges them and removes an old source range; the rollup job continues."""
     deployment = Deployment(tmp_path).init()
     for turn in range(3):
         deliver(deployment, [turn * 10, turn * 10 + 200])
         run_rollup(spark, deployment.url)
-    run_compact(spark, deployment.url, OPEN)
+    source_ranges = tmp_path / SOURCE_RANGES_PREFIX
+    for path in source_ranges.glob("*.json"):
+        os.utime(path, (1, 1))
     put_delete(deployment, delete("A", agent_id="h-1", to_unix_ns=T0_NS + 100 * MINUTE_NS))
-    run_compact(spark, deployment.url, OPEN)
+    files = rollup_files(deployment)
+    report = run_compact(spark, deployment.url, OPEN)
+    assert (report.conflicts, report.source_ranges_removed) == (0, 1)
+    assert {int(path.stem) for path in source_ranges.glob("*.json")} == {2, 3}
+    assert rollup_files(deployment) < files
     assert run_rollup(spark, deployment.url).revised == 1
-    series(deployment)
-    run_compact(spark, deployment.url, OPEN)
-    series(deployment)
+    series(deployment, COMPARED)
+    assert merge(spark, deployment).files > 0
+    series(deployment, COMPARED)
 
 
 def delete(letter: str, **conditions: Any) -> DeleteRecord:
@@ -180,7 +187,7 @@ def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
         run_rollup(spark, deployment.url)
     put_delete(deployment, delete("A", agent_id="h-1"))
     run_compact(spark, deployment.url, CompactSettings(open_partitions=True, target_bytes=1))
-    merges: list[HourMerge] = []
+    merges: list[MergeResult] = []
     revisions: list[RollupReport] = []
 
     def merge_once(failpoint: FailPoint | None = None) -> None:
@@ -225,26 +232,5 @@ def test_a_run_reads_only_files_that_were_added_since_the_last_one(
     deployment.table("metrics").create_checkpoint()
     deliver(deployment, [500])
     version.unlink()
-    assert run_rollup(spark, deployment.url).covers == 1
-    assert_rolled(deployment)
-
-
-def test_old_source_ranges_are_removed(spark: Any, tmp_path: Path) -> None:
-    """Those of the table's newest state stay; younger ones stay too. The job continues."""
-    deployment = Deployment(tmp_path, lanes=1).init()
-    for turn in range(5):
-        deliver(deployment, [turn])
-        run_rollup(spark, deployment.url)
-
-    def stored() -> list[int]:
-        return sorted(int(path.stem) for path in (tmp_path / SOURCE_RANGES_PREFIX).glob("*.json"))
-
-    assert stored() == [1, 2, 3, 4, 5]
-    assert run_compact(spark, deployment.url, OPEN).source_ranges_removed == 0
-    for path in (tmp_path / SOURCE_RANGES_PREFIX).glob("*.json"):
-        os.utime(path, (1, 1))
-    assert run_compact(spark, deployment.url, OPEN).source_ranges_removed == 3
-    assert stored() == [4, 5]
-    deliver(deployment, [9])
     assert run_rollup(spark, deployment.url).covers == 1
     assert_rolled(deployment)

@@ -22,9 +22,10 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.source_ranges import SOURCE_RANGES_PREFIX, source_range_key
 from sluice_lake.tables import BATCHES, LOGS, METRICS, TABLES, Table
 from sluice_protocol.authority import Authority
+from sluice_protocol.keys import lane_of, rollup_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.commits import commit_from_state, replace_files
 from sluice_spark.compact import CompactReport, _Compactor, _read_input
 from sluice_spark.failpoints import FailPoint
@@ -71,8 +72,8 @@ def age(place: Deployment, table: Table, paths: set[Path], hours: float) -> None
         commit.write_text("\n".join(json.dumps(action) for action in actions))
 
 
-def ingest(place: Deployment, start: int, kind: str = "logs") -> None:
-    place.deliver([make_batch(start, kind=kind)])
+def ingest(place: Deployment, start: int, kind: str = "logs", agent: str = "host-1") -> None:
+    place.deliver([make_batch(start, kind=kind, agent=agent)])
     ingest_locally(place.url)
 
 
@@ -152,6 +153,24 @@ def test_a_commit_in_between_is_not_passed_over(place: Deployment) -> None:
     assert place.table("logs").transaction_version("test") is None
 
 
+def test_a_commit_is_based_on_the_state_that_was_checked(place: Deployment) -> None:
+    """Batches that were added meanwhile cause another attempt; delta-rs would pass over them."""
+    ingest(place, 0)
+    found = data_files(place, LOGS)
+    versions: list[int] = []
+
+    def added_meanwhile(opened: DeltaTable) -> Transaction:
+        versions.append(opened.version())
+        if len(versions) == 1:
+            ingest(place, 10)
+        return Transaction("test", 1)
+
+    commit_from_state(place.url, LOGS, found, (), data_change=True, advance=added_meanwhile)
+    assert len(versions) == 2
+    assert versions[1] > versions[0]
+    assert place.table("logs").version() == versions[1] + 1
+
+
 def test_source_ranges_go_when_they_are_as_old_as_vacuumed_files(place: Deployment) -> None:
     """Those of the table's newest state and the one before stay, however old they are."""
     rollups = LakeRollups(place=place)
@@ -180,6 +199,39 @@ def test_source_ranges_go_when_they_are_as_old_as_vacuumed_files(place: Deployme
     assert stored() == [4, 5]
     rollups.run(crash=True)
     assert stored() == [4, 5, 6]
+
+
+def test_rollup_chunks_go_at_an_age_when_the_table_has_their_rows(place: Deployment) -> None:
+    rollups = LakeRollups(place=place)
+    for start in range(2):
+        ingest(place, start * 10, kind="metrics")
+        rollups.run()
+    now_ns = SystemClock().now_ns()
+
+    def chunk(window: str, days: float, chunk_id: str, written_days: float | None = None) -> Path:
+        key = rollup_key(window, "cpu", UnixNs(int(now_ns - days * DAY_NS)), chunk_id)
+        path = place.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"chunk")
+        at_s = now_ns / NS_PER_S - (days if written_days is None else written_days) * 86_400
+        os.utime(path, (at_s, at_s))
+        return path
+
+    first, second, third = (f"{number:020d}" for number in (1, 2, 3))
+    gone = [chunk("1m", 40, first), chunk("1h", 40, f"{second}-all"), chunk("1h", 32, second)]
+    kept = [
+        chunk("1m", 40, third),  # the table does not contain this source range
+        chunk("1m", 40, second, written_days=1),  # late samples
+        chunk("1m", 28, first),
+        chunk("1m", 40, "foreign"),
+    ]
+    for settings in (replace(OPEN, dry_run=True), replace(OPEN, chunk_days=0)):
+        assert vacuum(place, settings).remove_chunks() == 0
+    assert vacuum(place).remove_chunks() == len(gone)
+    assert not any(path.exists() for path in gone)
+    assert all(path.exists() for path in kept)
+    assert vacuum(place, replace(OPEN, chunk_days=20)).remove_chunks() == 1
+    assert not kept[2].exists()
 
 
 def drop_deleted(place: Deployment, settings: CompactSettings = OPEN) -> CompactReport:
@@ -245,3 +297,39 @@ def test_retention_keeps_every_sample_if_the_source_range_is_missing(place: Depl
     (place.root / source_range_key(1)).unlink()
     retain(place)
     assert drop_deleted(place).waiting_for_rollups == 1
+
+
+def test_retention_waits_only_for_files_that_are_new_since_the_rollups(tmp_path: Path) -> None:
+    """Sequences of lanes overlap, so the sequences of a file alone do not show that it is old."""
+    place = Deployment(tmp_path / "store", lanes=2).init()
+    assert lane_of("host-1", 2) != lane_of("host-2", 2)
+    for start in (0, 10, 20):
+        ingest(place, start, kind="metrics")
+    ingest(place, 0, kind="metrics", agent="host-2")
+    LakeRollups(place=place).run()
+    ingest(place, 10, kind="metrics", agent="host-2")
+    retain(place)
+    report = drop_deleted(place)
+    assert (report.dropped_rows, report.waiting_for_rollups) == (40, 1)
+
+
+def test_a_delete_that_is_no_retention_does_not_wait_for_rollups(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest(place, 0, kind="metrics")
+    LakeRollups(place=place).run()
+    ingest(place, 10, kind="metrics")
+    retain(place)
+    retain(place, "B", from_unix_ns=1)
+    applied: list[tuple[list[int], list[str]]] = []
+
+    def record(
+        self: object, table: Table, some: list[DataFile], deletes: list[DeleteRecord]
+    ) -> None:
+        del self, table
+        sequences = [one.sequences[0] for one in some if one.sequences]
+        applied.append((sequences, [one.delete_id[-1] for one in deletes]))
+
+    monkeypatch.setattr(_Compactor, "_apply_deletes", record)
+    drop_deleted(place)
+    assert applied == [([1], ["A", "B"]), ([2], ["B"])]

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import pytest
 import z3
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,7 +91,8 @@ def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None
     return decision.allowed or decision.sid == NOTHING_ALLOWS
 
 
-def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_prover_and_simulator_agree_on_random_requests(count: int) -> None:
     """Rendered and wrong documents, known and unknown callers, texts near all boundaries."""
     rng = random.Random(9)
     sets = []
@@ -99,12 +101,12 @@ def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
         sets += [policies, *(m.policies for m in rng.sample(list(mutants(policies)), 40))]
     interesting = ("s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ListBucket")
     asked = through = 0
-    while asked < 10_000:
+    while asked < count:
         policies = rng.choice(sets)
         action = rng.choice((*interesting * 12, *object_actions(), *bucket_actions()))
         role = rng.choice((None, None, *RoleName))
         judge = Judge(policies, action, role)
-        for _ in range(50):
+        for _ in range(10):
             drawn = judge.request(rng)
             if drawn is None:
                 continue
@@ -112,7 +114,7 @@ def test_prover_and_simulator_agree_on_10_000_random_requests() -> None:
             assert simulated(policies, request, role) == answer, request
             asked += 1
             through += answer
-    assert asked / 20 < through < asked * 19 / 20
+    assert 100 < through < asked - 100
 
 
 @given(

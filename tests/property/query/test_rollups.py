@@ -220,6 +220,5 @@ def test_the_comparison_finds_a_fault_in_the_sources(
     fault: Callable[[SeriesSources], SeriesSources],
 ) -> None:
     cases = (some_case(seed, Aggregate.COUNT) for seed in range(20))
-    used = [case for case in cases if case.plan is not None]
+    used = (case for case in cases if case.plan is not None)
     assert any(case.from_rollups(fault) != case.from_samples() for case in used)
-    assert all(case.from_rollups() == case.from_samples() for case in used)

@@ -1,25 +1,28 @@
 """The spool with a crash at every operation: no line is lost or duplicated, no identity is reused.
 
 The environment is a model: a file of lines, an agent that reads from the spool's checkpoints,
-seals,
-sends, forgets or parks, and gateways that keep the first bytes of each identity. After a crash a
-new run starts with what the disk kept.
+seals, sends, forgets or parks, and gateways that keep the first bytes of each identity. After a
+crash a new run starts with what the disk kept.
 """
 
-import contextlib
-import errno
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
-from support.agent_disk import Crash, SimDisk, Tripwire
+from support.agent_disk import SimDisk
+from support.spool_crashes import (
+    crash_at,
+    crash_in_a_row,
+    cut_power_at_every_operation,
+    fail_at_every_operation,
+    finish,
+    kill_at_every_operation,
+    retrying,
+)
 
 from sluice_agent.columns import logs_from_block
-from sluice_agent.errors import SpoolBroken, SpoolUnwritable
 from sluice_agent.settings import SpoolSettings
 from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint, ParkedReason
@@ -30,7 +33,6 @@ from sluice_protocol.units import UnixNs
 SETTINGS = SpoolSettings(directory=Path("/spool"), agent_id="host-1")
 LINES = [f"line {n}".encode() for n in range(12)]
 NOW = UnixNs(1)
-Result = TypeVar("Result")
 REASON = ParkedReason(reason="identity_conflict", gateway="g", status=409, parked_at_unix_ns=1)
 
 
@@ -43,11 +45,13 @@ class World:
         self.accepted: dict[Identity, bytes] = {}
         self.refused: set[Identity] = set()
         self.boots = itertools.count()
-        self.runs = 0
+
+    @classmethod
+    def without_sync(cls) -> "World":
+        return cls(sync=False)
 
     def run(self, rng: random.Random) -> None:
         """Run one agent from start to the end of the file, unless the disk crashes."""
-        self.runs += 1
         spool = Spool(self.settings, self.disk, boot_id=f"boot-{next(self.boots)}")
         assert spool.corrupt_files == ()
         todo = spool.ready()
@@ -117,97 +121,49 @@ class World:
         assert self.disk.list(Path("/spool/corrupt")) == []
 
 
-def retrying(act: Callable[[], Result]) -> Result:
-    """Retry as the agent does, as long as the spool allows it."""
-    for _ in range(5):
-        try:
-            return act()
-        except SpoolUnwritable:
-            continue
-    raise AssertionError("the spool never accepted it")
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+DRAWS = [(0, 2), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(3))]
 
 
-def crash_at(world: World, at: int | None, seed: int) -> int:
-    """Run one agent that crashes at its n-th operation; return the number of operations."""
-    wire = world.disk.tripwire = Tripwire(at)
-    with contextlib.suppress(Crash):
-        world.run(random.Random(seed))
-    world.disk.tripwire = lambda _: None
-    return wire.count
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_kill_at_every_operation(seed: int) -> None:
+    """A kill at any single operation breaks no guarantee."""
+    kill_at_every_operation(World, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("cut", [False, True])
-def test_one_crash_at_every_operation(seed: int, cut: bool) -> None:
-    """A kill or a power cut at any single operation breaks no guarantee."""
-    operations = crash_at(World(), None, seed)
-    for at in range(1, operations + 1):
-        for luck in range(4 if cut else 1):
-            world = World()
-            crash_at(world, at, seed)
-            if cut:
-                world.disk.power_cut(random.Random(luck))
-            else:
-                world.disk.kill()
-            crash_at(world, None, seed + 100)
-            world.check()
+@pytest.mark.parametrize(("seed", "draws"), DRAWS)
+def test_a_power_cut_at_every_operation(seed: int, draws: int) -> None:
+    cut_power_at_every_operation(World, seed, draws)
 
 
-def test_many_crashes_in_a_row() -> None:
+@pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=pytest.mark.long)])
+def test_many_crashes_in_a_row(count: int) -> None:
     """Repeated crashes, also during recovery, lose and duplicate nothing."""
-    for seed in range(300):
-        rng = random.Random(seed)
-        world = World()
-        for _ in range(rng.randrange(1, 8)):
-            crash_at(world, rng.randrange(1, 60), rng.randrange(1000))
-            if rng.random() < 0.5:
-                world.disk.power_cut(rng)
-            else:
-                world.disk.kill()
-        crash_at(world, None, seed)
-        world.check()
+    for seed in range(count):
+        crash_in_a_row(World, seed, crashes_max=7)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_error_at_every_operation(seed: int) -> None:
     """A full or failing disk is retried, or ends this run only."""
-    operations = crash_at(World(), None, seed)
-    for at in range(1, operations + 1):
-        world = World()
-        world.disk.tripwire = Tripwire(at, lambda: OSError(errno.ENOSPC, "No space left on device"))
-        try:
-            world.run(random.Random(seed))
-        except (SpoolBroken, SpoolUnwritable):
-            world.disk.power_cut(random.Random(at))
-        world.disk.tripwire = lambda _: None
-        if world.disk.locked:
-            world.disk.kill()
-        crash_at(world, None, seed + 100)
-        world.check()
+    fail_at_every_operation(World, seed)
 
 
 def test_without_sync_a_kill_is_harmless() -> None:
     """`fast` guarantees safety against a kill."""
-    operations = crash_at(World(sync=False), None, 0)
-    for at in range(1, operations + 1):
-        world = World(sync=False)
-        crash_at(world, at, 0)
-        world.disk.kill()
-        crash_at(world, None, 100)
-        world.check()
+    kill_at_every_operation(World.without_sync, 0)
 
 
 def test_the_model_detects_a_spool_that_does_not_sync() -> None:
     """Power cuts with `fast` lose or duplicate lines, and the check detects it."""
     caught = 0
-    operations = crash_at(World(sync=False), None, 0)
+    operations = crash_at(World.without_sync(), None, 0)
     for at in range(1, operations + 1):
-        world = World(sync=False)
+        world = World.without_sync()
         crash_at(world, at, 0)
         world.disk.power_cut(random.Random(at))
         try:
-            crash_at(world, None, 100)
-            world.check()
+            finish(world, 100)
         except AssertionError:
             caught += 1
     assert caught > operations // 4

@@ -5,21 +5,23 @@ with the rule of `AgentDoors`: a known request is answered without being sealed 
 the first bytes of each identity.
 """
 
-import contextlib
-import errno
 import hashlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
-from support.agent_disk import Crash, SimDisk, Tripwire
+from support.agent_disk import SimDisk
 from support.agent_sim import DIRECTORY
+from support.spool_crashes import (
+    crash_in_a_row,
+    cut_power_at_every_operation,
+    fail_at_every_operation,
+    kill_at_every_operation,
+    retrying,
+)
 
 from sluice_agent.columns import logs_from_block
-from sluice_agent.errors import SpoolBroken, SpoolUnwritable
 from sluice_agent.request_window import (
     DIGEST_BYTES,
     REQUESTS_MAX,
@@ -38,7 +40,6 @@ from sluice_protocol.units import UnixNs
 NOW = UnixNs(1)
 REQUESTS = [f"request {n}".encode() for n in range(8)]
 REASON = ParkedReason(reason="identity_conflict", gateway="g", status=409, parked_at_unix_ns=1)
-Result = TypeVar("Result")
 
 
 def digest_of_request(line: bytes) -> bytes:
@@ -106,59 +107,31 @@ class World:
         assert bodies == Counter(REQUESTS)
 
 
-def retrying(act: Callable[[], Result]) -> Result:
-    for _ in range(5):
-        with contextlib.suppress(SpoolUnwritable):
-            return act()
-    raise AssertionError("the spool never accepted it")
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+DRAWS = [(0, 2), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(3))]
 
 
-def crash_at(world: World, at: int | None, seed: int) -> int:
-    wire = world.disk.tripwire = Tripwire(at)
-    with contextlib.suppress(Crash):
-        world.run(random.Random(seed))
-    world.disk.tripwire = lambda _: None
-    return wire.count
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_kill_at_every_operation(seed: int) -> None:
+    """It neither loses nor doubles a request."""
+    kill_at_every_operation(World, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("cut", [False, True])
-def test_one_crash_at_every_operation(seed: int, cut: bool) -> None:
-    """A kill or a power cut at any operation neither loses nor doubles a request."""
-    for at in range(1, crash_at(World(), None, seed) + 1):
-        for luck in range(3 if cut else 1):
-            world = World()
-            crash_at(world, at, seed)
-            world.disk.power_cut(random.Random(luck)) if cut else world.disk.kill()
-            crash_at(world, None, seed + 100)
-            world.check()
+@pytest.mark.parametrize(("seed", "draws"), DRAWS)
+def test_a_power_cut_at_every_operation(seed: int, draws: int) -> None:
+    cut_power_at_every_operation(World, seed, draws)
 
 
-def test_many_crashes_in_a_row() -> None:
-    for seed in range(150):
-        rng, world = random.Random(seed), World()
-        for _ in range(rng.randrange(1, 6)):
-            crash_at(world, rng.randrange(1, 60), rng.randrange(1000))
-            world.disk.power_cut(rng) if rng.random() < 0.5 else world.disk.kill()
-        crash_at(world, None, seed)
-        world.check()
+@pytest.mark.parametrize("count", [40, pytest.param(1_000, marks=pytest.mark.long)])
+def test_many_crashes_in_a_row(count: int) -> None:
+    for seed in range(count):
+        crash_in_a_row(World, seed, crashes_max=5)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_error_at_every_operation(seed: int) -> None:
     """A full disk is retried, or ends this run only."""
-    for at in range(1, crash_at(World(), None, seed) + 1):
-        world = World()
-        world.disk.tripwire = Tripwire(at, lambda: OSError(errno.ENOSPC, "No space left on device"))
-        try:
-            world.run(random.Random(seed))
-        except (SpoolBroken, SpoolUnwritable):
-            world.disk.power_cut(random.Random(at))
-        world.disk.tripwire = lambda _: None
-        if world.disk.locked:
-            world.disk.kill()
-        crash_at(world, None, seed + 100)
-        world.check()
+    fail_at_every_operation(World, seed)
 
 
 def test_a_damaged_batch_is_not_a_known_request() -> None:

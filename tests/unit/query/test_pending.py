@@ -3,9 +3,9 @@ from support.query_lake import DAY0_NS, log_batch, make_query, metric_batch
 from support.spark_lake import Sent
 
 from sluice_protocol.record_deletes import DeleteRecord
+from sluice_query.applied_deletes import delete_applies
 from sluice_query.ledger import LedgerRow
 from sluice_query.pending import PendingSnapshot, choose_newest, choose_pending, may_match
-from sluice_query.search import delete_applies
 from sluice_query.settings import QuerySettings
 from sluice_query.unqueued import UnqueuedBatches, choose_unqueued
 from sluice_queue.pending import PendingBatch

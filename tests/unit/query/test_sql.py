@@ -19,7 +19,6 @@ from sluice_query.request import Aggregate, Query, Series
 from sluice_query.series_sql import SampleSource, SeriesSources, series_sql
 from sluice_query.sql import (
     RecordSources,
-    SqlStatement,
     condition,
     counts_sql,
     dead_letters_condition,
@@ -27,6 +26,7 @@ from sluice_query.sql import (
     records_sql,
     returned_columns,
 )
+from sluice_query.statements import SqlStatement
 
 CUT_OFF_NS = DAY0_NS
 LATE_NS = DAY0_NS + NS_PER_S

@@ -14,6 +14,7 @@ from sluice_store.s3.signing import _KnownHashAuth, _Unsigned
 USED_IN = "core/sluice_store/s3/signing.py"
 SELF, VALUE = object(), object()
 OVERRIDDEN = {
+    "canonical_request": (VALUE,),
     "payload": (VALUE,),
     "headers_to_sign": (VALUE,),
     "canonical_headers": (VALUE,),
@@ -47,7 +48,11 @@ def test_add_auth_still_calls_every_override_and_reads_no_other_field() -> None:
         method="PUT",
         url="http://localhost:9000/bucket/key",
         headers={"x-amz-checksum-sha256": "abc"},
-        context={"payload_sha256": "0" * 64, "host": "localhost:9000"},
+        context={
+            "payload_sha256": "0" * 64,
+            "host": "localhost:9000",
+            "origin": "http://localhost:9000",
+        },
     )
     try:
         Recording(Credentials("access", "secret", "token"), "s3", "us-east-1").add_auth(request)

@@ -1,5 +1,6 @@
 import pytest
-from deploy.java import parse_java_version
+
+from sluice_spark.java_version import parse_java_version
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""A whole deployment on one machine: its services, their supervision, and its files."""

@@ -1,0 +1,189 @@
+"""`sluice up`: run everything on one machine."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter
+
+from sluice_cli.config import FILE_DEFAULT
+from sluice_cli.local.guide import first_steps
+from sluice_cli.local.home import LocalHome, write_settings
+from sluice_cli.local.preflight import (
+    check_disk,
+    check_writable,
+    choose_addresses,
+    select_services,
+)
+from sluice_cli.local.service_log import ServiceLog
+from sluice_cli.local.services import HOST, SERVICES, LocalService
+from sluice_cli.local.store import prepare_store
+from sluice_cli.local.supervisor import Supervisor
+from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl
+from sluice_cli.output import write_json
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
+from sluice_store.url import parse_local_path
+
+HOME_DEFAULT: Final = Path(".sluice-up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """What `sluice up` runs, and where.
+
+    Attributes:
+        home: Folder of the key, the token, the principals and the log.
+        port: Ports by name, `NAME=PORT`; 0 selects a free one.
+        without: Services that are not started.
+        free_bytes_min: Free disk space that is required at the start.
+        verbose: Print every line of the log, not warnings and errors only.
+    """
+
+    home: Path = HOME_DEFAULT
+    port: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    free_bytes_min: int = 1 << 30
+    verbose: Annotated[bool, Parameter(negative="")] = False
+
+
+_OPTIONS = UpOptions()
+
+
+def up(
+    *,
+    store: NewStoreUrl = STORE_DEFAULT,
+    options: Annotated[UpOptions, Parameter(name="*")] = _OPTIONS,
+    json: Json = False,
+) -> int:
+    """Run a gateway with all doors, the reconciler, queries and maintenance until Ctrl-C.
+
+    It creates the store, a key and a token, unless they exist. A service that ends is restarted.
+    All services listen on loopback addresses only. Without Java it runs without ingestion.
+    """
+    url = _absolute(store)
+    home = LocalHome(options.home.resolve())
+    check_writable(home.folder)
+    if url.startswith("file://"):
+        check_writable(parse_local_path(url))
+        check_disk(parse_local_path(url), options.free_bytes_min)
+    check_disk(home.folder, options.free_bytes_min)
+    services, notes = select_services(SERVICES, options.without)
+    with home.locked():
+        addresses = choose_addresses(services, _parse_ports(options.port), HOST)
+        # Stop requests are handled from here: whatever was started is stopped again.
+        return asyncio.run(
+            _run(
+                _Deployment(
+                    url=url,
+                    home=home,
+                    services=services,
+                    addresses=addresses,
+                    notes=notes,
+                    verbose=options.verbose,
+                    as_json=json,
+                )
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deployment:
+    url: str
+    home: LocalHome
+    services: tuple[LocalService, ...]
+    addresses: Mapping[str, str]
+    notes: tuple[str, ...]
+    verbose: bool
+    as_json: bool
+
+
+async def _run(deployment: _Deployment) -> int:
+    home = deployment.home
+    await prepare_store(deployment.url)
+    home.create_secrets()
+    if "SLUICE_CONFIG" not in os.environ and home.folder.parent == Path.cwd():
+        write_settings(Path(FILE_DEFAULT), deployment.url)
+    supervisor = Supervisor(
+        services=deployment.services,
+        places={
+            # A service may name the address of one that does not run here.
+            **{name: f"{HOST}:{port}" for one in SERVICES for name, port in one.ports.items()},
+            **deployment.addresses,
+            "store": deployment.url,
+            "home": str(home.folder),
+        },
+        environment={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        log=ServiceLog(home.log, _show, verbose=deployment.verbose),
+        show=_show,
+        clock=SystemClock(),
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, supervisor.request_stop)
+    _show(f"starting {', '.join(one.name for one in deployment.services)}; log: {home.log}")
+    for note in deployment.notes:
+        _show(note)
+    supervisor.start()
+    try:
+        await supervisor.wait_ready()
+        if not supervisor.stopping:
+            _announce(deployment, supervisor)
+        await supervisor.wait_stop()
+        _show("stopping")
+    finally:
+        await supervisor.stop()
+        home.state.unlink(missing_ok=True)
+        supervisor.log.close()
+    return 0
+
+
+def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
+    home, addresses = deployment.home, deployment.addresses
+    here = home.folder.parent == Path.cwd()
+    query = "sluice query" if here else f"sluice query --store '{deployment.url}'"
+    steps = first_steps(deployment.services, addresses, home.token, query)
+    state = {
+        "store": deployment.url,
+        "pid": os.getpid(),
+        "services": {name: one.pid for name, one in supervisor.processes.items()},
+        "addresses": dict(addresses),
+        "token_file": str(home.token),
+        "log": str(home.log),
+        "notes": deployment.notes,
+        "first_steps": steps,
+    }
+    home.write_state(state)
+    if deployment.as_json:
+        write_json(state, sys.stdout)
+        return
+    _show(f"ready, store={deployment.url}")
+    for purpose, line in steps.items():
+        _show(f"\n  {purpose}:\n    {line}")
+    _show("\nCtrl-C stops everything.")
+
+
+def _absolute(url: str) -> str:
+    return f"file://{parse_local_path(url).resolve()}" if url.startswith("file://") else url
+
+
+def _parse_ports(given: tuple[str, ...]) -> dict[str, int]:
+    ports = {}
+    for one in given:
+        name, _, number = one.partition("=")
+        if not number.isascii() or not number.isdigit():
+            raise BadUsage(f"cannot read port: write NAME=PORT, port=`{one}`")
+        ports[name] = int(number)
+    return ports
+
+
+def _show(line: str) -> None:
+    with suppress(BrokenPipeError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

@@ -1,0 +1,111 @@
+"""The files of a deployment on one machine: settings, key, token, principals, lock and state."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, get_args
+
+from sluice_agent.signing_key import make_key, principal_entry, read_key
+from sluice_gateway.door_tokens import create_token
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.request_identity import DoorName
+
+AGENT_ID: Final = "local-agent"
+DOOR_PRINCIPAL: Final = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalHome:
+    """The folder of one deployment.
+
+    Attributes:
+        folder: The absolute path.
+    """
+
+    folder: Path
+
+    @property
+    def principals(self) -> Path:
+        """Who may send: the agent's key, and the token of the doors."""
+        return self.folder / "principals.toml"
+
+    @property
+    def token(self) -> Path:
+        """The token of the doors."""
+        return self.folder / "token"
+
+    @property
+    def key(self) -> Path:
+        """The key of an agent on this machine."""
+        return self.folder / "agent.pem"
+
+    @property
+    def log(self) -> Path:
+        """The common log."""
+        return self.folder / "up.log"
+
+    @property
+    def state(self) -> Path:
+        """The running deployment as JSON; it exists while the supervisor runs."""
+        return self.folder / "up.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Own the folder until the block ends; the lock ends with the process.
+
+        Raises:
+            BadUsage: Another process owns it.
+        """
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BadUsage(
+                    "sluice is already running here: stop it, or pass another `--home`,"
+                    f" path=`{self.folder}`"
+                ) from error
+            yield
+
+    def create_secrets(self) -> None:
+        """Create the key, the token and the principals file, each readable by its owner only.
+
+        Existing ones are kept. The principals file is written last: without it all are replaced.
+        """
+        if self.principals.exists():
+            return
+        made = create_token(DOOR_PRINCIPAL, get_args(DoorName))
+        _write_private(self.token, made.token + "\n")
+        key = read_key(self.key) if self.key.exists() else make_key(self.key)
+        entries = f"{principal_entry(AGENT_ID, AGENT_ID, key)}\n{made.principal}"
+        _write_private(self.principals, entries)
+
+    def write_state(self, state: object) -> None:
+        """Write the state of the running deployment."""
+        _write_private(self.state, json.dumps(state, indent=1) + "\n")
+
+
+def write_settings(path: Path, store_url: str) -> bool:
+    """Write a settings file that names the store, if none exists; return whether it was written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(
+                "# Commands in this folder use this store without `--store`.\n"
+                f"store = {json.dumps(store_url)}\n"
+            )
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write_private(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

@@ -1,0 +1,140 @@
+"""Checks before the start, so that a missing requirement is one line with its remedy."""
+
+import importlib.util
+import os
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sluice_cli.local.services import LocalService
+from sluice_cli.output import format_size
+from sluice_protocol.errors import BadUsage
+from sluice_spark.java_version import JAVA_PACKAGE, JAVA_VERSION_MIN, read_java_version
+
+
+def missing_requirement(service: LocalService) -> str | None:
+    """Return the missing requirement of a service and how to get it, or None."""
+    for module in service.modules:
+        if importlib.util.find_spec(module) is None:
+            return f"missing package: run `pip install 'sluice[up]'`, package=`{module}`"
+    if not service.needs_java:
+        return None
+    found = read_java_version()
+    if found is None:
+        return (
+            f"no Java: install Java {JAVA_VERSION_MIN} or later (Debian: apt-get install"
+            f" {JAVA_PACKAGE}) or set JAVA_HOME"
+        )
+    if found < JAVA_VERSION_MIN:
+        return (
+            f"Java is too old: install Java {JAVA_VERSION_MIN} or later (Debian: apt-get install"
+            f" {JAVA_PACKAGE}) or set JAVA_HOME, found={found}"
+        )
+    return None
+
+
+def select_services(
+    services: Iterable[LocalService], without: Iterable[str]
+) -> tuple[tuple[LocalService, ...], tuple[str, ...]]:
+    """Return the services to run, and a note on each one that cannot run here.
+
+    Raises:
+        BadUsage: A required service cannot run here, or `without` names no service.
+    """
+    offered = tuple(services)
+    left_out = set(without)
+    unknown = sorted(left_out - {one.name for one in offered})
+    if unknown:
+        names = ", ".join(one.name for one in offered)
+        raise BadUsage(f"no such service: use one of {names}, without=`{unknown[0]}`")
+    selected, notes = [], []
+    for service in offered:
+        if service.name in left_out:
+            continue
+        missing = missing_requirement(service)
+        if missing is None:
+            selected.append(service)
+        elif service.optional:
+            notes.append(f"{service.name} is off, {service.without}: {missing}")
+        else:
+            raise BadUsage(f"cannot start {service.name}: {missing}")
+    return tuple(selected), tuple(notes)
+
+
+def choose_addresses(
+    services: Iterable[LocalService], chosen: Mapping[str, int], host: str
+) -> dict[str, str]:
+    """Return the free address of each port of the services; port 0 selects a free one.
+
+    Args:
+        services: The services to run.
+        chosen: Ports by name, which replace the defaults.
+        host: The address to listen on.
+
+    Raises:
+        BadUsage: A name is unknown, two ports are the same, or a port is taken.
+    """
+    wanted = {name: port for one in services for name, port in one.ports.items()}
+    unknown = sorted(set(chosen) - set(wanted))
+    if unknown:
+        names = ", ".join(sorted(wanted))
+        raise BadUsage(f"no such port: use one of {names}, port=`{unknown[0]}`")
+    reserved: dict[str, socket.socket] = {}
+    try:
+        for name, default in wanted.items():
+            reserved[name] = _reserve(name, host, chosen.get(name, default))
+        return {name: f"{host}:{one.getsockname()[1]}" for name, one in reserved.items()}
+    finally:
+        for one in reserved.values():
+            one.close()
+
+
+def _reserve(name: str, host: str, port: int) -> socket.socket:
+    reserved = socket.socket()
+    try:
+        # Without SO_REUSEPORT: gateways share ports, and one of another deployment may listen.
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((host, port))
+        reserved.listen(1)
+    except (OSError, OverflowError) as error:
+        reserved.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadUsage(
+            f"cannot listen: {reason}; stop the program that uses the port, or pass"
+            f" `--port {name}=PORT` (0 selects a free one), listen=`{host}:{port}`"
+        ) from error
+    return reserved
+
+
+def check_disk(folder: Path, free_bytes_min: int) -> None:
+    """Check that the disk of a folder has space.
+
+    Raises:
+        BadUsage: It has less than the minimum.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < free_bytes_min:
+        raise BadUsage(
+            "disk nearly full: free some space, or pass a smaller `--free-bytes-min`,"
+            f" free=`{format_size(free_bytes)}`, minimum=`{format_size(free_bytes_min)}`,"
+            f" path=`{folder}`"
+        )
+
+
+def check_writable(folder: Path) -> None:
+    """Create a folder if it does not exist, and check that this user can write to it.
+
+    Raises:
+        BadUsage: It cannot be created or written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        probe = folder / f".write-test-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BadUsage(
+            f"cannot write: {error.strerror}; change to a folder that you own, or pass `--home`,"
+            f" path=`{folder}`"
+        ) from error

@@ -1,0 +1,108 @@
+"""The services of a deployment on one machine, as data: one entry adds a service."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, get_args
+
+from sluice_protocol.request_identity import DoorName
+
+HOST: Final = "127.0.0.1"
+
+_DRAIN_S: Final = "3"
+"""Time in which a service ends running work; all services must have stopped after 10 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalService:
+    """One service, which runs as one process.
+
+    Attributes:
+        name: Its name in messages, in the log, and in `--without`.
+        words: The command line after `sluice`. `{store}`, `{home}` and the names of ports in
+            braces are replaced; a port becomes `HOST:PORT`.
+        ports: The ports that it listens on, by name, with their defaults. The first serves
+            `ready_path`.
+        ready_path: The path that responds with 200 when the service is ready.
+        modules: Packages that it cannot run without; the extra `up` installs them.
+        needs_java: Whether it runs Spark.
+        optional: Whether the deployment starts without it, with a note, if something is missing.
+        without: What does not happen without it; the note contains it.
+        page: The title of its web page at `/`; empty if it has none.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    ports: Mapping[str, int]
+    ready_path: str
+    modules: tuple[str, ...] = ()
+    needs_java: bool = False
+    optional: bool = False
+    without: str = ""
+    page: str = ""
+
+    def command(self, places: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the command line with all places filled in."""
+        return tuple(word.format_map(places) for word in self.words)
+
+
+def _all_doors() -> tuple[str, ...]:
+    return tuple(word for door in get_args(DoorName) for word in ("--doors", door))
+
+
+SERVICES: Final = (
+    LocalService(
+        name="gateway",
+        words=(
+            *("gateway", "--store", "{store}", "--listen", "{gateway}"),
+            *("--principals", "{home}/principals.toml", "--drain-time-s-max", _DRAIN_S),
+            *("--otlp-grpc-listen", "{otlp_grpc}", "--forward-listen", "{forward}"),
+            *_all_doors(),
+        ),
+        ports=MappingProxyType({"gateway": 8080, "otlp_grpc": 4317, "forward": 24224}),
+        ready_path="/readyz",
+        modules=("cramjam", "grpc", "msgpack", "opentelemetry", "ptars", "pyarrow", "uvloop"),
+    ),
+    LocalService(
+        name="reconciler",
+        words=(
+            *("reconciler", "--store", "{store}", "--listen", "{reconciler}"),
+            *("--live-bytes-max", str(16 << 20)),
+        ),
+        ports=MappingProxyType({"reconciler": 8081}),
+        ready_path="/readyz",
+    ),
+    LocalService(
+        name="query",
+        words=("query", "serve", "--store", "{store}", "--listen", "{query}"),
+        ports=MappingProxyType({"query": 8383}),
+        ready_path="/livez",
+        modules=("deltalake", "duckdb", "pyarrow"),
+    ),
+    LocalService(
+        name="console",
+        words=(
+            *("console", "--store", "{store}", "--listen", "{console}"),
+            *("--reconciler", "http://{reconciler}", "--query", "http://{query}"),
+        ),
+        ports=MappingProxyType({"console": 8484}),
+        ready_path="/livez",
+        page="console",
+    ),
+    LocalService(
+        name="maintain",
+        words=(
+            *("maintain", "--store", "{store}", "--listen", "{maintain}"),
+            *("--stop-grace-s", _DRAIN_S, "--audit.key-file", "{home}/auditor.pem"),
+            *("--gc.key-file", "{home}/auditor.pem"),
+        ),
+        ports=MappingProxyType({"maintain": 8083}),
+        ready_path="/livez",
+        modules=("deltalake", "pyarrow", "pyspark"),
+        needs_java=True,
+        optional=True,
+        without="records stay searchable but do not reach the Delta tables",
+        page="maintenance",
+    ),
+)
+"""Every service; a service is started with its place in this order, and all stop together."""

@@ -1,0 +1,101 @@
+"""`sluice status`: the state of a whole deployment on one screen."""
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.output import emit
+from sluice_protocol.errors import ExitCode
+from sluice_protocol.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice_cli.deployment.facts import DeploymentFacts
+
+
+def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+    """Show the store, gateways, discovery, queue, maintenance and conflicts on one screen.
+
+    It reads the store only, so it works while services are stopped.
+
+    Returns:
+        0, or 1 if something needs attention.
+    """
+    from sluice_cli.deployment.facts import read_facts  # noqa: PLC0415 - quick help
+
+    facts = asyncio.run(read_facts(store))
+    emit(facts, as_json=json, human=lambda console: _draw(console, store, facts))
+    return ExitCode.FOUND_WRONG.value if facts.attention else ExitCode.DONE.value
+
+
+def _draw(console: "Console", url: str, facts: "DeploymentFacts") -> None:
+    console.print(f"sluice {facts.version}  {url}", markup=False)
+    for name, text in _lines(facts):
+        console.print(f"  {name:<12} {text}", markup=False)
+    if not facts.attention:
+        console.print("nothing needs attention")
+        return
+    console.print("needs attention:")
+    for one in facts.attention:
+        more = f" ({one.command})" if one.command else ""
+        console.print(f"  {one.severity}: {one.title}. {one.detail}{more}", markup=False)
+
+
+def _lines(facts: "DeploymentFacts") -> tuple[tuple[str, str], ...]:
+    authority, overview = facts.authority, facts.overview
+    lanes = overview.lanes or ()
+    tasks = overview.maintenance.tasks if overview.maintenance is not None else ()
+    running = [one.task for one in tasks if one.state == "running"]
+    waiting = sum(one.waiting_batches for one in lanes)
+    return (
+        (
+            "authority",
+            (
+                f"{authority.authority_id}, {authority.acceptance}, {authority.lanes} lanes,"
+                f" retry horizon {authority.retry_horizon_s / 86_400:g} days"
+            ),
+        ),
+        ("store", _store_text(facts)),
+        ("gateways", _gateways_text(facts)),
+        ("discovery", _discovery_text(facts)),
+        ("queue", f"{len(lanes)} lanes in use, {waiting} pending batches, {overview.held} held"),
+        (
+            "maintenance",
+            (
+                f"{', '.join(running) or 'nothing'} running,"
+                f" {sum(bool(one.trouble) for one in tasks)} tasks with a problem"
+            ),
+        ),
+        (
+            "conflicts",
+            (
+                f"{overview.conflicts_open}{' or more' if overview.conflicts_more else ''}"
+                " without a decision"
+            ),
+        ),
+    )
+
+
+def _store_text(facts: "DeploymentFacts") -> str:
+    doctor = facts.overview.doctor
+    if doctor is None:
+        return "never examined"
+    age_s = (facts.now_ns - doctor.ended_at_unix_ns) / NS_PER_S
+    quality = "good for acceptance" if doctor.good else "not good for acceptance"
+    return f"{quality}, examined {age_s / 86_400:.1f} days ago"
+
+
+def _gateways_text(facts: "DeploymentFacts") -> str:
+    discovery = facts.overview.discovery
+    counts = Counter(one.state.value for one in discovery.processes) if discovery else Counter()
+    return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none registered"
+
+
+def _discovery_text(facts: "DeploymentFacts") -> str:
+    discovery = facts.overview.discovery
+    if discovery is None or discovery.behind_s is None:
+        return "no full pass has ended"
+    by = "journals" if discovery.journaled else "full passes"
+    return f"complete through {discovery.behind_s:.0f} s ago, by {by}"

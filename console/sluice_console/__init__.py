@@ -1,0 +1,1 @@
+"""The web console: what operators and newcomers open in a browser."""

@@ -1,0 +1,137 @@
+"""Composition root of the console: sources, endpoints, and the server."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from sluice_console.access import ConsoleAccess, read_visitors
+from sluice_console.agents import AgentReports
+from sluice_console.api import ConsoleApi
+from sluice_console.audit_pages import AuditPages
+from sluice_console.explore import ExploreApi
+from sluice_console.reconcilers import ServiceClient
+from sluice_console.sampler import SampledSources, Sampler
+from sluice_console.sessions import LoginLimit, SessionBook
+from sluice_console.settings import ConsoleSettings, split_list
+from sluice_console.site import ConsoleSite
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store.conflicts import DecisionsReader
+from sluice_store.port import ObjectStore
+from sluice_store.stored_conflicts import StoredConflicts
+from sluice_store.url import open_store
+from sluice_web.addresses import parse_allowed_hosts
+from sluice_web.application import make_application
+from sluice_web.health import live_endpoint, metrics_endpoint
+from sluice_web.listening import ServerOptions, listening, stop_event
+from sluice_web.problems import problem_middleware
+from sluice_web.tokens import CHALLENGE
+
+BODY_BYTES_MAX = 64 * 1024
+_STOP_S = 5.0
+
+log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def open_console(
+    store: ObjectStore, url: str, settings: ConsoleSettings, clock: Clock
+) -> AsyncIterator[web.Application]:
+    """Yield the application of a store, with its clients of other services.
+
+    Raises:
+        BadUsage: A setting has another form, or the console would be open beyond this machine.
+    """
+    known = read_visitors(settings)
+    async with aiohttp.ClientSession(auto_decompress=True) as session:
+        reconcilers = tuple(
+            _client("reconciler", one, settings.reconciler_token, session)
+            for one in split_list(settings.reconciler)
+        )
+        query = (
+            _client("query", settings.query, settings.query_token, session)
+            if settings.query
+            else None
+        )
+        agents = AgentReports(store, reconcilers, clock, settings.list_batches_max)
+        conflicts = StoredConflicts(store, DecisionsReader(store), clock=clock, ids=SystemIds())
+        sources = SampledSources(
+            url=url,
+            store=store,
+            conflicts=conflicts,
+            agents=agents,
+            clients=reconcilers if query is None else (*reconcilers, query),
+        )
+        sampler = Sampler(sources, clock, settings.sample_s)
+        api = ConsoleApi(store, url, sampler, agents, conflicts, clock)
+        sessions = SessionBook(clock, lambda: secrets.token_urlsafe(32), settings.session_s)
+        access = ConsoleAccess(known, sessions, LoginLimit(clock))
+        site = ConsoleSite()
+        app = make_application(
+            [
+                *site.endpoints(),
+                *access.endpoints(),
+                *api.endpoints(),
+                *AuditPages(store, clock, split_list(settings.trusted_keys)).endpoints(),
+                *ExploreApi(query).endpoints(),
+                live_endpoint(),
+                metrics_endpoint(CollectorRegistry()),
+            ],
+            middlewares=(problem_middleware(challenge=CHALLENGE), access.middleware()),
+            title="sluice console",
+            allowed_hosts=parse_allowed_hosts(settings.allowed_hosts),
+            body_bytes_max=BODY_BYTES_MAX,
+        )
+        app.on_response_prepare.append(site.add_fields)
+        app.on_shutdown.append(api.close)
+        app.cleanup_ctx.append(_sampling(sampler))
+        yield app
+
+
+def _client(service: str, url: str, token: str, session: aiohttp.ClientSession) -> ServiceClient:
+    if not url.startswith(("http://", "https://")):
+        raise BadUsage(f"{service} must be a URL that begins with http:// or https://, url=`{url}`")
+    return ServiceClient(service=service, url=url.rstrip("/"), token=token, session=session)
+
+
+def _sampling(sampler: Sampler) -> Callable[[web.Application], AsyncIterator[None]]:
+    async def run_sampler(app: web.Application) -> AsyncIterator[None]:
+        del app
+        task = asyncio.create_task(sampler.run())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    return run_sampler
+
+
+async def serve_console(url: str, settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        url: The store.
+        settings: The settings.
+        ready: Called with the URL when the console listens.
+
+    Raises:
+        SluiceError: The store cannot be opened, or a setting has another form.
+    """
+    read_visitors(settings)
+    stop = stop_event()
+    options = ServerOptions(shutdown_s=_STOP_S)
+    async with (
+        open_store(url) as store,
+        open_console(store, url, settings, SystemClock()) as app,
+        listening(app, settings.listen, options) as urls,
+    ):
+        log.info("console_listening", urls=urls)
+        ready(urls[0])
+        await stop.wait()

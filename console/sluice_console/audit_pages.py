@@ -1,0 +1,179 @@
+"""Audits and deletion plans: the newest of each, their verification, and stopping a plan."""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from sluice_console.access import check_operator
+from sluice_maintain.app import read_stored_status
+from sluice_maintain.status import MaintenanceStatus
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
+from sluice_reconciler.audit_summaries import (
+    AuditOverview,
+    PlanOverview,
+    UnreadableRecord,
+    list_newest_audits,
+    list_newest_plans,
+)
+from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
+from sluice_web.endpoints import Endpoint
+from sluice_web.json_bodies import check_json_type, decode_body, json_response
+from sluice_web.parameters import IntegerParameter
+from sluice_web.problems import HttpRefusal
+
+if TYPE_CHECKING:
+    from sluice_gc.certificate_chain import ChainReport
+
+_LIMIT: Final = IntegerParameter(name="limit", default=20, maximum=100)
+_REASON_CHARS_MAX: Final = 1000
+
+log = structlog.get_logger()
+
+
+class AuditList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest audits and plans, the newest first.
+
+    Attributes:
+        audits: What the certificates state; signatures are not checked.
+        plans: What the plans state; signatures are not checked.
+        can_verify: Whether the console knows keys with which certificates are verified.
+        maintenance: The tasks of maintenance.
+    """
+
+    audits: tuple[AuditOverview | UnreadableRecord, ...]
+    plans: tuple[PlanOverview | UnreadableRecord, ...]
+    can_verify: bool
+    maintenance: MaintenanceStatus
+
+
+class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a verification of all certificates.
+
+    Attributes:
+        valid: Whether every certificate is valid.
+        certificates: Number of certificates.
+        head_audit_id: The audit of the newest one.
+        problem: The first certificate that is missing, altered or moved; empty if there is none.
+    """
+
+    valid: bool
+    certificates: int = 0
+    head_audit_id: str | None = None
+    problem: str = ""
+
+
+class StopRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a plan is stopped."""
+
+    reason: str
+
+
+class StoppedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that is stopped."""
+
+    plan_id: str
+
+
+class AuditPages:
+    """The endpoints of the page about audits and garbage collection."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, trusted_keys: tuple[str, ...]) -> None:
+        self._store = store
+        self._clock = clock
+        self._trusted_keys = trusted_keys
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the endpoints."""
+        return (
+            Endpoint(
+                method="GET",
+                path="/v1/audits",
+                handler=self._list,
+                summary="Return the newest audits and deletion plans, and the maintenance tasks",
+                parameters=(_LIMIT,),
+                result=AuditList,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/audits/verification",
+                handler=self._verify,
+                summary="Verify the signature and the position of every certificate",
+                result=VerifiedChain,
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/gc/plans/{id}/stop",
+                handler=self._stop,
+                summary="Stop a deletion plan permanently, as an operator",
+                body=StopRequest,
+                result=StoppedPlan,
+            ),
+        )
+
+    async def _list(self, request: web.Request) -> web.Response:
+        limit = _LIMIT.read(request.query)
+        found = AuditList(
+            audits=await list_newest_audits(self._store, limit),
+            plans=await list_newest_plans(self._store, limit),
+            can_verify=bool(self._trusted_keys),
+            maintenance=await read_stored_status(self._store),
+        )
+        return json_response(found)
+
+    async def _verify(self, request: web.Request) -> web.Response:
+        del request
+        if not self._trusted_keys:
+            raise BadUsage(
+                "no key to verify with: set trusted_keys of the console to the public key that"
+                " `sluice audit key` printed"
+            )
+        return json_response(await self._verified())
+
+    async def _verified(self) -> VerifiedChain:
+        # The package of garbage collection imports pyarrow: only this request needs it.
+        from sluice_gc.certificate_chain import verify_store  # noqa: PLC0415
+        from sluice_gc.errors import CertificateInvalid  # noqa: PLC0415
+        from sluice_gc.signing_keys import key_id_of, parse_public_key  # noqa: PLC0415
+
+        keys = [parse_public_key(text) for text in self._trusted_keys]
+        try:
+            report: ChainReport = await verify_store(
+                self._store, {key_id_of(one): one for one in keys}, evidence=False
+            )
+        except CertificateInvalid as error:
+            return VerifiedChain(valid=False, problem=str(error))
+        return VerifiedChain(
+            valid=True, certificates=report.certificates, head_audit_id=report.head_audit_id
+        )
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        from sluice_gc.plan_inputs import stop_plan  # noqa: PLC0415 - as above
+
+        visitor = check_operator(request)
+        check_json_type(request)
+        wanted = decode_body(await request.read(), StopRequest)
+        plan_id = request.match_info["id"]
+        if not wanted.reason.strip() or len(wanted.reason) > _REASON_CHARS_MAX:
+            raise BadUsage(f"reason must have 1 to {_REASON_CHARS_MAX} characters")
+        try:
+            stopped = await stop_plan(
+                self._store,
+                plan_id,
+                by=f"operator:{visitor.name}",
+                reason=wanted.reason.strip(),
+                backoff=Backoff.seeded_by(self._clock),
+            )
+        except SluiceError as error:
+            log.info("console_write", what="stop_plan", plan=plan_id[:40], by=visitor.name,
+                     outcome="failed", reason=str(error))  # fmt: skip
+            raise
+        if not stopped:
+            raise HttpRefusal(
+                ErrorCode.NOT_FOUND, f"no such open plan: it is unknown or finished, id=`{plan_id}`"
+            )
+        log.info("console_write", what="stop_plan", plan=plan_id, by=visitor.name, outcome="done")
+        return json_response(StoppedPlan(plan_id=plan_id))

@@ -1,0 +1,140 @@
+"""Client of the reconcilers' operator API: what only their memory contains."""
+
+import asyncio
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from sluice_reconciler.api import BootList
+
+TIMEOUT_S: Final = 10.0
+RESPONSE_BYTES_MAX: Final = 256 << 20
+_REASON_CHARS_MAX: Final = 200
+
+_Body = TypeVar("_Body")
+
+
+class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether another service responds.
+
+    Attributes:
+        service: `reconciler` or `query`.
+        url: Its URL.
+        problem: Why it cannot be used and what to do; empty if it responds.
+    """
+
+    service: str
+    url: str
+    problem: str = ""
+
+
+class ServiceFailed(Exception):
+    """A service did not send a usable response; the message contains the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceClient:
+    """Sends requests to one service.
+
+    Attributes:
+        service: `reconciler` or `query`.
+        url: Its URL, without a slash at the end.
+        token: Its `api_token`; empty for none.
+        session: The HTTP client.
+    """
+
+    service: str
+    url: str
+    token: str
+    session: aiohttp.ClientSession
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The fields of each request."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    async def check(self) -> ServiceState:
+        """Return whether the service responds and accepts the token."""
+        path = "/v1/discovery" if self.service == "reconciler" else "/v1/deletes?limit=1"
+        try:
+            await self._read(path)
+        except ServiceFailed as error:
+            return ServiceState(service=self.service, url=self.url, problem=str(error))
+        return ServiceState(service=self.service, url=self.url)
+
+    async def get(self, path: str, kind: type[_Body]) -> _Body:
+        """Return the JSON of a path.
+
+        Raises:
+            ServiceFailed: The service is unreachable, refused the request, or sent another type.
+        """
+        body = await self._read(path)
+        try:
+            return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ServiceFailed(f"unreadable response: {error}; check its version") from error
+
+    async def gauge(self, name: str, label: str) -> list[float]:
+        """Return the values of a metric with a label.
+
+        Raises:
+            ServiceFailed: The service is unreachable or refused the request.
+        """
+        text = (await self._read("/metrics")).decode(errors="replace")
+        line = rf"^{re.escape(name)}\{{[^}}]*{re.escape(label)}[^}}]*\}} (\S+)$"
+        found = re.findall(line, text, re.MULTILINE)
+        return [value for value in map(float, found) if math.isfinite(value)]
+
+    async def _read(self, path: str) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with self.session.get(
+                self.url + path, headers=self.headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                if response.status == 401:  # noqa: PLR2004 - RFC 9110 section 15.5.2
+                    raise ServiceFailed(
+                        f"the {self.service} refuses the token: set {self.service}_token to its"
+                        " api_token"
+                    )
+                if response.status != 200:  # noqa: PLR2004 - RFC 9110 section 15.3.1
+                    raise ServiceFailed(f"unexpected status {response.status}: see its log")
+                body = await response.content.read(RESPONSE_BYTES_MAX)
+                if not response.content.at_eof():
+                    raise ServiceFailed(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
+                return body
+        except TimeoutError as error:
+            raise ServiceFailed(f"no response within {TIMEOUT_S:g} s: is it overloaded?") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServiceFailed(
+                f"unreachable: {_one_line(error)}; start the {self.service} or correct its URL"
+            ) from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:_REASON_CHARS_MAX] or type(error).__name__
+
+
+async def read_boots(clients: tuple[ServiceClient, ...]) -> BootList | None:
+    """Return the newest report of all boots; None if no reconciler has made a whole pass.
+
+    Raises:
+        ServiceFailed: No reconciler sent a usable response.
+    """
+    found: list[BootList] = []
+    failures: list[ServiceFailed] = []
+    for one in await asyncio.gather(
+        *(client.get("/v1/agents", BootList) for client in clients), return_exceptions=True
+    ):
+        if isinstance(one, ServiceFailed):
+            failures.append(one)
+        elif isinstance(one, BaseException):
+            raise one
+        elif one.complete_through is not None:
+            found.append(one)
+    if not found and failures:
+        raise failures[0]
+    return max(found, key=lambda one: one.complete_through or "", default=None)

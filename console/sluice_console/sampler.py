@@ -1,0 +1,299 @@
+"""Reads one sample of the deployment at a time, for all visitors together."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import structlog
+
+from sluice_console.agents import AgentReports
+from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
+from sluice_console.overview import (
+    ActivityTotals,
+    Overview,
+    SampleHistory,
+    make_numbers,
+    make_overview,
+    sum_activity,
+)
+from sluice_console.reconcilers import ServiceClient, ServiceFailed, ServiceState
+from sluice_maintain.app import read_stored_status
+from sluice_maintain.status import MaintenanceStatus
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.inspection import LaneStatus
+from sluice_reconciler.batch_lists import read_span
+from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.verify import list_hold_records
+from sluice_store.authority import read_authority
+from sluice_store.doctor_result import DoctorResult, read_doctor
+from sluice_store.port import ObjectStore
+from sluice_store.stored_conflicts import StoredConflicts
+
+READ_S_MAX: Final = 15.0
+"""Longest time of one part of a sample."""
+SLOW_S: Final = 60.0
+"""Time between two reads of what changes seldom: the doctor, maintenance and gaps."""
+IDLE_S: Final = 600.0
+"""Time without a visitor after which samples are taken once a minute."""
+IDLE_SAMPLE_S: Final = 60.0
+ACTIVITY_DELAY_S: Final = 30.0
+"""Age of the accepted batches that are counted: older ones are indexed."""
+ACTIVITY_BATCHES_MAX: Final = 50_000
+ACTIVITY_OBJECTS_MAX: Final = 64
+CONFLICTS_MAX: Final = 500
+HOLDS_MAX: Final = 1_000
+
+_Value = TypeVar("_Value")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldBatches:
+    count: int
+    more: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenConflicts:
+    count: int
+    more: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _SlowFacts:
+    """What is read once a minute."""
+
+    read_ns: int | None = None
+    problems: tuple[SourceProblem, ...] = ()
+    gaps: GapTotals | None = None
+    doctor: DoctorResult | None = None
+    doctor_ran: bool | None = None
+    maintenance: MaintenanceStatus | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _SampleRun:
+    """One sample while it is read: its problems and the slowest request."""
+
+    clock: Clock
+    problems: list[SourceProblem] = field(default_factory=list)
+    slowest_ns: int = 0
+
+    async def read(self, source: str, reading: Awaitable[_Value]) -> _Value | None:
+        """Return what was read, or None after a problem, which is kept."""
+        began_ns = self.clock.monotonic_ns()
+        try:
+            async with asyncio.timeout(READ_S_MAX):
+                return await reading
+        except TimeoutError:
+            self._add(source, f"no response within {READ_S_MAX:g} s: is the store overloaded?")
+        except SluiceError as error:
+            self._add(source, str(error))
+        except Exception as error:  # one broken part must not hide the others
+            log.warning("console_sample_failed", source=source, exc_info=error)
+            self._add(
+                source, f"internal error: see the log of the console ({type(error).__name__})"
+            )
+        finally:
+            self.slowest_ns = max(self.slowest_ns, self.clock.monotonic_ns() - began_ns)
+        return None
+
+    def _add(self, source: str, reason: str) -> None:
+        self.problems.append(SourceProblem(source=source, reason=reason))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledSources:
+    """Where samples are read from.
+
+    Attributes:
+        url: The URL of the store, as it is shown.
+        store: The store.
+        conflicts: The conflicts of the store.
+        agents: The report of all agents.
+        clients: The other services.
+    """
+
+    url: str
+    store: ObjectStore
+    conflicts: StoredConflicts
+    agents: AgentReports
+    clients: tuple[ServiceClient, ...]
+
+
+class Sampler:
+    """Takes samples, keeps the last hour, and wakes those who wait for the next one."""
+
+    def __init__(self, sources: SampledSources, clock: Clock, sample_s: float) -> None:
+        self._sources = sources
+        self._clock = clock
+        self._sample_s = sample_s
+        self._history = SampleHistory()
+        self._slow = _SlowFacts()
+        self._activity_ns: int | None = None
+        self._taken = asyncio.Condition()
+        self._visited_ns = clock.monotonic_ns()
+        self._number = 0
+        self.current: Overview | None = None
+
+    async def run(self) -> None:
+        """Take samples until the task is cancelled."""
+        while True:
+            await self.take()
+            idle_ns = self._clock.monotonic_ns() - self._visited_ns
+            idle = idle_ns > IDLE_S * NS_PER_S
+            await self._clock.sleep(max(IDLE_SAMPLE_S, self._sample_s) if idle else self._sample_s)
+
+    async def wait(self, after: int, wait_s: float) -> tuple[int, Overview] | None:
+        """Return the newest sample and its number, waiting for one behind `after`.
+
+        Returns:
+            None after `wait_s` seconds without such a sample.
+        """
+        self._visited_ns = self._clock.monotonic_ns()
+        try:
+            async with asyncio.timeout(wait_s), self._taken:
+                await self._taken.wait_for(lambda: self._number > after)
+        except TimeoutError:
+            return None
+        return None if self.current is None else (self._number, self.current)
+
+    async def take(self) -> Overview:
+        """Take one sample."""
+        run = _SampleRun(clock=self._clock)
+        now_ns = self._clock.now_ns()
+        sources = self._sources
+        async with asyncio.TaskGroup() as group:
+            discovering = group.create_task(run.read("discovery", self._discovery()))
+            queueing = group.create_task(run.read("the queue", self._lanes()))
+            conflicting = group.create_task(run.read("conflicts", self._open_conflicts()))
+            holding = group.create_task(run.read("held batches", self._held()))
+            accepting = group.create_task(run.read("accepted batches", self._read_activity(now_ns)))
+            checking = group.create_task(self._services())
+            indexing = group.create_task(self._index_lag())
+            group.create_task(self._refresh_slow())
+        conflicts, held, activity = conflicting.result(), holding.result(), accepting.result()
+        slow = self._slow
+        facts = OverviewFacts(
+            problems=(*run.problems, *slow.problems),
+            services=checking.result(),
+            discovery=discovering.result(),
+            lanes=queueing.result(),
+            conflicts_open=None if conflicts is None else conflicts.count,
+            conflicts_more=conflicts is not None and conflicts.more,
+            held=None if held is None else held.count,
+            held_more=held is not None and held.more,
+            held_reasons=() if held is None else held.reasons,
+            gaps=slow.gaps,
+            doctor=slow.doctor,
+            doctor_ran=slow.doctor_ran,
+            maintenance=slow.maintenance,
+        )
+        numbers = make_numbers(
+            facts,
+            activity,
+            index_lag_s=indexing.result(),
+            store_ms=run.slowest_ns / 1e6,
+            queue=INGEST_QUEUE,
+        )
+        self._history.add(now_ns, numbers)
+        overview = make_overview(
+            facts,
+            numbers,
+            at_ns=now_ns,
+            store=sources.url,
+            activity=activity,
+            history=self._history.view(),
+        )
+        async with self._taken:
+            self.current = overview
+            self._number += 1
+            self._taken.notify_all()
+        return overview
+
+    async def _discovery(self) -> DiscoveryStatus:
+        return await read_discovery_status(self._sources.store)
+
+    async def _lanes(self) -> tuple[LaneStatus, ...]:
+        authority = await read_authority(self._sources.store)
+        return tuple(await read_queue_status(self._sources.store, authority.lanes))
+
+    async def _open_conflicts(self) -> _OpenConflicts:
+        page = await self._sources.conflicts.list_page(agents=None, after=None, limit=CONFLICTS_MAX)
+        return _OpenConflicts(
+            count=sum(1 for one in page.conflicts if one.state == "open"),
+            more=page.next_after is not None,
+        )
+
+    async def _held(self) -> _HeldBatches:
+        reasons: set[str] = set()
+        count = 0
+        async for record in list_hold_records(self._sources.store):
+            reasons.add(record.reason.value)
+            count += 1
+            if count == HOLDS_MAX:
+                return _HeldBatches(count=count, more=True, reasons=tuple(sorted(reasons)))
+        return _HeldBatches(count=count, more=False, reasons=tuple(sorted(reasons)))
+
+    async def _read_activity(self, now_ns: int) -> ActivityTotals:
+        """Count what was accepted since the last sample, half a minute ago."""
+        end_ns = now_ns - int(ACTIVITY_DELAY_S * NS_PER_S)
+        span_ns = int(max(self._sample_s, IDLE_SAMPLE_S) * NS_PER_S)
+        since_ns = max(self._activity_ns or 0, end_ns - span_ns)
+        page = await read_span(
+            self._sources.store,
+            since_ns,
+            end_ns,
+            ACTIVITY_BATCHES_MAX,
+            opened_max=ACTIVITY_OBJECTS_MAX,
+        )
+        self._activity_ns = end_ns
+        span_s = max(1e-3, (end_ns - since_ns) / NS_PER_S)
+        return sum_activity(page.batches, span_s, at_least=page.next is not None)
+
+    async def _services(self) -> tuple[ServiceState, ...]:
+        return tuple(await asyncio.gather(*(one.check() for one in self._sources.clients)))
+
+    async def _index_lag(self) -> float | None:
+        clients = [one for one in self._sources.clients if one.service == "reconciler"]
+        found: list[float] = []
+        for client in clients:
+            try:
+                found += await client.gauge(
+                    "sluice_reconciler_oldest_waiting_seconds", 'stage="index"'
+                )
+            except ServiceFailed:
+                continue  # `check` reports it
+        return max(found, default=None)
+
+    async def _refresh_slow(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        slow = self._slow
+        if slow.read_ns is not None and now_ns - slow.read_ns < SLOW_S * NS_PER_S:
+            return
+        run = _SampleRun(clock=self._clock)
+        report, doctor, maintenance = await asyncio.gather(
+            run.read("agents", self._sources.agents.read()),
+            run.read("the doctor's result", self._doctor()),
+            run.read("maintenance", read_stored_status(self._sources.store)),
+        )
+        self._slow = _SlowFacts(
+            read_ns=None if run.problems else now_ns,
+            problems=tuple(run.problems),
+            gaps=None
+            if report is None
+            else GapTotals(agents=report.with_gaps, oldest_s=report.oldest_gap_s),
+            doctor=doctor[0] if doctor else None,
+            doctor_ran=None if doctor is None else doctor[0] is not None,
+            maintenance=maintenance,
+        )
+
+    async def _doctor(self) -> tuple[DoctorResult | None]:
+        return (await read_doctor(self._sources.store),)

@@ -1,0 +1,65 @@
+// Audit and garbage collection: certificates and their verification, plans, maintenance.
+import { api, bytes, command, count, duration, html, ofNs, safe, useData, useState, capital } from "../lib.js";
+import { Ago, Badge, Command, Decide, Empty, Head, Loaded, Problem, Table, Time } from "../parts.js";
+
+const WRONG = ["missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"];
+const words = (text) => safe(text.replaceAll("_", " "));
+const wrong = (audit) => WRONG.filter((name) => audit.counts[name]).map((name) => `${count(audit.counts[name])} ${words(name)}`);
+
+const AUDITS = [
+  { name: "#", numeric: true, cell: (row) => row.chain_index },
+  { name: "Finished", cell: (row) => (row.unreadable ? html`<${Badge} tone="error">unreadable<//>` : html`<${Time} ns=${row.finished_at_unix_ns} ms=${false} />`) },
+  { name: "Result", wide: true, cell: (row) => (row.unreadable ? safe(row.unreadable) : wrong(row).length ? html`<${Badge} tone="error">${wrong(row).join(", ")}<//>` : html`<${Badge} tone="good">nothing wrong<//>`) },
+  { name: "Batches", numeric: true, cell: (row) => count(row.counts?.accepted) },
+  { name: "Blobs", numeric: true, cell: (row) => (row.counts ? `${count(row.counts.incarnations)}, ${bytes(row.counts.incarnations_bytes)}` : "") },
+  { name: "Orphans", numeric: true, cell: (row) => count(row.counts?.orphans) },
+  { name: "Signed by", cell: (row) => html`<code>${safe(row.key_id)}</code>` },
+  { name: "Certificate", cell: (row) => html`<code>${safe(row.key)}</code>` },
+];
+
+function Verify({ can }) {
+  const [found, setFound] = useState(null), [problem, setProblem] = useState(null), [busy, setBusy] = useState(false);
+  const run = async () => {
+    setBusy(true); setProblem(null); setFound(null);
+    try { setFound(await api("v1/audits/verification")); } catch (error) { setProblem(error); }
+    setBusy(false);
+  };
+  return html`<div class="row"><button type="button" disabled=${!can || busy} onClick=${run} title=${can ? "" : "Set trusted_keys of the console"}>${busy ? "Verifying…" : "Verify the whole chain"}</button>
+      ${found && (found.valid ? html`<${Badge} tone="good">${count(found.certificates)} certificates are valid<//>` : html`<${Badge} tone="error">invalid<//> ${safe(found.problem)}`)}
+      ${!can && html`<span class="quiet">To verify signatures here, set <code>trusted_keys</code> of the console to the public key of the auditor.</span>`}</div><${Problem} problem=${problem} />`;
+}
+
+const STATES = { planned: ["warning", "planned"], stopped: ["error", "stopped"], finished: ["good", "finished"] };
+const versions = (tally) => `${count(tally?.incarnations ?? 0)} versions`;
+const size = (tally) => (tally?.bytes === undefined ? "" : `, ${bytes(tally.bytes)}`);
+
+function Plan({ plan, reload }) {
+  if (plan.unreadable) return html`<div class="card"><h3><code>${safe(plan.key)}</code></h3><p><${Badge} tone="error">unreadable<//> ${safe(plan.unreadable)}</p></div>`;
+  const [tone, state] = STATES[plan.state] ?? ["plain", plan.state];
+  const kept = Object.entries(plan.kept);
+  return html`<div class="card"><div class="row"><h3>Plan <code>${safe(plan.plan_id)}</code></h3><${Badge} tone=${tone}>${state}<//><span class="quiet">made <${Time} ns=${plan.made_at_unix_ns} ms=${false} /> (<${Ago} ns=${plan.made_at_unix_ns} />), from audit <code>${safe(plan.audit_id)}</code></span></div>
+    <dl class="facts"><dt>may be deleted</dt><dd>${versions(plan.orphans)}${size(plan.orphans)} that no record names, ${versions(plan.superseded)}${size(plan.superseded)} superseded</dd>
+      <dt>of</dt><dd>${versions(plan.blobs)}${size(plan.blobs)} in the audit</dd>
+      <dt>kept, and why</dt><dd>${kept.length ? kept.map(([clause, tally]) => html`<div>${words(clause)}: ${versions(tally)}${size(tally)}</div>`) : "nothing else"}</dd></dl>
+    <div class="row">${plan.state === "planned" && html`<${Decide} title="Stop this plan?" label="Stop the plan" danger required explain="Nothing of this plan is deleted from now on, also by a run that has begun. This cannot be undone; make a new plan instead." run=${(reason) => api(`v1/gc/plans/${encodeURIComponent(plan.plan_id)}/stop`, { method: "POST", body: { reason } })} done=${reload} />`}
+      ${plan.state === "planned" && html`<${Command} text=${command("sluice gc run", "--dry-run")} />`}</div></div>`;
+}
+
+const TASKS = [
+  { name: "Task", cell: (row) => row.task },
+  { name: "State", cell: (row) => html`<${Badge} tone=${row.halted ? "error" : row.failures || row.overdue_s ? "warning" : row.state === "running" ? "good" : "plain"}>${row.halted ? "halted" : row.overdue_s ? "overdue" : words(row.state)}<//>` },
+  { name: "Last run", cell: (row) => (row.last_outcome ? html`${words(row.last_outcome)} in ${duration(row.last_duration_s)}` : html`<span class="quiet">never</span>`) },
+  { name: "Last success", cell: (row) => html`<${Ago} ns=${row.last_success_unix_ns} />` },
+  { name: "Next run", cell: (row) => html`<${Time} ns=${row.next_run_unix_ns} ms=${false} />` },
+  { name: "Problem", wide: true, cell: (row) => safe(row.halted || row.last_reason || "") },
+];
+
+export function Audit() {
+  const from = useData("v1/audits?limit=20", 30);
+  return html`<${Head} title="Audit & GC">An audit lists everything and signs a certificate. A plan names what may be deleted; each deletion is proved again before it happens.<//>
+    <${Loaded} from=${from}>${(found) => html`
+      <section><h2>Certificates</h2><${Verify} can=${found.can_verify} />
+        <${Table} caption="Certificates" columns=${AUDITS} rows=${found.audits} rowKey=${(row) => row.key} empty=${html`<${Empty} title="No audit yet">Run <code>sluice audit run</code>, or let <code>sluice maintain</code> run it.<//>`} /><${Command} text=${command("sluice audit verify")} /></section>
+      <section><h2>Deletion plans</h2>${found.plans.length ? found.plans.map((plan) => html`<${Plan} plan=${plan} reload=${from.reload} key=${plan.key} />`) : html`<${Empty} title="No plan">Nothing is planned to be deleted. After an audit, <code>sluice gc plan</code> makes one.<//>`}</section>
+      <section><h2>Maintenance</h2><${Table} caption="Maintenance tasks" columns=${TASKS} rows=${found.maintenance.tasks} rowKey=${(row) => row.task} /><${Command} text=${command("sluice maintain status")} /></section>`}<//>`;
+}

@@ -1,0 +1,58 @@
+// Queue: lanes with their backlog, held batches with reasons, and the gateways that feed them.
+import { command, count, duration, html, placeUrl, safe, useData, bytes } from "../lib.js";
+import { Badge, Command, Empty, Head, Loaded, Table, Time } from "../parts.js";
+
+const LANES = [
+  { name: "Queue", cell: (row) => safe(row.queue) },
+  { name: "Lane", numeric: true, cell: (row) => row.lane },
+  { name: "State", cell: (row) => html`<${Badge} tone=${row.condition === "sound" ? "good" : "error"}>${row.condition}<//>` },
+  { name: "Waiting", numeric: true, cell: (row) => `${count(row.waiting_batches)} batches` },
+  { name: "Oldest", numeric: true, cell: (row) => (row.oldest_waiting_s === null ? "" : duration(row.oldest_waiting_s)) },
+  { name: "Latest sequence", numeric: true, cell: (row) => count(row.latest) },
+  { name: "Acknowledged", numeric: true, cell: (row) => count(row.acked_through) },
+  { name: "Consumer epoch", numeric: true, cell: (row) => (row.epoch ? count(row.epoch) : "none yet") },
+  { name: "Register", numeric: true, cell: (row) => bytes(row.register_bytes) },
+];
+const REASONS = {
+  blob_missing: "The blob is missing. Restore it under its key.",
+  blob_corrupt: "The blob has other bytes than its name. Restore the original.",
+  invalid_manifest: "The manifest cannot be read. Restore an earlier version of it.",
+  foreign_key: "The manifest does not belong under this key. Find out who wrote it.",
+};
+const HELD = [
+  { name: "Reason", cell: (row) => html`<${Badge} tone="error">${safe(row.reason)}<//>` },
+  { name: "Batch", wide: true, cell: (row) => html`<code>${safe(row.key)}</code>` },
+  { name: "Found", wide: true, cell: (row) => html`${safe(row.detail)}<br /><span class="quiet">${REASONS[row.reason] ?? ""}</span>` },
+  { name: "Since", cell: (row) => html`<${Time} ns=${row.seen_at_unix_ns} ms=${false} />` },
+];
+const TONES = { open: "good", lapsed: "error", unreadable: "error" };
+const GATEWAYS = [
+  { name: "Gateway", cell: (row) => safe(row.gateway) },
+  { name: "Process", cell: (row) => html`<code title=${safe(row.process)}>…${safe(row.process.slice(-10))}</code>` },
+  { name: "State", cell: (row) => html`<${Badge} tone=${TONES[row.state]}>${row.state}<//>` },
+  { name: "Journal read up to", numeric: true, cell: (row) => `${duration(row.behind_s)} ago` },
+  { name: "Last written", numeric: true, cell: (row) => `${duration(row.silent_s)} ago` },
+  { name: "Not processed", numeric: true, cell: (row) => count(row.unprocessed) },
+];
+
+export function Queue() {
+  const from = useData("v1/queue", 10);
+  return html`<${Head} title="Queue">From acceptance to the lake: gateways write journals, the reconciler verifies and enqueues, Spark acknowledges.<//>
+    <${Loaded} from=${from}>${(view) => {
+    const broken = view.lanes.filter((lane) => lane.condition !== "sound"), found = view.discovery;
+    return html`${broken.map((lane) => html`<div class="problem" role="alert"><strong>Lane ${lane.lane} of ${safe(lane.queue)} is ${lane.condition}</strong><p>${safe(lane.problem)}</p></div>`)}
+      <section><h2>Discovery</h2><dl class="facts">
+        <dt>enqueued up to</dt><dd>${found.complete_through_unix_ns === null ? "not known: no reconciler has finished a pass" : html`<${Time} ns=${found.complete_through_unix_ns} />, ${duration(found.behind_s)} behind`}</dd>
+        ${found.held_by && html`<dt>held by</dt><dd>${safe(found.held_by)}</dd>`}
+        <dt>decided by</dt><dd>${found.journaled ? "the journals of the gateways" : "full passes"}</dd>
+        <dt>last full pass</dt><dd>${found.pass_age_s === null ? "none yet" : `began ${duration(found.pass_age_s)} ago`}${found.pass_running ? `; one is running, ${count(found.pass_listed)} keys listed` : ""}</dd></dl>
+        <${Command} text=${command("sluice reconciler status")} /></section>
+      <section><h2>Lanes</h2><${Table} caption="Lanes" columns=${LANES} rows=${view.lanes} rowKey=${(row) => `${row.queue}.${row.lane}`} empty=${html`<${Empty} title="No queue exists yet">The reconciler creates it with the first batch: <code>sluice reconciler</code>.<//>`} /><${Command} text=${command("sluice queue status")} /></section>
+      <section><h2>Held back</h2>
+        ${view.held_unreadable.length > 0 && html`<div class="notice">${count(view.held_unreadable.length)} hold records cannot be read: <code>${safe(view.held_unreadable[0])}</code></div>`}
+        <${Table} caption="Held batches" columns=${HELD} rows=${view.held} rowKey=${(row) => row.key} empty=${html`<${Empty} title="Nothing is held back">Every accepted batch has a valid manifest and a valid blob.<//>`} />
+        ${view.held_more && html`<p class="quiet">More than ${count(view.held.length)} batches are held; the first are shown.</p>`}</section>
+      <section><h2>Gateways</h2><${Table} caption="Gateway processes" columns=${GATEWAYS} rows=${found.processes} rowKey=${(row) => row.process} empty=${html`<${Empty} title="No gateway has registered">Start one: <code>sluice gateway</code>.<//>`} />
+        ${found.processes_more > 0 && html`<p class="quiet">and ${count(found.processes_more)} older processes</p>`}</section>`;
+  }}<//>`;
+}

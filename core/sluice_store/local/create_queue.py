@@ -1,0 +1,143 @@
+"""Decides which creates of a process are written together, and which in separate threads.
+
+A few creates run in separate threads, so that none waits for another. Further ones wait, and are
+written as a group in one thread as soon as the group before is complete. So the groups grow with
+the number of callers and with the time that a sync takes, and no timer is needed.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from sluice_protocol.outcomes import CreateOutcome
+from sluice_store.bulk import NewObject
+from sluice_store.local.files import LocalFiles
+from sluice_store.local.group_writes import GroupOutcome, split_groups
+from sluice_store.local.threads import StoreThreads
+
+GROUP_BODY_MAX: Final = 256 * 1024
+"""Larger bodies are written in separate threads: their bytes cost more than their syncs."""
+RETRY_S: Final = 0.5
+"""How long creates run in separate threads after a group could not be written."""
+
+_Waiting = tuple[NewObject, asyncio.Future[CreateOutcome]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """Bounds of grouping.
+
+    Attributes:
+        separate_max: Creates that run in separate threads before others wait.
+        group_min: Waiting creates from which a group is written.
+    """
+
+    separate_max: int = 3
+    group_min: int = 4
+
+
+class CreateQueue:
+    """The creates of one store that have not begun. It belongs to one event loop."""
+
+    def __init__(self, files: LocalFiles, threads: StoreThreads, limits: GroupLimits) -> None:
+        self._files = files
+        self._threads = threads
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Waiting] = []
+        self._separate = 0
+        self._group: asyncio.Future[list[GroupOutcome] | None] | None = None
+        self._due = False
+        self._no_group_before_s = 0.0
+        self._closed = False
+
+    async def create(self, new: NewObject) -> CreateOutcome:
+        """Create one object; if its caller is cancelled before it begins, skip it.
+
+        Raises:
+            StoreError: The request was refused; nothing was written.
+        """
+        future: asyncio.Future[CreateOutcome] = self._loop.create_future()
+        if len(new.body) > GROUP_BODY_MAX or self._closed:
+            self._start_separate(new, future)
+        else:
+            self._waiting.append((new, future))
+            self._start_soon()
+        return await future
+
+    async def close(self) -> None:
+        """Begin every create that waits, and return when no group is being written."""
+        self._closed = True
+        self._separate_up_to(len(self._waiting))
+        if self._group is not None:
+            await asyncio.wait({self._group})
+            self._separate_up_to(len(self._waiting))
+
+    def _start_soon(self) -> None:
+        """Start creates after every task that is ready now had its turn, so that they share."""
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._due = False
+        self._waiting = [one for one in self._waiting if not one[1].done()]
+        if self._loop.time() < self._no_group_before_s:
+            self._separate_up_to(len(self._waiting))
+        elif self._group is not None:
+            return
+        elif len(self._waiting) >= self._limits.group_min:
+            self._start_group()
+        else:
+            self._separate_up_to(self._limits.separate_max - self._separate)
+
+    def _separate_up_to(self, count: int) -> None:
+        begun = self._waiting[: max(count, 0)]
+        del self._waiting[: len(begun)]
+        for new, future in begun:
+            self._separate += 1
+            future.add_done_callback(self._separate_done)
+            self._start_separate(new, future)
+
+    def _start_separate(self, new: NewObject, future: asyncio.Future[CreateOutcome]) -> None:
+        self._threads.submit(partial(self._files.create, new.key, new.body, new.sha256), future)
+
+    def _separate_done(self, _: asyncio.Future[CreateOutcome]) -> None:
+        self._separate -= 1
+        if self._waiting:
+            self._start_soon()
+
+    def _start_group(self) -> None:
+        objects = next(split_groups([new for new, _ in self._waiting]))
+        group = self._waiting[: len(objects)]
+        del self._waiting[: len(objects)]
+        self._group = self._loop.create_future()
+        self._group.add_done_callback(partial(self._group_done, group))
+        self._threads.submit(partial(self._files.create_group, objects), self._group)
+
+    def _group_done(
+        self, group: list[_Waiting], written: asyncio.Future[list[GroupOutcome] | None]
+    ) -> None:
+        self._group = None
+        failure = written.exception()
+        outcomes = [failure] * len(group) if failure else written.result()
+        if outcomes is None:
+            self._no_group_before_s = self._loop.time() + RETRY_S
+            self._waiting = [*group, *self._waiting]
+        else:
+            for (_, future), outcome in zip(group, outcomes, strict=True):
+                _complete(future, outcome)
+        if self._waiting:
+            self._start_soon()
+
+
+def _complete(
+    future: asyncio.Future[CreateOutcome], outcome: CreateOutcome | BaseException
+) -> None:
+    if future.done():  # the caller was cancelled
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,63 @@
+"""Folders of new objects, and a memory of the folders and states that are durable."""
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+_STATES_MAX: Final = 65_536
+_FOLDERS_MAX: Final = 65_536
+
+
+class DurableNames:
+    """A bounded set of folders and states known to be durable; a lost entry costs one fsync."""
+
+    def __init__(self, root: Path) -> None:
+        """Start with the root, which is durable once the store is open."""
+        self._root = str(root)
+        self._lock = threading.Lock()
+        self._folders: set[str] = set()
+        self._states: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def unknown_folders(self, folder: str) -> list[str]:
+        """Return the folders on a path below the root that are not known to be durable.
+
+        `folder` is the first of them, and the folder that is closest to the root is the last.
+        """
+        unknown: list[str] = []
+        while folder not in self._folders and folder != self._root:
+            unknown.append(folder)
+            folder = os.path.dirname(folder)  # noqa: PTH120 - several times for each new object
+        return unknown
+
+    def add_folders(self, folders: list[str]) -> None:
+        """Record folders whose names were synced."""
+        with self._lock:
+            if len(self._folders) + len(folders) > _FOLDERS_MAX:
+                self._folders = set()
+            self._folders.update(folders)
+
+    def has_state(self, path: str, stamp: int) -> bool:
+        """Return True when this state of a file is known to be durable."""
+        return (path, stamp) in self._states
+
+    def add_state(self, path: str, stamp: int) -> None:
+        """Record that a state is durable."""
+        with self._lock:
+            self._states[path, stamp] = None
+            while len(self._states) > _STATES_MAX:
+                self._states.popitem(last=False)
+
+    def make_folders(self, folder: str) -> list[str]:
+        """Create a folder; return those on its path that are not known to be durable."""
+        made = self.unknown_folders(folder)
+        for one in reversed(made):
+            try:
+                os.mkdir(one)  # noqa: PTH102 - several times for each new object
+            except FileExistsError:
+                if not os.path.isdir(one):  # noqa: PTH112 - as above
+                    raise
+            except FileNotFoundError:  # a folder above was removed after it was known
+                os.makedirs(one, exist_ok=True)  # noqa: PTH103 - as above
+        return made

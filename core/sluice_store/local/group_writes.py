@@ -1,0 +1,213 @@
+"""The creates of a group: two syncs of the file system make all of them durable.
+
+The order is that of a single create: every body is durable before its object has a name, and every
+name is durable before its outcome is reported. A crash leaves complete objects or none.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from sluice_protocol.errors import StoreError
+from sluice_protocol.outcomes import CreateOutcome, Exists, Unknown, UnknownReason
+from sluice_protocol.units import UnixNs
+from sluice_store.bulk import NewObject
+from sluice_store.local.disk_errors import store_error
+from sluice_store.local.durability import LogicalClock
+from sluice_store.local.durable_names import DurableNames
+from sluice_store.local.filesystem_sync import FileSystemSync
+from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
+from sluice_store.local.layout import Layout, refuse_folder
+from sluice_store.local.visibility import Visibility, applied_at
+
+GROUP_OBJECTS_MAX: Final = 64
+"""Objects of one group; each has an open file."""
+GROUP_BYTES_MAX: Final = 8 * 2**20
+LOCK_TRIES: Final = 50
+_LOCK_PAUSE_S: Final = 0.01
+
+GroupOutcome = CreateOutcome | StoreError
+
+
+@dataclass(slots=True)
+class _Create:
+    """One create of a group.
+
+    Attributes:
+        new: The object.
+        path: Its final path.
+        file: Its hidden file, from the first step on.
+        made: Folders on its path that are not known to be durable.
+        stamp: Its timestamp, once it was checked after the naming.
+        found: Whether the name existed.
+        outcome: The outcome, once it is decided.
+    """
+
+    new: NewObject
+    path: str = ""
+    file: HiddenFile = field(default_factory=lambda: HiddenFile("", -1))
+    made: list[str] = field(default_factory=list)
+    stamp: UnixNs | None = None
+    found: bool = False
+    outcome: GroupOutcome | None = None
+
+
+class GroupWrites:
+    """Creates objects in groups. Blocks, and may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        layout: Layout,
+        stamps: LogicalClock,
+        visible: Visibility,
+        hidden: HiddenFiles,
+        known: DurableNames,
+        filesystem: FileSystemSync,
+    ) -> None:
+        self._layout = layout
+        self._stamps = stamps
+        self._visible = visible
+        self._hidden = hidden
+        self._known = known
+        self._filesystem = filesystem
+
+    def is_ready(self) -> bool:
+        """Return True if a group may be written now; otherwise create each object separately."""
+        return self._filesystem.is_ready()
+
+    def create(self, objects: Sequence[NewObject]) -> list[GroupOutcome]:
+        """Create objects; return one outcome or error for each, in their order.
+
+        Raises:
+            OSError, StoreError: The clock could not be read; nothing was written.
+        """
+        first = self._stamps.next_range_ns(len(objects))
+        group = [_Create(new) for new in objects]
+        try:
+            for number, one in enumerate(group):
+                self._prepare(one, UnixNs(first + number))
+            self._sync_bodies(group)
+            for one in _undecided(group):
+                self._name(one)
+            self._settle([one for one in _undecided(group) if not one.found])
+        finally:
+            for one in group:
+                with suppress(OSError):  # a hidden name that remains is removed after an hour
+                    one.file.remove()
+        self._sync_names(group)
+        return [one.outcome or self._report(one) for one in group]
+
+    def _prepare(self, one: _Create, stamp: UnixNs) -> None:
+        new = one.new
+        try:
+            one.path = self._layout.file_of(new.key)
+            one.file = self._hidden.prepare(new.key, new.body, new.sha256, stamp)
+        except (OSError, StoreError) as error:
+            one.outcome = _error_of(error, new)
+
+    def _sync_bodies(self, group: list[_Create]) -> None:
+        """Make the hidden files durable; after a failure no object gets a name."""
+        undecided = _undecided(group)
+        if undecided:
+            try:
+                self._filesystem.sync()
+            except OSError as error:
+                for one in undecided:
+                    one.outcome = _error_of(error, one.new)
+
+    def _name(self, one: _Create) -> None:
+        try:
+            one.made = self._known.make_folders(os.path.dirname(one.path))  # noqa: PTH120 - for each object
+            try:
+                os.link(one.file.path, one.path)
+            except FileExistsError:
+                refuse_folder(one.path)
+                one.found = True
+        except OSError as error:
+            one.outcome = _error_of(error, one.new)
+
+    def _settle(self, named: list[_Create]) -> None:
+        """Check the timestamps of named objects against a time at which all of them are visible.
+
+        A reader may have locked a file to check it first. A reader that was stopped must not stop
+        the group, so the outcome of its object is unknown after some tries.
+        """
+        try:
+            now_ns = self._stamps.read_ns() if named else UnixNs(0)
+            for _ in range(LOCK_TRIES):
+                named = [one for one in named if not self._settle_one(one, now_ns)]
+                if not named:
+                    return
+                time.sleep(_LOCK_PAUSE_S)
+            detail = "another process has locked the file"
+        except (OSError, StoreError) as error:
+            detail = str(error)
+        for one in named:
+            one.outcome = _unknown(detail)
+
+    def _settle_one(self, one: _Create, now_ns: UnixNs) -> bool:
+        """Return False while another process has the file locked."""
+        try:
+            state = self._visible.settle_in_group(one.file.fd, now_ns)
+        except (OSError, StoreError) as error:
+            one.outcome = _unknown(str(error))
+            return True
+        if state is not None:
+            one.stamp = UnixNs(state.stamp)
+        return state is not None
+
+    def _sync_names(self, group: list[_Create]) -> None:
+        """Make the names durable; after a failure no outcome is certain."""
+        undecided = _undecided(group)
+        if not undecided:
+            return
+        try:
+            self._filesystem.sync()
+        except OSError as error:
+            for one in undecided:
+                one.outcome = _error_of(error, one.new) if one.found else _unknown(str(error))
+
+    def _report(self, one: _Create) -> GroupOutcome:
+        """Return the outcome of a create whose name is durable."""
+        if one.stamp is None:
+            try:
+                return Exists(date_ns=self._stamps.now_ns())
+            except (OSError, StoreError) as error:
+                return _error_of(error, one.new)
+        self._known.add_folders(one.made)
+        self._known.add_state(one.path, one.stamp)
+        return applied_at(one.stamp)
+
+
+def split_groups(objects: Sequence[NewObject]) -> Iterator[list[NewObject]]:
+    """Yield the objects in groups of at most `GROUP_OBJECTS_MAX` and `GROUP_BYTES_MAX`.
+
+    A larger object is a group without others.
+    """
+    group: list[NewObject] = []
+    size_bytes = 0
+    for one in objects:
+        full = len(group) == GROUP_OBJECTS_MAX or size_bytes + len(one.body) > GROUP_BYTES_MAX
+        if group and full:
+            yield group
+            group, size_bytes = [], 0
+        group.append(one)
+        size_bytes += len(one.body)
+    if group:
+        yield group
+
+
+def _undecided(group: list[_Create]) -> list[_Create]:
+    return [one for one in group if one.outcome is None]
+
+
+def _error_of(error: OSError | StoreError, new: NewObject) -> StoreError:
+    return error if isinstance(error, StoreError) else store_error(error, "create", new.key)
+
+
+def _unknown(detail: str) -> Unknown:
+    return Unknown(reason=UnknownReason.SERVER_ERROR, detail=detail)

@@ -1,0 +1,282 @@
+"""Reading of everything that a query needs: spool, queue, tables, blobs of pending batches.
+
+The order of the steps makes sure that a batch that moves during the query is found exactly once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from sluice_lake.data_files import total_bytes
+from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.clock import Clock
+from sluice_protocol.identity import Identity
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import NS_PER_S
+from sluice_query.applied_deletes import applying_deletes, read_deletes
+from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
+from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
+from sluice_query.engine import QueryEngine
+from sluice_query.ledger import read_ledger
+from sluice_query.pending import (
+    FetchedBatches,
+    PendingSnapshot,
+    choose_pending,
+    fetch_batches,
+    is_of_agents,
+    read_pending,
+)
+from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
+from sluice_query.request import Query
+from sluice_query.result import QuerySummary
+from sluice_query.rollup_plan import SampleFiles
+from sluice_query.rollups import (
+    ChosenRollups,
+    choose_rollups,
+    needs_rollups,
+    open_rollups,
+)
+from sluice_query.settings import QuerySettings
+from sluice_query.spool import SearchedSpool, read_spooled
+from sluice_query.unqueued import (
+    UnqueuedBatches,
+    choose_unqueued,
+    confirm_named,
+    leave_out_repeated,
+)
+from sluice_query.work_lists import WorkListCache
+from sluice_store.port import ObjectStore
+from sluice_store.stored_deletes import DeletesCache
+
+_NS_PER_MS: Final = NS_PER_S // 1000
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTarget:
+    """One store to search, and how.
+
+    Attributes:
+        store: The store, open.
+        store_url: Its URL, by which the lake's files are opened.
+        settings: Bounds of each query.
+        clock: Time.
+        spool: The spool of the store's gateway, or None.
+        deletes: The register of deletes as last read.
+        work_lists: Work lists that were read before.
+    """
+
+    store: ObjectStore
+    store_url: str
+    settings: QuerySettings
+    clock: Clock
+    spool: SearchedSpool | None = None
+    deletes: DeletesCache = field(default_factory=DeletesCache)
+    work_lists: WorkListCache = field(default_factory=WorkListCache)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRead:
+    """What was read for a query.
+
+    Attributes:
+        query: The query; for a series, extended to what its rollups need.
+        coverage: Which accepted batches the answer may be missing.
+        files: The files of the record table that may contain matching records.
+        divided: Those files, divided by what rollups contain of them.
+        fetched: The pending batches.
+        deletes: The deletes that may hide records.
+        rollups: The rollups of a series.
+        problems: What could not be read, one sentence each.
+        known: The batches in the queue, in the ledger, or in a searched spool.
+    """
+
+    query: Query
+    coverage: Coverage
+    files: SelectedFiles
+    divided: SampleFiles
+    fetched: FetchedBatches
+    deletes: tuple[DeleteRecord, ...]
+    rollups: ChosenRollups
+    problems: tuple[str, ...]
+    known: frozenset[Identity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReader:
+    """The reading of one query in progress."""
+
+    target: SearchTarget
+    engine: QueryEngine
+    query: Query
+    started_ns: int
+
+    async def read(self) -> SearchRead:
+        """Read everything but the files of the record table.
+
+        Raises:
+            SluiceError: As `Searcher.search`.
+        """
+        store, settings = self.target.store, self.target.settings
+        coverage = await self._read_coverage()
+        in_spool = await self._read_spool()
+        unqueued = in_spool.with_named(coverage.named)
+        pending = await read_pending(store, settings, self.target.work_lists)
+        active = await read_deletes(store, self.target.deletes)
+        rollups = await self._choose_rollups(coverage, active)
+        query = rollups.extended(self.query)
+        files, ledger, dead = await self.bounded(
+            lambda: self._open_tables(query, pending, coverage, every_lane=rollups.plan is not None)
+        )
+        rollups, files, divided = rollups.over(files, query)
+        query = rollups.extended(self.query)
+        files = await prune_by_index(store, files, self.query)
+        missing = choose_pending(pending, query, files.lanes, ledger)
+        unqueued = await self._not_returned_yet(unqueued, pending, files)
+        fetched = await fetch_batches(self._blob_stores(), [*missing, *unqueued.batches], settings)
+        problems = (*unqueued.problems, *pending.problems, *fetched.problems, *rollups.problems)
+        problems += await report_dead_letters(store, dead, self.query, settings)
+        problems += coverage.lost_lanes(pending.lanes)
+        known: set[Identity] = set()
+        if coverage.new:  # listed batches are looked up in what is shown
+            manifests = (*pending.manifests, *in_spool.batches, *unqueued.batches)
+            known = {manifest.identity for manifest in manifests}.union(ledger)
+        return SearchRead(
+            query=query,
+            coverage=coverage,
+            files=files,
+            divided=divided,
+            fetched=fetched,
+            deletes=applying_deletes(active, query),
+            rollups=rollups,
+            problems=problems,
+            known=frozenset(known),
+        )
+
+    def summarize(self, summary: QuerySummary, read: SearchRead) -> QuerySummary:
+        """Return a summary with what was read, and whether it was everything."""
+        files, fetched = read.files, read.fetched
+        summary = replace(
+            summary,
+            segments_read=len(files.read),
+            segments_pruned=files.pruned,
+            bytes_read=files.size_bytes + fetched.size_bytes,
+            waiting_batches=fetched.batches,
+            deletes_applied=len(read.deletes),
+            reasons=read.problems,
+            elapsed_ms=self.elapsed_ns() // _NS_PER_MS,
+        )
+        summary = _with_rollups(summary, read.rollups)
+        complete = decide_completeness(read.coverage, self.query, self.target.settings, read.known)
+        return _with_completeness(summary, complete)
+
+    async def _read_coverage(self) -> Coverage:
+        target = self.target
+        with_spool = target.spool is not None
+        return await read_coverage(target.store, self.query, target.settings, with_spool=with_spool)
+
+    async def _read_spool(self) -> UnqueuedBatches:
+        if self.target.spool is None:
+            return UnqueuedBatches()
+        return await read_spooled(self.target.spool, self.query, self.target.settings)
+
+    async def _not_returned_yet(
+        self, unqueued: UnqueuedBatches, pending: PendingSnapshot, files: SelectedFiles
+    ) -> UnqueuedBatches:
+        if not unqueued.batches:
+            return unqueued
+        agents = {one.agent_id for one in unqueued.batches}
+        queued = {one.identity for one in pending.manifests if one.agent_id in agents}
+        if all(one.identity in queued for one in unqueued.batches):
+            return UnqueuedBatches(problems=unqueued.problems)
+        # The order matters: records, then queue, then ledger (see `unqueued`).
+        store, settings = self.target.store, self.target.settings
+        later = await read_pending(store, settings, self.target.work_lists)
+        url = self.target.store_url
+        ledger = await self.bounded(lambda: read_ledger(self.engine, url, unqueued.batches))
+        left = choose_unqueued(unqueued, (pending, later), ledger, files.lanes)
+        left = await confirm_named(store, left, self.query, settings)
+        return leave_out_repeated(left, [*pending.manifests, *later.manifests])
+
+    def _lanes(self, pending: PendingSnapshot, coverage: Coverage) -> range | tuple[int, ...]:
+        # For batches outside of the queue every lane is needed: one may get its first entry while
+        # the query runs.
+        spool = self.target.spool
+        if spool is not None:
+            return range(spool.lanes)
+        return range(coverage.lane_count) if coverage.named else pending.lanes
+
+    def _blob_stores(self) -> tuple[ObjectStore, ...]:
+        spool = self.target.spool
+        return (self.target.store,) if spool is None else (spool.store, self.target.store)
+
+    def elapsed_ns(self) -> int:
+        """Return the time since the start of the query, ns."""
+        return self.target.clock.monotonic_ns() - self.started_ns
+
+    async def bounded(self, work: Callable[[], _Result]) -> _Result:
+        """Run blocking work of the engine within the rest of the query's time.
+
+        Raises:
+            QueryTimedOut: The work took longer.
+        """
+        used_s = self.elapsed_ns() / NS_PER_S
+        return await self.engine.bounded(work, self.target.settings.time_s_max - used_s)
+
+    async def _choose_rollups(
+        self, coverage: Coverage, deletes: tuple[DeleteRecord, ...]
+    ) -> ChosenRollups:
+        lanes, query = coverage.lane_count, self.query
+        if not lanes or not needs_rollups(query, deletes):
+            return ChosenRollups()
+        opened = await self.bounded(lambda: open_rollups(self.target.store_url, query))
+        store = self.target.store
+        return await choose_rollups(store, opened, query, lanes=lanes, deletes=deletes)
+
+    def _open_tables(
+        self, query: Query, pending: PendingSnapshot, coverage: Coverage, *, every_lane: bool
+    ) -> tuple[SelectedFiles, list[Identity], tuple[DeadLetter, ...]]:
+        # The ledger is read before the records: the later state of the records contains every
+        # batch of the ledger. With the opposite order a batch that is ingested between the two
+        # readings would be dropped as ingested and be missing from the records. A batch that is in
+        # the records and not in the ledger is recognised by its queue sequence.
+        url = self.target.store_url
+        wanted = [one for one in pending.manifests if is_of_agents(one, query)]
+        wanted += [one.manifest for one in coverage.new or ()]
+        ledger = [row.identity for row in read_ledger(self.engine, url, wanted)]
+        lanes = range(coverage.lane_count) if every_lane else self._lanes(pending, coverage)
+        files = select_files(url, RECORD_TABLES[query.kind], query, lanes)
+        return files, ledger, find_dead_letters(self.engine, url, self.query)
+
+
+def _with_rollups(summary: QuerySummary, rollups: ChosenRollups) -> QuerySummary:
+    opened, plan = rollups.opened, rollups.plan
+    if opened is None or plan is None:
+        return summary
+    return replace(
+        summary,
+        segments_read=summary.segments_read + len(opened.files),
+        segments_pruned=summary.segments_pruned + opened.pruned,
+        rollup_segments_read=len(opened.files),
+        bytes_read=summary.bytes_read + total_bytes(opened.files),
+        rollups_only_before=time_text(plan.rollups_only_before_ns),
+    )
+
+
+def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:
+    reasons = (*summary.reasons, *found.reasons)
+    until = time_text(found.accepted_until_ns)
+    return replace(
+        summary,
+        accepted_until=until,
+        held_by=found.held_by,
+        partial=bool(reasons),
+        reasons=reasons,
+    )
+
+
+def time_text(at_ns: int | None) -> str | None:
+    """Return an instant as RFC 3339; None for None."""
+    return None if at_ns is None else format_rfc3339(at_ns)

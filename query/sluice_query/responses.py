@@ -1,0 +1,85 @@
+"""Streamed responses of the query service."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from sluice_protocol.errors import SluiceError
+from sluice_query.errors import QueryTimedOut
+from sluice_web.problems import Problem, describe_error
+
+_CHUNK_BYTES: Final = 64 << 10
+
+
+def problem_line(problem: Problem) -> bytes:
+    """Return the last line of NDJSON that ends with an error."""
+    return msgspec.json.encode({"problem": problem}) + b"\n"
+
+
+class LateResponse:
+    """A streamed response whose head is sent with its first bytes.
+
+    An error before them becomes an ordinary error response.
+    """
+
+    def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
+        self._request = request
+        self._response = web.StreamResponse(headers=headers)
+        self._chunk = bytearray()
+
+    @property
+    def started(self) -> bool:
+        """Whether something was sent."""
+        return self._response.prepared
+
+    async def write(self, data: bytes) -> None:
+        """Add bytes to the response; they are sent in chunks."""
+        self._chunk += data
+        if len(self._chunk) >= _CHUNK_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what was written."""
+        if not self.started:
+            await self._response.prepare(self._request)
+        if self._chunk:
+            chunk = bytes(self._chunk)
+            self._chunk.clear()
+            await self._response.write(chunk)
+
+    async def finish(self) -> web.StreamResponse:
+        """Send the rest and end the response."""
+        await self.flush()
+        await self._response.write_eof()
+        return self._response
+
+    def problem(self, error: SluiceError) -> Problem:
+        """Return the problem document of an error after the head was sent."""
+        return describe_error(error, path=self._request.path, peer=self._request.remote)
+
+    @asynccontextmanager
+    async def within(self, limit_s: float) -> AsyncIterator[None]:
+        """Limit the time of the block, including that of a slow client.
+
+        Raises:
+            QueryTimedOut: The time is over before something was sent.
+            ConnectionError: It is over later. The connection is closed, so the client notices that
+                the response is incomplete.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except TimeoutError as error:
+            if not self.started:
+                raise QueryTimedOut(limit_s) from error
+            self.abort()
+            raise ConnectionResetError from error
+
+    def abort(self) -> None:
+        """Close the connection, so that the client notices that the response is incomplete."""
+        if self._request.transport is not None:
+            self._request.transport.abort()

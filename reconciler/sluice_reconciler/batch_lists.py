@@ -1,0 +1,196 @@
+"""Lists of accepted batches: by agent in the order of identities, or the newest first by time.
+
+The list by time reads the by-time index, so it contains a batch after the reconciler has indexed
+it. Both lists are bounded in objects, whatever the size of the store.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, agent_prefix, hour_path, parse_pack_key
+from sluice_protocol.manifests import AcceptedManifest, decode_accepted, decode_record
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_reconciler.indexes import unpack
+from sluice_store.port import ObjectStore
+
+READS_AT_ONCE: Final = 32
+LISTED_MAX: Final = 20_000
+"""Index objects that one span of time lists."""
+OPENED_MAX: Final = 512
+"""Index objects that one page reads, the newest of the span."""
+_SPANS_S: Final = (60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400)
+"""Spans that are tried one after the other, until a page is full."""
+
+
+class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Accepted batches of a store.
+
+    Attributes:
+        batches: Their manifests.
+        unreadable: Keys of manifests or index objects that cannot be read.
+        since_unix_ns: The start of the time that was searched; None for a list by agent.
+        next: `after` of the next page; None on the last page.
+    """
+
+    batches: tuple[AcceptedManifest, ...]
+    unreadable: tuple[str, ...] = ()
+    since_unix_ns: int | None = None
+    next: str | None = None
+
+
+async def read_batches(
+    store: ObjectStore, agent: str | None, limit: int, after: str = ""
+) -> BatchPage:
+    """Return accepted batches in the order of agent, boot and sequence.
+
+    Args:
+        store: The store.
+        agent: Only batches of this agent; None for all agents.
+        limit: Most batches of the page.
+        after: `next` of the page before.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+    """
+    found: list[AcceptedManifest] = []
+    broken: list[str] = []
+    async for keys in _chunks(store, ACCEPTED if agent is None else agent_prefix(agent), after):
+        for key, one in zip(keys, await _read_all(store, keys), strict=True):
+            if isinstance(one, InvalidRecord):
+                broken.append(key)
+            elif one is not None:
+                found.append(one)
+            if len(found) >= limit:
+                return BatchPage(batches=tuple(found), unreadable=tuple(broken), next=key)
+    return BatchPage(batches=tuple(found), unreadable=tuple(broken))
+
+
+async def _chunks(
+    store: ObjectStore, prefix: str, after: str
+) -> AsyncIterator[tuple[ObjectKey, ...]]:
+    async for page in store.list(prefix, start_after=after):
+        for at in range(0, len(page.objects), READS_AT_ONCE):
+            yield tuple(one.key for one in page.objects[at : at + READS_AT_ONCE])
+
+
+async def _read_all(
+    store: ObjectStore, keys: tuple[ObjectKey, ...]
+) -> list[AcceptedManifest | InvalidRecord | None]:
+    return list(await asyncio.gather(*(_manifest(store, key) for key in keys)))
+
+
+async def _manifest(store: ObjectStore, key: ObjectKey) -> AcceptedManifest | InvalidRecord | None:
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        return None
+    try:
+        return decode_accepted(key, read.body)
+    except InvalidRecord as error:
+        return error
+
+
+async def read_newest_batches(store: ObjectStore, before_ns: int, limit: int) -> BatchPage:
+    """Return the newest indexed batches that were accepted before a time, the newest first.
+
+    It searches longer and longer spans, at most the seven days before the time.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+    """
+    page = BatchPage(batches=())
+    for span_s in _SPANS_S:
+        page = await read_span(store, before_ns - span_s * NS_PER_S, before_ns, limit)
+        if len(page.batches) >= limit:
+            break
+    return page
+
+
+async def read_span(
+    store: ObjectStore, since_ns: int, before_ns: int, limit: int, opened_max: int = OPENED_MAX
+) -> BatchPage:
+    """Return the newest indexed batches that were accepted in [since, before), the newest first.
+
+    Args:
+        store: The store.
+        since_ns: The start of the span, inclusive, Unix ns.
+        before_ns: The end of the span, exclusive, Unix ns.
+        limit: Most batches of the page.
+        opened_max: Most index objects to read.
+
+    Raises:
+        StoreError: The store is unreachable or refused.
+    """
+    since_ns = max(0, since_ns)
+    keys = await _index_keys(store, since_ns, before_ns)
+    found: dict[ObjectKey, AcceptedManifest] = {}
+    broken: list[str] = []
+    opened, enough = 0, False
+    for at in range(0, min(len(keys), opened_max), READS_AT_ONCE):
+        some = keys[at : at + READS_AT_ONCE]
+        opened += len(some)
+        for entries in await asyncio.gather(*(_entries(store, key) for key in some)):
+            if isinstance(entries, InvalidRecord):
+                broken.append(entries.key)
+            else:
+                found |= {
+                    key: one
+                    for key, one in entries.items()
+                    if since_ns <= one.accepted_at_unix_ns < before_ns
+                }
+        enough = len(found) >= limit
+        if enough:
+            break
+    batches = sorted(found.values(), key=lambda one: one.accepted_at_unix_ns, reverse=True)
+    shown = tuple(batches[:limit])
+    more = len(batches) > limit or opened < len(keys) or enough
+    return BatchPage(
+        batches=shown,
+        unreadable=tuple(broken),
+        since_unix_ns=since_ns,
+        next=str(shown[-1].accepted_at_unix_ns) if more and shown else None,
+    )
+
+
+async def _index_keys(store: ObjectStore, since_ns: int, before_ns: int) -> list[ObjectKey]:
+    """Return the keys of the index objects with entries of a span, the newest first."""
+    after = f"{ACCEPTED_BY_TIME}{hour_path(since_ns)}/{since_ns:020d}"
+    found: list[ObjectKey] = []
+    async for page in store.list(ACCEPTED_BY_TIME, start_after=after):
+        for one in page.objects:
+            first_ns = _first_ns(one.key)
+            if first_ns is not None and first_ns < before_ns:
+                found.append(one.key)
+        last = page.objects[-1].key if page.objects else ""
+        ends = last > f"{ACCEPTED_BY_TIME}{hour_path(before_ns + 3_600 * NS_PER_S)}/~"
+        if ends or len(found) >= LISTED_MAX:
+            break
+    return found[::-1]
+
+
+def _first_ns(key: ObjectKey) -> int | None:
+    """Return the first instant in an index object; None for a key of another form."""
+    span = parse_pack_key(key)
+    if span is not None:
+        return span.first_ns
+    name = key.rpartition("/")[2][:20]
+    return int(name) if name.isascii() and name.isdecimal() else None
+
+
+async def _entries(
+    store: ObjectStore, key: ObjectKey
+) -> dict[ObjectKey, AcceptedManifest] | InvalidRecord:
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        return {}
+    try:
+        return {
+            entry: decode_record(entry, body, AcceptedManifest)
+            for entry, body in unpack(key, read.body)
+        }
+    except InvalidRecord as error:
+        return error

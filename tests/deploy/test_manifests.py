@@ -1,0 +1,167 @@
+"""The files of `deploy/`, each checked by its own tool where that tool is installed.
+
+`make test-deploy` installs the tools. Without a tool its test is skipped, and states the reason.
+"""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.deploy_tools import check_options, run, tool
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+EXPOSURE_MAX = 2.0
+SECRETS = {"S3_ACCESS_KEY": "one", "S3_SECRET_KEY": "two", "QUERY_TOKEN": "three"}
+
+
+# -- systemd -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.stem)
+def test_systemd_accepts_each_unit(unit: Path, tmp_path: Path) -> None:
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/sluice/bin/sluice", "/bin/true"))
+    assert run(tool("systemd-analyze"), "verify", "--man=no", copy) == ""
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.stem)
+def test_each_unit_is_hardened(unit: Path) -> None:
+    shown = run(tool("systemd-analyze"), "security", "--offline=true", "--no-pager", unit)
+    found = re.search(r"exposure level for \S+: ([\d.]+)", shown)
+    assert found is not None
+    assert float(found[1]) <= EXPOSURE_MAX
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.stem)
+def test_each_unit_starts_a_command_that_exists(unit: Path) -> None:
+    (line,) = (one for one in unit.read_text().splitlines() if one.startswith("ExecStart="))
+    check_options(line.split()[1:])
+
+
+# -- commands in all files ---------------------------------------------------------------
+
+
+def composed() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+    return loaded["services"]
+
+
+@pytest.mark.parametrize("service", ["gateway-a", "gateway-b", "reconciler", "query", "maintain"])
+def test_each_service_of_compose_starts_a_command_that_exists(service: str) -> None:
+    check_options(composed()[service]["command"])
+
+
+# -- compose -----------------------------------------------------------------------------
+
+
+def test_compose_accepts_the_file(tmp_path: Path) -> None:
+    (tmp_path / "principals.toml").touch()
+    for name in ("compose.yaml", "haproxy.cfg"):
+        shutil.copy(DEPLOY / "compose" / name, tmp_path / name)
+    command = (tool("docker-compose"), "-f", "compose.yaml", "config", "--format", "json")
+    shown = json.loads(run(*command, cwd=tmp_path, **SECRETS))
+    ours = {name: one for name, one in shown["services"].items() if "sluice" in one["image"]}
+    assert set(ours) == {"prepare", "gateway-a", "gateway-b", "reconciler", "query", "maintain"}
+    for name, one in ours.items():
+        assert one["read_only"], name
+        assert one["cap_drop"] == ["ALL"], name
+
+
+def test_compose_refuses_to_start_without_secrets(tmp_path: Path) -> None:
+    shutil.copy(DEPLOY / "compose" / "compose.yaml", tmp_path / "compose.yaml")
+    done = subprocess.run(
+        [tool("docker-compose"), "-f", "compose.yaml", "config"],
+        cwd=tmp_path,
+        env={name: text for name, text in os.environ.items() if name not in SECRETS},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    # The wheel's wrapper exits with 0 also after an error.
+    assert done.stdout == ""
+    assert "in .env" in done.stderr
+
+
+def test_each_gateway_is_behind_the_balancer() -> None:
+    config = (DEPLOY / "compose" / "haproxy.cfg").read_text()
+    for name in composed():
+        if name.startswith("gateway"):
+            assert f"{name}:8080 check" in config
+
+
+# -- alerts ------------------------------------------------------------------------------
+
+
+def alerts() -> list[dict[str, Any]]:
+    loaded = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text())
+    return [rule for group in loaded["groups"] for rule in group["rules"]]
+
+
+def test_promtool_accepts_the_rules_and_their_tests() -> None:
+    folder = DEPLOY / "monitoring"
+    run(tool("promtool"), "check", "rules", folder / "alerts.yaml")
+    run(tool("promtool"), "test", "rules", "alerts.test.yaml", cwd=folder)
+
+
+def test_each_alert_has_a_complete_entry_in_the_runbook() -> None:
+    page = (ROOT / "docs" / "runbook.md").read_text()
+    sections = {
+        part.splitlines()[0]: part for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    }
+    assert set(sections) == {one["alert"] for one in alerts()}
+    for name, text in sections.items():
+        for part in ("Meaning", "Confirm", "Do", "At risk"):
+            assert f"- **{part}:**" in text, f"{name}: {part}"
+
+
+def defined_metrics() -> set[str]:
+    """Return the names of metrics in the code: literals, also those with the prefix of maintain."""
+    names = set()
+    for path in ROOT.glob("*/sluice_*/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if re.fullmatch(r"sluice_[a-z_]+", node.value):
+                    names.add(node.value)
+                elif path.match("sluice_maintain/metrics.py"):
+                    names.add(f"sluice_maintain_{node.value}")
+    return names
+
+
+def test_each_metric_in_alerts_exists() -> None:
+    known = defined_metrics()
+    used = {name for one in alerts() for name in re.findall(r"\bsluice_[a-z_]+", one["expr"])}
+    assert len(used) > 10
+    for name in used:
+        assert name in known or re.sub(r"_(total|bucket|sum|count)$", "", name) in known, name
+
+
+# -- container ---------------------------------------------------------------------------
+
+
+def test_the_image_is_not_root_and_has_a_health_check() -> None:
+    text = (DEPLOY / "container" / "Dockerfile").read_text()
+    stage = text[text.rindex("\nFROM ") :]
+    assert re.search(r"^USER 10001:10001$", stage, re.MULTILINE)
+    assert "HEALTHCHECK" in stage
+
+
+def test_the_health_check_reports_an_unreachable_service() -> None:
+    done = subprocess.run(
+        ["python3", DEPLOY / "container" / "health.py"],
+        env={**os.environ, "HEALTH_URL": "http://127.0.0.1:1/readyz"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "not ready" in done.stderr

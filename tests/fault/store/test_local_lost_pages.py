@@ -1,0 +1,209 @@
+"""A crash of the machine before any call of the directory store, with lost names and torn files.
+
+After each crash, acknowledged writes are there, and every object is whole, also for a program that
+reads the files without sluice.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.store_lossy_disk import LossyDisk
+
+from sluice_protocol.outcomes import (
+    Applied,
+    CreateOutcome,
+    Deleted,
+    Exists,
+    Found,
+    NotFound,
+    ReplaceOutcome,
+)
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
+from sluice_store.bulk import NewObject
+from sluice_store.local.durability import GroupSync, LogicalClock
+from sluice_store.local.files import LocalFiles
+from sluice_store.local.filesystem_sync import FileSystemSync
+from sluice_store.local.group_writes import GroupOutcome
+from sluice_store.local.layout import HIDDEN, Layout
+
+SEEDS = 4
+REGISTER = ObjectKey("queue/register")
+KEPT = ObjectKey("over/kept")
+
+
+def body_of(key: str, writer: str = "") -> bytes:
+    return f"{key} {writer}\n".encode() * 300  # more than one page
+
+
+@dataclass
+class Course:
+    """A course of writes, and what a crash at any moment must leave.
+
+    Attributes:
+        root: The directory.
+        bodies: Every body that a key may have.
+        acknowledged: The bodies of which one must be readable; `None` for an absent object.
+        stamps: The timestamps that were reported.
+        points: How many crashes were checked.
+    """
+
+    root: Path
+    bodies: dict[str, set[bytes]] = field(default_factory=dict)
+    acknowledged: dict[str, set[bytes | None]] = field(default_factory=dict)
+    stamps: list[int] = field(default_factory=list)
+    points: int = 0
+    skip: frozenset[int] = frozenset()
+
+    def play(self, work: Callable[["Course", LocalFiles], None]) -> None:
+        disk = LossyDisk(self.root, self.crash, self.skip)
+        self.disk = disk
+        files, stamps = open_files(self.root, disk)
+        disk.sync_everything()
+        with disk.attached():
+            work(self, files)
+        self.crash()
+        stamps.close()
+        disk.close()
+
+    def begin(self, key: str, body: bytes) -> None:
+        """A write of this body has begun: until it is acknowledged, either state may be found."""
+        self.bodies.setdefault(key, set()).add(body)
+        if key in self.acknowledged:
+            self.acknowledged[key].add(body)
+
+    def end(self, key: str, body: bytes | None, outcome: object) -> None:
+        self.acknowledged[key] = {body}
+        if isinstance(outcome, Applied):
+            self.stamps.append(int(outcome.date_ns))
+
+    def crash(self) -> None:
+        """Check some states after a crash at this moment."""
+        self.points += 1
+        point = self.disk.at_point
+        self.disk.at_point = lambda: None
+        try:
+            for seed in range(SEEDS):
+                after = self.root.with_name(f"after-{seed}")
+                shutil.rmtree(after, ignore_errors=True)
+                self.disk.crash(after, seed if seed < 2 else self.points * SEEDS + seed)
+                self.check(after)
+        finally:
+            self.disk.at_point = point
+
+    def check(self, after: Path) -> None:
+        plain = {
+            str(path.relative_to(after)): path.read_bytes()
+            for path in after.rglob("*")
+            if path.is_file() and HIDDEN not in path.relative_to(after).parts
+        }
+        for key, body in plain.items():
+            assert body in self.bodies[key], f"{key} is torn, point={self.points}"
+        for key, wanted in self.acknowledged.items():
+            assert plain.get(key) in wanted, f"{key} is lost, point={self.points}"
+        files, stamps = open_files(after, None)
+        for key, body in plain.items():
+            read = files.get(ObjectKey(key), 0, None)
+            assert isinstance(read, Found)
+            assert read.body == body
+        for key in sorted(plain)[:1]:
+            assert isinstance(files.create(ObjectKey(key), b"again", None), Exists)
+        assert stamps.next_ns() > max(self.stamps, default=0)
+        stamps.close()
+
+
+def open_files(root: Path, filesystem: FileSystemSync | None) -> tuple[LocalFiles, LogicalClock]:
+    layout = Layout(root=root)
+    for folder in (layout.temporary, layout.locks, layout.generations):
+        folder.mkdir(parents=True, exist_ok=True)
+    stamps = LogicalClock(layout.clock, SystemClock())
+    return LocalFiles(layout, stamps, GroupSync(), SystemIds(), filesystem), stamps
+
+
+def new_objects(names: str, writer: str = "") -> list[NewObject]:
+    keys = [f"blobs/{name[0]}/{name}" for name in names.split()]
+    return [NewObject(key=ObjectKey(key), body=body_of(key, writer)) for key in keys]
+
+
+def create_group(course: Course, files: LocalFiles, objects: list[NewObject]) -> None:
+    for one in objects:
+        course.begin(one.key, one.body)
+    outcomes: list[GroupOutcome] | None = files.create_group(objects)
+    assert outcomes is not None
+    for one, outcome in zip(objects, outcomes, strict=True):
+        if isinstance(outcome, Applied):
+            course.end(one.key, one.body, outcome)
+    assert all(isinstance(outcome, Applied | Exists) for outcome in outcomes)
+
+
+def groups(course: Course, files: LocalFiles) -> None:
+    """Groups in new and old folders, one with keys that exist or are twice in it."""
+    create_group(course, files, new_objects("a1 a2 b1"))
+    create_group(course, files, [*new_objects("a3 c1 a1"), *new_objects("c1", "other")])
+
+
+def one_by_one(course: Course, files: LocalFiles) -> None:
+    """Every other verb that writes."""
+    etag = ETag("")
+    for number in range(3):
+        body = body_of(REGISTER, str(number))
+        course.begin(REGISTER, body)
+        outcome: CreateOutcome | ReplaceOutcome = (
+            files.replace(REGISTER, body, etag) if number else files.create(REGISTER, body, None)
+        )
+        assert isinstance(outcome, Applied)
+        course.end(REGISTER, body, outcome)
+        etag = outcome.etag
+    versions: list[tuple[bytes, ObjectVersion]] = []
+    for number in range(2):
+        body = body_of(KEPT, str(number))
+        course.begin(KEPT, body)
+        written = files.overwrite(KEPT, body, None)
+        assert isinstance(written, Applied)
+        course.end(KEPT, body, written)
+        versions.append((body, written.incarnation or ObjectVersion("")))
+    course.begin(KEPT, versions[0][0])
+    assert isinstance(files.delete(KEPT, versions[1][1]), Deleted)
+    course.end(KEPT, versions[0][0], None)
+    course.acknowledged[REGISTER].add(None)
+    assert isinstance(files.delete(REGISTER, ObjectVersion(etag)), Deleted)
+    course.end(REGISTER, None, None)
+
+
+def group_then_delete(course: Course, files: LocalFiles) -> None:
+    """An object of a group is deleted and created again."""
+    [new] = new_objects("d1")
+    create_group(course, files, [new])
+    found = files.get(new.key, 0, None)
+    assert isinstance(found, Found)
+    course.acknowledged[new.key].add(None)
+    assert isinstance(files.delete(new.key, found.info.incarnation or ObjectVersion("")), Deleted)
+    course.end(new.key, None, None)
+    assert isinstance(files.get(new.key, 0, None), NotFound)
+    create_group(course, files, new_objects("d1", "second"))
+
+
+COURSES = [groups, one_by_one, group_then_delete]
+
+
+@pytest.mark.parametrize("work", COURSES, ids=lambda work: work.__name__)
+def test_no_crash_loses_an_acknowledged_write_or_leaves_a_torn_object(
+    work: Callable[[Course, LocalFiles], None], tmp_path: Path
+) -> None:
+    course = Course(tmp_path / "store")
+    course.play(work)
+    assert course.points > 30
+    assert course.stamps
+
+
+@pytest.mark.parametrize(("skipped", "message"), [(0, "is torn"), (1, "is lost")])
+def test_the_disk_shows_a_group_without_one_of_its_syncs(
+    skipped: int, message: str, tmp_path: Path
+) -> None:
+    """Otherwise a loss would not be noticed."""
+    course = Course(tmp_path / "store", skip=frozenset({skipped}))
+    with pytest.raises(AssertionError, match=message):
+        course.play(groups)

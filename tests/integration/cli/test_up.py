@@ -1,0 +1,210 @@
+"""`sluice up` from an empty directory: send, search, restart, stop, and what can be wrong."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.local_deployment import (
+    LocalDeployment,
+    clean_environment,
+    free_ports,
+    is_ready,
+    running,
+    wait_gone,
+)
+
+SEARCHABLE_S = 15
+STOPPED_S = 10
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDeployment]:
+    folder = tmp_path_factory.mktemp("up")
+    with running(folder, *free_ports(), "--without", "maintain") as started:
+        yield started
+
+
+def test_a_pasted_line_is_searchable(deployment: LocalDeployment) -> None:
+    assert json.loads(deployment.paste("send a line"))["accepted"] == 1
+    assert deployment.wait_found("hello", SEARCHABLE_S) < SEARCHABLE_S
+    assert "hello sluice" in deployment.paste("search")
+
+
+def test_a_pasted_metric_is_plotted(deployment: LocalDeployment) -> None:
+    deployment.paste("send a metric")
+    assert "1.0" in deployment.paste("plot")
+
+
+def test_the_pasted_otlp_settings_are_accepted(deployment: LocalDeployment) -> None:
+    """The variables are those of the OpenTelemetry SDK; its exporter runs in a new process."""
+    program = (
+        "import logging\n"
+        "from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler\n"
+        "from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor\n"
+        "from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter\n"
+        "provider = LoggerProvider()\n"
+        "provider.add_log_record_processor(SimpleLogRecordProcessor(OTLPLogExporter()))\n"
+        "logging.getLogger().addHandler(LoggingHandler(logger_provider=provider))\n"
+        "logging.getLogger().warning('exported by the SDK')\n"
+        "provider.shutdown()\n"
+    )
+    (deployment.folder / "export.py").write_text(program)
+    line = f"{deployment.state['first_steps']['send OTLP']}; exec {sys.executable} export.py"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=deployment.folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    deployment.wait_found("exported", SEARCHABLE_S)
+
+
+def test_secrets_are_private_and_not_printed(deployment: LocalDeployment) -> None:
+    home = deployment.folder / ".sluice-up"
+    for name in ("token", "agent.pem", "principals.toml", "up.json"):
+        assert (home / name).stat().st_mode & 0o077 == 0, name
+    token = (home / "token").read_text().strip()
+    assert token not in json.dumps(deployment.state)
+    assert token not in (home / "up.log").read_text()
+
+
+def test_a_killed_service_is_started_again(deployment: LocalDeployment) -> None:
+    killed = deployment.service("reconciler")
+    assert killed is not None
+    killed.kill()
+    end_s = time.monotonic() + 60
+    while (again := deployment.service("reconciler")) is None or again.pid == killed.pid:
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    while not is_ready(deployment.state["addresses"]["reconciler"]):
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    assert "reconciler ended, exit_code=-9" in (deployment.folder / "up.err").read_text()
+
+
+def test_the_folder_has_one_deployment(deployment: LocalDeployment) -> None:
+    assert "sluice is already running here" in refused(deployment.folder)
+
+
+@pytest.mark.spark
+def test_ctrl_c_stops_everything_with_spark(tmp_path: Path) -> None:
+    with running(tmp_path, *free_ports("maintain")) as deployment:
+        deployment.paste("send a line")
+        wait_for_java(deployment)
+        everything = deployment.processes()
+        deployment.process.send_signal(signal.SIGINT)
+        assert deployment.process.wait(STOPPED_S) == 0
+        assert wait_gone(everything, 2) == []
+    assert not (tmp_path / ".sluice-up" / "up.json").exists()
+
+
+@pytest.mark.spark
+def test_services_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path, *free_ports("maintain")) as deployment:
+        wait_for_java(deployment)
+        everything = deployment.processes()
+        deployment.process.kill()
+        assert wait_gone(everything, STOPPED_S + 2) == []
+        deployment.process.wait()
+
+
+def wait_for_java(deployment: LocalDeployment) -> None:
+    end_s = time.monotonic() + 120
+    while not any(_is_java(one) for one in deployment.processes()):
+        assert time.monotonic() < end_s, "no JVM was started"
+        time.sleep(0.2)
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.NoSuchProcess:
+        return False
+
+
+def refused(folder: Path, *options: str, code: int = 2, **env: str) -> str:
+    """Run `sluice up`, which must end with one line on standard error; return the line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sluice_cli", "up", *options],
+        cwd=folder,
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("sluice: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_a_taken_port_is_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused(tmp_path, *free_ports("maintain"), "--port", f"query={port}")
+    assert "Address already in use" in line
+    assert "--port query=PORT" in line
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    line = refused(tmp_path, "--free-bytes-min", str(1 << 60))
+    assert "disk nearly full: free some space" in line
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    line = refused(tmp_path, "--home", "/proc/sluice")
+    assert "cannot write" in line
+    assert "change to a folder that you own" in line
+
+
+def test_a_store_of_a_newer_version_is_one_line(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "sluice_cli", "init"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        check=True,
+    )
+    (settings,) = (tmp_path / ".sluice" / "authority").rglob("settings.json")
+    settings.write_bytes(settings.read_bytes().replace(b"authority.v1", b"authority.v9"))
+    line = refused(tmp_path, *free_ports(), "--without", "maintain")
+    assert "upgrade this one" in line
+
+
+def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:
+    assert "no such service: use one of gateway" in refused(tmp_path, "--without", "gatway")
+    assert "no such port: use one of forward" in refused(tmp_path, "--port", "gatway=1")
+    assert "write NAME=PORT" in refused(tmp_path, "--port", "gateway")
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [(None, "no Java: install Java 17"), ("11.0.2", "Java is too old: install Java 17")],
+)
+def test_without_java_it_runs_without_ingestion_and_reports_it(
+    tmp_path: Path, version: str | None, problem: str
+) -> None:
+    java = tmp_path / "jre" / "bin" / "java"
+    if version is not None:
+        java.parent.mkdir(parents=True)
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(0o755)
+    with running(tmp_path, *free_ports(), JAVA_HOME=str(tmp_path / "jre")) as deployment:
+        (note,) = deployment.state["notes"]
+        assert "records stay searchable but do not reach the Delta tables" in note
+        assert problem in note
+        assert "maintain" not in deployment.state["services"]

@@ -1,0 +1,141 @@
+"""Damaged, slow, idle and greedy clients of the forward protocol."""
+
+import asyncio
+import gzip
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.event_bodies import FORWARD, S, pack
+from support.forward_client import connect
+from support.forward_door import SharedDoor, check, shared_door
+from support.gateway import Running
+from support.otlp_requests import damaged
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDoor]:
+    with shared_door(tmp_path_factory.mktemp("gateway")) as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x93\xc1",
+        b"\x91" * 5000,
+        pack(["t", b"x" * 2_000_000, {"chunk": "c"}]),
+        pack(["t", gzip.compress(bytes(20_000_000)), {"chunk": "c", "compressed": "gzip"}]),
+    ],
+    ids=["http", "damaged", "deep", "large", "bomb"],
+)
+def test_what_cannot_be_read_ends_the_connection(door: SharedDoor, data: bytes) -> None:
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        await client.send(data)
+        assert await client.receive() is None
+        assert served.gateway.uploads.budget.held_bytes == 0
+
+    door.check(body)
+
+
+def test_a_slow_message_and_a_slow_handshake_are_ended(tmp_path: Path) -> None:
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        await client.send(FORWARD["forward"][:-1])
+        assert await client.receive(10) is None
+
+    check(tmp_path / "a", body, body_grace_s=0.3)
+
+    async def silent(served: Running, port: int) -> None:
+        client = await connect(port)
+        assert (await client.receive())[0] == "HELO"
+        assert await client.receive(10) is None
+
+    check(tmp_path / "b", silent, forward_principal="", head_timeout_s=0.5)
+
+
+def test_a_connection_with_a_running_chunk_is_not_idle(tmp_path: Path) -> None:
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        for name in ("c1", "c2"):
+            await client.send(pack(["t", [[S, {"log": name}]], {"chunk": name}]))
+            assert await client.receive() == {"ack": name}
+        assert await client.receive(10) is None  # idle afterwards
+        assert served.gateway.metrics.closed.labels("idle")._value.get() == 1
+
+    options = {"door_own_frame_bytes": 64 * 1024, "door_flush_ms": 1000}
+    check(tmp_path, body, forward_idle_timeout_s=0.4, **options)
+
+
+def test_an_idle_connection_is_closed_and_the_number_is_limited(tmp_path: Path) -> None:
+    async def body(served: Running, port: int) -> None:
+        first = await connect(port)
+        await first.send(FORWARD["message"])
+        assert await first.receive() == {"ack": "c1"}
+        second = await connect(port)
+        assert await second.receive(5) is None
+        assert await first.receive(10) is None
+
+    check(tmp_path, body, forward_idle_timeout_s=1.0, connections_max=1)
+
+
+def test_memory_of_incomplete_messages_is_limited(tmp_path: Path) -> None:
+    """Beyond the budget a connection is closed; the others continue."""
+
+    async def body(served: Running, port: int) -> None:
+        clients = [await connect(port) for _ in range(8)]
+        part = pack(["t", b"x" * 1_000_000])[:900_000]
+        for client in clients:
+            await client.send(part)
+        ended = 0
+        for client in clients:
+            try:
+                ended += await client.receive(1.0) is None
+            except TimeoutError:
+                continue
+        assert 0 < ended < len(clients)
+        held = served.gateway.uploads.budget.held_bytes
+        assert held <= 4 << 20
+        for client in clients:
+            client.close()
+
+    check(tmp_path, body, inflight_bytes_max=4 << 20, frame_bytes_max=1 << 20, body_grace_s=30.0)
+
+
+def test_a_client_that_reads_no_acks_is_stopped(tmp_path: Path) -> None:
+    """The gateway stops reading; nothing piles up in its memory."""
+
+    async def body(served: Running, port: int) -> None:
+        client = await connect(port)
+        served.gateway.uploads.mode.switched = True
+        flood = pack(["t", b"x" * 200_000])
+        for _ in range(1_000):
+            try:
+                async with asyncio.timeout(2):
+                    await client.send(flood)
+            except TimeoutError:
+                break
+        else:
+            raise AssertionError("the gateway reads without limit")
+        client.writer.transport.abort()
+
+    check(tmp_path, body)
+
+
+def test_damaged_messages_never_end_the_server(door: SharedDoor) -> None:
+    async def body(served: Running, port: int) -> None:
+        for data in damaged(random.Random(23), list(FORWARD.values()), 150):
+            client = await connect(port)
+            await client.send(data)
+            client.writer.write_eof()
+            client.close()
+        client = await connect(port)
+        await client.send(pack(["t", S, {"log": "last"}, {"chunk": "last"}]))
+        assert await client.receive(60) == {"ack": "last"}
+        internal = served.gateway.metrics.door_requests.labels("forward", "internal")
+        assert internal._value.get() == 0
+
+    door.check(body)

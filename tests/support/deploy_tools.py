@@ -1,0 +1,49 @@
+"""The tools that check the files of `deploy/`, and the help of each command in them."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOOLS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sluice" / "deploy-tools"
+
+
+def tool(name: str) -> str:
+    path = next(
+        (one for one in (TOOLS / name, TOOLS / "venv" / "bin" / name) if one.exists()), None
+    )
+    found = str(path) if path is not None else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: run `make test-deploy`")
+    return found
+
+
+def run(*words: str | Path, cwd: Path = ROOT, **env: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def check_options(words: list[str]) -> None:
+    """Check that a command and each of its options exist."""
+    names = []
+    for word in words:
+        if word.startswith("-"):
+            break
+        names.append(word)
+    shown = run(Path(sys.executable).with_name("sluice"), *names, "--help", COLUMNS="200")
+    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+        assert re.search(rf"{re.escape(option)}\b", shown), f"{option} of {names}"

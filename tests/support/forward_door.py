@@ -1,0 +1,134 @@
+"""A gateway with the door of Fluent's forward protocol, for one test or for several."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from support.door_client import TestSender, accepted_frames
+from support.forward_client import close_clients
+from support.gateway import Running, TestKey, run, running
+
+from sluice_gateway.app import serving_forward_port
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.frame import Frame
+
+KEY = "a-shared-key-of-32-characters-00"
+Body = Callable[[Running, int], Awaitable[None]]
+
+
+class _Fluent(TestSender):
+    """A principal with shared keys; the second one needs a user."""
+
+    @property
+    def entry(self) -> str:
+        made = super().entry.partition("forward = ")[0]
+        return made + (
+            f'forward = [{{ id = "f1", shared_key = "{KEY}" }},\n'
+            '  { id = "f2", shared_key = "key-with-a-user-00000", username = "u", password = "p" }'
+            ',\n  { id = "f3", shared_key = "key-that-is-expired-0", '
+            "not_after = 2020-01-01T00:00:00Z }]\n"
+            'spiffe = "spiffe://td/fluent"\n'
+        )
+
+
+HOST = TestKey("host-1", ("host-1",))
+SHOP = _Fluent("shop", (), doors=("forward",))
+OTHER = TestSender("other", (), doors=("json",))
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Running, int]]:
+    options = {"forward_principal": "shop", "door_body_bytes_max": 1 << 20, **settings}
+    async with (
+        running(
+            tmp_path, HOST, SHOP, OTHER, doors=("forward",), forward_listen="127.0.0.1:0", **options
+        ) as served,
+        serving_forward_port(served.gateway) as port,
+    ):
+        try:
+            yield served, port
+        finally:
+            await close_clients()
+
+
+def check(tmp_path: Path, body: Body, **settings: Any) -> None:
+    """Run a test on a separate gateway."""
+
+    async def main() -> None:
+        async with serving(tmp_path, **settings) as (served, port):
+            await body(served, port)
+
+    run(main())
+
+
+async def frames_of(served: Running, count: int = 1) -> list[Frame]:
+    """Return the accepted frames, when there are that many records."""
+    for _ in range(600):
+        found = await accepted_frames(served.store.inner)
+        if sum(frame.envelope.count for frame in found) >= count:
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError("the records were not accepted")
+
+
+def bodies(frames: list[Frame], start: str = "") -> list[str]:
+    """Return the sorted bodies that begin with `start`."""
+    found: list[str] = []
+    for frame in frames:
+        assert isinstance(frame.columns, LogColumns)
+        found += [body.decode() for body in frame.columns.body.slices()]
+    return sorted(body for body in found if body.startswith(start))
+
+
+@dataclass
+class SharedDoor:
+    """A gateway that serves several tests, which must not depend on what others sent."""
+
+    loop: asyncio.Runner
+    served: Running
+    port: int
+
+    def check(self, body: Body) -> None:
+        """Run a test, and close its connections."""
+
+        async def main() -> None:
+            try:
+                await body(self.served, self.port)
+            finally:
+                await close_clients()
+
+        self.loop.run(main())
+
+
+@contextmanager
+def shared_door(folder: Path, **settings: Any) -> Iterator[SharedDoor]:
+    """Serve until the block ends; the gateway runs only while a test does."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        started: asyncio.Future[tuple[Running, int]] = loop.get_loop().create_future()
+        end = asyncio.Event()
+
+        async def serve() -> None:
+            async with serving(folder, **settings) as door:
+                started.set_result(door)
+                await end.wait()
+
+        async def begin() -> asyncio.Task[None]:
+            task = asyncio.create_task(serve())
+            await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+            return task
+
+        async def finish(task: asyncio.Task[None]) -> None:
+            end.set()
+            await task
+
+        task = loop.run(begin())
+        try:
+            yield SharedDoor(loop, *started.result())
+        finally:
+            loop.run(finish(task))

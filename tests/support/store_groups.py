@@ -1,0 +1,39 @@
+"""Parts for tests of grouped creates."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice_store.local.create_queue import GroupLimits
+from sluice_store.local.durability import fsync_directory
+
+ALWAYS_GROUPS = GroupLimits(separate_max=0, group_min=1)
+"""Every create is part of a group, also a single one."""
+
+
+@dataclass
+class CountedSync:
+    """A sync of the file system that a test controls.
+
+    Attributes:
+        root: A folder that is synced instead of the file system.
+        failing: The numbers of the calls that fail, from 0.
+        ready: Whether a call may be made.
+        calls: How many were made.
+    """
+
+    root: Path
+    failing: frozenset[int] = frozenset()
+    ready: bool = True
+    calls: int = field(default=0, init=False)
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def sync(self) -> None:
+        self.calls += 1
+        if self.calls - 1 in self.failing:
+            raise OSError(5, "Input/output error")
+        fsync_directory(self.root)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,124 @@
+"""When a service is started again, what its log keeps, and which addresses it receives."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from sluice_cli.local import service_log
+from sluice_cli.local.preflight import choose_addresses, select_services
+from sluice_cli.local.service_log import ServiceLog, warning_of
+from sluice_cli.local.services import HOST, SERVICES, LocalService
+from sluice_cli.local.supervision import (
+    PAUSE_S_MAX,
+    STABLE_S,
+    ServicePhase,
+    SupervisedRun,
+    after_exit,
+    after_ready,
+    after_start,
+)
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import NS_PER_S
+
+
+def ended(run: SupervisedRun, *, ready_s: float, code: int = 1) -> SupervisedRun:
+    started = after_ready(after_start(run), 0)
+    return after_exit(started, code, int(ready_s * NS_PER_S))
+
+
+def test_pauses_double_up_to_a_maximum() -> None:
+    run, pauses = SupervisedRun(), []
+    for _ in range(10):
+        run = ended(run, ready_s=1)
+        pauses.append(run.pause_s)
+    assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert pauses[-1] == PAUSE_S_MAX
+
+
+def test_a_stable_process_resets_the_pause() -> None:
+    run = SupervisedRun()
+    for _ in range(5):
+        run = ended(run, ready_s=0)
+    assert ended(run, ready_s=STABLE_S).pause_s == 0.5
+
+
+def test_rejected_settings_are_not_tried_again() -> None:
+    assert after_exit(after_start(SupervisedRun()), 2, 0).phase is ServicePhase.REFUSED
+
+
+def test_a_service_that_was_ready_is_started_again_whatever_its_exit_code() -> None:
+    assert ended(SupervisedRun(), ready_s=1, code=2).phase is ServicePhase.WAITING
+
+
+def test_the_log_has_a_maximum_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_log, "FILE_BYTES_MAX", 1000)
+    log = ServiceLog(tmp_path / "up.log", lambda _: None, verbose=False)
+    for number in range(500):
+        log.add("gateway", b"line %d" % number)
+    log.close()
+    files = sorted(tmp_path.iterdir())
+    assert [one.name for one in files] == ["up.log", "up.log.1"]
+    assert all(one.stat().st_size <= 1020 for one in files)
+    assert log.last_line("gateway") == "line 499"
+
+
+def test_warnings_are_shown_and_other_lines_are_not(tmp_path: Path) -> None:
+    shown: list[str] = []
+    log = ServiceLog(tmp_path / "up.log", shown.append, verbose=False)
+    for level in ("info", "warning", "error"):
+        log.add("gateway", json.dumps({"event": "one", "level": level, "key": 1}).encode())
+    log.hide()
+    log.add("gateway", b'{"event": "late", "level": "warning"}')
+    log.close()
+    assert shown == ["gateway: warning one key=1", "gateway: error one key=1"]
+
+
+@pytest.mark.parametrize("text", ["plain", "{broken", '{"event": "x"}'])
+def test_a_line_that_is_no_warning_is_not_shown(text: str) -> None:
+    assert warning_of(text) is None
+
+
+def test_free_ports_are_selected_and_taken_ones_refused() -> None:
+    chosen = {name: 0 for one in SERVICES for name in one.ports}
+    addresses = choose_addresses(SERVICES, chosen, HOST)
+    assert len(set(addresses.values())) == len(chosen)
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(BadUsage, match="--port gateway=PORT"):
+            choose_addresses(SERVICES, {**chosen, "gateway": port}, HOST)
+
+
+def test_one_port_for_two_services_is_refused() -> None:
+    chosen = {name: 0 for one in SERVICES for name in one.ports}
+    port = int(choose_addresses(SERVICES, chosen, HOST)["query"].rpartition(":")[2])
+    with pytest.raises(BadUsage, match="Address already in use"):
+        choose_addresses(SERVICES, {**chosen, "query": port, "gateway": port}, HOST)
+
+
+def test_a_port_out_of_range_is_refused() -> None:
+    with pytest.raises(BadUsage, match="cannot listen"):
+        choose_addresses(SERVICES, {"gateway": 70000}, HOST)
+
+
+def test_a_required_service_without_its_package_is_refused_with_the_extra() -> None:
+    service = LocalService(
+        name="one",
+        words=(),
+        ports={"one": 1},
+        ready_path="/",
+        modules=("no_such_package",),
+    )
+    with pytest.raises(BadUsage, match=r"pip install 'sluice\[up\]'"):
+        select_services((service,), ())
+
+
+def test_every_place_of_a_command_line_is_known() -> None:
+    places = {"store": "file:///s", "home": "/h"}
+    ports = {name: "127.0.0.1:1" for one in SERVICES for name in one.ports}
+    for service in SERVICES:
+        words = service.command({**places, **ports})
+        assert not any("{" in word for word in words)

@@ -1,0 +1,149 @@
+"""What needs attention, from facts."""
+
+import pytest
+
+from sluice_console.attention import (
+    AttentionItem,
+    GapTotals,
+    OverviewFacts,
+    SourceProblem,
+    list_attention,
+)
+from sluice_console.reconcilers import ServiceState
+from sluice_queue.inspection import LaneCondition, LaneStatus
+from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
+from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need
+
+
+def discovery(**changed: object) -> DiscoveryStatus:
+    fields: dict[str, object] = {
+        "complete_through_unix_ns": 1,
+        "behind_s": 1.0,
+        "held_by": None,
+        "journaled": True,
+        "pass_age_s": 10.0,
+        "pass_running": False,
+        "pass_listed": 0,
+        "missed": 0,
+        "processes": (),
+    }
+    return DiscoveryStatus(**(fields | changed))  # type: ignore[arg-type]
+
+
+def process(state: ProcessState) -> ProcessStatus:
+    return ProcessStatus(
+        gateway="gw", process="p", state=state, behind_s=1, silent_s=300, processed=1, unprocessed=0
+    )
+
+
+def doctor(*, kept: bool, need: Need = Need.ACCEPTANCE) -> DoctorResult:
+    finding = DoctorFinding(
+        probe="x",
+        promise="creates are atomic",
+        need=need,
+        kept=kept,
+        seen="two winners",
+        cost="loss",
+    )
+    return DoctorResult(
+        result_id="r", endpoints=("e",), started_at_unix_ns=1, ended_at_unix_ns=2, racers=1,
+        rounds=1, findings=(finding,),
+    )  # fmt: skip
+
+
+CALM = OverviewFacts(
+    discovery=discovery(processes=(process(ProcessState.OPEN), process(ProcessState.CLOSED))),
+    lanes=(LaneStatus(queue="spark", lane=0, oldest_waiting_s=5.0),),
+    conflicts_open=0,
+    held=0,
+    gaps=GapTotals(agents=0, oldest_s=0.0),
+    doctor=doctor(kept=True),
+    doctor_ran=True,
+    services=(ServiceState(service="query", url="http://q"),),
+)
+
+
+LOST_LANE = LaneStatus(
+    queue="q", lane=3, condition=LaneCondition.LOST, problem="run sluice rebuild"
+)
+
+
+def test_a_healthy_deployment_needs_nothing() -> None:
+    assert list_attention(CALM) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "severity", "page", "word"),
+    [
+        ({"held": 2, "held_reasons": ("blob_missing",)}, "error", "queue", "2 batches held back"),
+        ({"held": 1_000, "held_more": True}, "error", "queue", "More than 1000 batches"),
+        ({"conflicts_open": 1}, "warning", "conflicts", "1 conflict without"),
+        ({"gaps": GapTotals(agents=2, oldest_s=7200)}, "warning", "agents", "2 agents have gaps"),
+        ({"doctor_ran": False, "doctor": None}, "error", "store", "never tested"),
+        ({"doctor": doctor(kept=False)}, "error", "store", "creates are atomic"),
+        ({"discovery": discovery(behind_s=61.0)}, "warning", "queue", "enqueued 61 s late"),
+        (
+            {"discovery": discovery(processes=(process(ProcessState.LAPSED),))},
+            "error",
+            "queue",
+            "Gateway gw stopped",
+        ),
+        (
+            {"discovery": discovery(complete_through_unix_ns=None)},
+            "warning",
+            "queue",
+            "No reconciler",
+        ),
+        (
+            {"lanes": (LOST_LANE,)},
+            "error",
+            "queue",
+            "Lane 3 of q is lost",
+        ),
+        (
+            {"lanes": (LaneStatus(queue="q", lane=3, oldest_waiting_s=601.0),)},
+            "warning",
+            "queue",
+            "10 min behind",
+        ),
+        (
+            {"services": (ServiceState(service="reconciler", url="u", problem="gone"),)},
+            "error",
+            "store",
+            "reconciler service",
+        ),
+    ],
+)
+def test_each_trouble_is_one_item_that_names_its_page(
+    changed: dict[str, object], severity: str, page: str, word: str
+) -> None:
+    (item,) = list_attention(_with(changed))
+    assert (item.severity, item.page) == (severity, page)
+    assert word in item.title
+    assert item.detail
+
+
+def _with(changed: dict[str, object]) -> OverviewFacts:
+    fields = {name: getattr(CALM, name) for name in OverviewFacts.__struct_fields__}
+    return OverviewFacts(**(fields | changed))
+
+
+def test_errors_come_first() -> None:
+    found = list_attention(_with({"conflicts_open": 1, "held": 1}))
+    assert [one.severity for one in found] == ["error", "warning"]
+
+
+def test_a_broken_promise_that_acceptance_does_not_need_is_no_alarm() -> None:
+    assert list_attention(_with({"doctor": doctor(kept=False, need=Need.COMFORT)})) == ()
+
+
+def test_one_cause_of_several_unreadable_parts_is_one_item() -> None:
+    problems = tuple(SourceProblem(source=name, reason="no route") for name in ("a", "b"))
+    (item,) = list_attention(_with({"problems": problems}))
+    assert item == AttentionItem(
+        severity="error",
+        title="Cannot read a, b",
+        detail="no route",
+        page="store",
+        command="sluice doctor --dry-run",
+    )

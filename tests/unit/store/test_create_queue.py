@@ -1,0 +1,175 @@
+"""Which creates of a process share a group."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support.store_groups import ALWAYS_GROUPS, CountedSync
+
+from sluice_protocol.errors import StoreError
+from sluice_protocol.outcomes import Applied, Exists
+from sluice_protocol.units import ObjectKey
+from sluice_store.local import LocalStore, open_local_store
+from sluice_store.local.create_queue import GROUP_BODY_MAX, GroupLimits
+
+
+class Watched(CountedSync):
+    """Syncs that can be held."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.open = threading.Event()
+        self.open.set()
+        self.reached = threading.Event()
+
+    def sync(self) -> None:
+        self.reached.set()
+        assert self.open.wait(30)
+        super().sync()
+
+
+def run(
+    root: Path,
+    work: Callable[[LocalStore, Watched], Awaitable[None]],
+    limits: GroupLimits | None = None,
+) -> Watched:
+    syncs = Watched(root)
+
+    async def main() -> None:
+        async with open_local_store(root, filesystem=syncs, limits=limits) as store:
+            await work(store, syncs)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    return syncs
+
+
+def create(store: LocalStore, key: str, body: bytes = b"x") -> "asyncio.Task[object]":
+    return asyncio.ensure_future(store.create(ObjectKey(key), body))
+
+
+def test_creates_that_are_made_together_share_two_syncs(tmp_path: Path) -> None:
+    async def work(store: LocalStore, _: Watched) -> None:
+        found = await asyncio.gather(*(create(store, f"k/{number}") for number in range(32)))
+        assert all(isinstance(one, Applied) for one in found)
+
+    assert run(tmp_path, work).calls == 2
+
+
+def test_a_few_creates_run_separately(tmp_path: Path) -> None:
+    """None waits for another."""
+
+    async def work(store: LocalStore, _: Watched) -> None:
+        await asyncio.gather(*(create(store, f"k/{number}") for number in range(3)))
+
+    assert run(tmp_path, work).calls == 0
+
+
+def test_large_bodies_run_separately(tmp_path: Path) -> None:
+    async def work(store: LocalStore, _: Watched) -> None:
+        body = bytes(GROUP_BODY_MAX + 1)
+        await asyncio.gather(*(create(store, f"k/{number}", body) for number in range(8)))
+
+    assert run(tmp_path, work).calls == 0
+
+
+def test_creates_that_arrive_during_a_group_are_the_next_group(tmp_path: Path) -> None:
+    async def work(store: LocalStore, syncs: Watched) -> None:
+        syncs.open.clear()
+        first = [create(store, f"a/{number}") for number in range(4)]
+        await asyncio.to_thread(syncs.reached.wait, 30)
+        later = [create(store, f"b/{number}") for number in range(9)]
+        await asyncio.sleep(0)
+        syncs.open.set()
+        await asyncio.gather(*first, *later)
+
+    assert run(tmp_path, work).calls == 4
+
+
+@pytest.mark.parametrize("grouped", [1, 6])
+def test_each_caller_has_its_own_outcome(grouped: int, tmp_path: Path) -> None:
+    """One key that exists, one that is refused, and others."""
+
+    async def work(store: LocalStore, _: Watched) -> None:
+        await create(store, "old")
+        others = [create(store, f"k/{number}") for number in range(grouped)]
+        found = await asyncio.gather(
+            create(store, "old"), create(store, "../bad"), *others, return_exceptions=True
+        )
+        assert isinstance(found[0], Exists)
+        assert isinstance(found[1], StoreError)
+        assert all(isinstance(one, Applied) for one in found[2:])
+
+    run(tmp_path, work, ALWAYS_GROUPS if grouped == 1 else None)
+
+
+def test_creates_run_separately_while_no_group_can_be_written(tmp_path: Path) -> None:
+    async def work(store: LocalStore, syncs: Watched) -> None:
+        syncs.ready = False
+        found = await asyncio.gather(*(create(store, f"k/{number}") for number in range(20)))
+        assert all(isinstance(one, Applied) for one in found)
+
+    assert run(tmp_path, work).calls == 0
+
+
+def test_a_group_that_fails_as_a_whole_fails_each_caller(tmp_path: Path) -> None:
+    """The clock file was damaged: the next open rebuilds it."""
+
+    async def work(store: LocalStore, _: Watched) -> None:
+        (tmp_path / ".sluice" / "clock").write_bytes(b"cut")
+        found = await asyncio.gather(
+            *(create(store, f"k/{number}") for number in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(one, StoreError) for one in found)
+
+    run(tmp_path, work)
+
+
+def test_a_cancelled_create_that_has_not_begun_is_skipped(tmp_path: Path) -> None:
+    """One that is in a group is completed, and the others have their outcomes."""
+
+    async def work(store: LocalStore, syncs: Watched) -> None:
+        syncs.open.clear()
+        first = [create(store, f"a/{number}") for number in range(4)]
+        await asyncio.to_thread(syncs.reached.wait, 30)
+        later = [create(store, f"b/{number}") for number in range(4)]
+        await asyncio.sleep(0)
+        first[0].cancel()
+        later[0].cancel()
+        await asyncio.sleep(0)
+        syncs.open.set()
+        found = await asyncio.gather(*first, *later, return_exceptions=True)
+        cancelled = [isinstance(one, asyncio.CancelledError) for one in found]
+        assert cancelled == [True, False, False, False] * 2
+        assert isinstance(await create(store, "a/0"), Exists)
+        assert isinstance(await create(store, "b/0"), Applied)
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_creates_that_wait_when_the_store_closes_are_completed(
+    ready: bool,
+    tmp_path: Path,
+) -> None:
+    waiting: list[asyncio.Task[object]] = []
+
+    async def work(store: LocalStore, syncs: Watched) -> None:
+        syncs.open.clear()
+        waiting.extend(create(store, f"a/{number}") for number in range(4))
+        if ready:
+            await asyncio.to_thread(syncs.reached.wait, 30)
+        syncs.ready = ready
+        waiting.extend(create(store, f"b/{number}") for number in range(2))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.05, syncs.open.set)
+
+    async def main() -> None:
+        syncs = Watched(tmp_path)
+        async with open_local_store(tmp_path, filesystem=syncs) as store:
+            await work(store, syncs)
+        found = await asyncio.gather(*waiting)
+        assert all(isinstance(one, Applied) for one in found)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
