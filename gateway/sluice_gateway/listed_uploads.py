@@ -21,7 +21,7 @@ from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, ConflictProblem, Upload
-from sluice_protocol.errors import ErrorCode
+from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.frame_lists import LIST_OVERHEAD_BYTES_MAX, parse_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
@@ -67,6 +67,12 @@ class _Listed:
     phases: UploadPhases
     prepared: Upload | AcceptedFrame | None = None
     result: FrameResult | None = None
+
+    def known_result(self) -> FrameResult:
+        """Return the result, after the frame was stored or refused."""
+        if self.result is None:
+            raise InvariantViolated("each frame of a list has a result")
+        return self.result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,18 +120,18 @@ class _ListedBatches:
         until_ns = clock.monotonic_ns() + int(self.service.time_s_max * NS_PER_S)
         self.frames = [_Listed(received=body, phases=UploadPhases(clock)) for body in self.bodies]
         for one in self.frames:
-            await self._prepare(one)
+            await self._prepare(one, until_ns)
             await clock.sleep(0)  # decoding a full list takes longer than the loop may wait
         groups = iter(self._by_identity())
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(FRAMES_AT_ONCE, len(self.frames))):
                 tasks.create_task(self._work(groups, until_ns))
-        return FrameResults(results=tuple(one.result for one in self.frames if one.result))
+        return FrameResults(results=tuple(one.known_result() for one in self.frames))
 
     def _by_identity(self) -> list[list[_Listed]]:
         groups: dict[Identity, list[_Listed]] = {}
         for one in self.frames:
-            if one.prepared is not None:
+            if one.prepared is not None and one.result is None:
                 groups.setdefault(one.prepared.identity, []).append(one)
         return list(groups.values())
 
@@ -134,26 +140,31 @@ class _ListedBatches:
             for one in group:
                 await self._store(one, until_ns)
 
-    async def _prepare(self, one: _Listed) -> None:
+    async def _prepare(self, one: _Listed, until_ns: int) -> None:
         uploads = self.service.uploads
         try:
             one.prepared = await uploads.prepare(self.sender, one.received, one.phases)
         except Exception as error:  # noqa: BLE001 - the result of this frame, not of the request
             self._fail(one, error)
+        if isinstance(one.prepared, AcceptedFrame):  # an entry of the cache is valid only now
+            await self._store(one, until_ns)
 
     async def _store(self, one: _Listed, until_ns: int) -> None:
         uploads, prepared = self.service.uploads, one.prepared
         if prepared is None:
             return
         try:
-            self._require_time(until_ns)
+            self._require_begin(until_ns)
             answer = await uploads.finish(one.received, prepared, one.phases)
         except Exception as error:  # noqa: BLE001 - the result of this frame, not of the request
             self._fail(one, error)
         else:
             self._end(one, answer)
 
-    def _require_time(self, until_ns: int) -> None:
+    def _require_begin(self, until_ns: int) -> None:
+        """Refuse a frame that may not be begun, so that a list does not delay a stop."""
+        if self.service.uploads.running.draining:
+            raise HttpRefusal(ErrorCode.DRAINING, "this gateway is stopping: try another gateway")
         if self.service.uploads.clock.monotonic_ns() >= until_ns:
             raise HttpRefusal(
                 ErrorCode.OVERLOADED, "no time is left in this request: send the frame again"

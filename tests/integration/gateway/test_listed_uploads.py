@@ -1,6 +1,7 @@
 """Several batches in one request: each has the result of a single upload."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,37 @@ def test_no_frame_is_begun_after_the_time_of_the_request(tmp_path: Path) -> None
             codes = [one["problem"]["code"] for one in results]
             assert codes.count("store_unavailable") == FRAMES_AT_ONCE
             assert codes.count("overloaded") == FRAMES_AT_ONCE
+
+    run(body())
+
+
+class DrainingStore(CountingStore):
+    """A store that starts the drain of a gateway with the first create."""
+
+    def __init__(self, inner: ObjectStore, drain: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.drain = drain
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        self.drain()
+        return await super().create(key, body, sha256=sha256)
+
+
+def test_no_frame_is_begun_after_the_drain_began(tmp_path: Path) -> None:
+    async def body() -> None:
+        frames = [frame_of(identity(seq=seq)) for seq in range(2 * FRAMES_AT_ONCE)]
+        async with running(tmp_path, HOST) as served:
+            drain = served.gateway.uploads.running.drain
+            served.store.inner = DrainingStore(served.store.inner, drain)
+            results = await send_list(served.client, *frames)
+            begun = [one["status"] for one in results].count(200)
+            assert 1 <= begun <= FRAMES_AT_ONCE
+            codes = {one["problem"]["code"] for one in results if one["status"] != 200}
+            assert codes == {"draining"}
+            accepted = [key for key in keys_of(served.store) if key.startswith("accepted/")]
+            assert len(accepted) == begun
 
     run(body())
 

@@ -20,7 +20,13 @@ from support.gateway import (
 )
 from support.gateway_tls import CLIENT, SERVER, Pem, TestAuthority
 
-from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
+from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    FRAME_MEDIA_TYPE,
+    UPLOAD_LIST_PATH,
+    UPLOAD_PATH,
+)
 
 HOST = TestKey("host-1", ("host-1",))
 FLEET = """
@@ -50,9 +56,11 @@ async def post(
     frame: bytes,
     *,
     signed: bool = False,
+    path: str = UPLOAD_PATH,
+    media_type: str = FRAME_MEDIA_TYPE,
 ) -> HttpResult:
-    url = f"https://127.0.0.1:{served.port}/v1/batches"
-    fields = upload_fields(frame)
+    url = f"https://127.0.0.1:{served.port}{path}"
+    fields = upload_fields(frame) | {"Content-Type": media_type}
     if signed:
         fields = HOST.sign(fields, f"127.0.0.1:{served.port}")
     connector = aiohttp.TCPConnector(ssl=authority.client_context(pem))
@@ -94,6 +102,21 @@ def test_spiffe_id_is_the_sender(tmp_path: Path) -> None:
         assert (await post(authority, mine, served, foreign)).status == 403
         exact = authority.issue("exact", "spiffe://td/special/host-2")
         assert (await post(authority, exact, served, frame_of(identity("host-2")))).status == 200
+
+    serve(tmp_path, body)
+
+
+def test_the_sender_of_a_list_is_that_of_the_certificate(tmp_path: Path) -> None:
+    """Each frame of a list over mTLS belongs to the agent of the certificate, or is refused."""
+
+    async def body(authority: TestAuthority, served: Running) -> None:
+        mine = authority.issue("mine", f"spiffe://td/agent/{HEX}")
+        frames = [ListedFrame(frame=frame_of(identity(name))) for name in ("host-1", "host-9")]
+        listed = encode_frame_list(frames)
+        to_lists = {"path": UPLOAD_LIST_PATH, "media_type": FRAME_LIST_MEDIA_TYPE}
+        answer = await post(authority, mine, served, listed, **to_lists)
+        assert [one["status"] for one in answer.body["results"]] == [200, 403]
+        assert (await post(authority, None, served, listed, **to_lists)).status == 401
 
     serve(tmp_path, body)
 
