@@ -183,6 +183,8 @@ class RepetitionRemover:
     def _examine(self, files: Sequence[DataFile], day: str) -> int | None:
         """Remove the repetitions of a date; return None if other files replaced these meanwhile."""
         here = [file for file in files if file.partition == day]
+        if not here:  # retention has removed them meanwhile
+            return 0
         before = witness_files(files, day, self.rules)
         rows = keyed(
             read_files(self.spark, self.store_url, self.table, [*before, *here]), self.rules
