@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy release clean
+.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -83,6 +83,10 @@ docs: setup  ## write the pages that are generated from code
 demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m deploy.demo $(if $(INPUT),--input $(INPUT))
+
+site: setup  ## build the documentation as a site into site/; a warning is an error
+	@deploy/tools.sh
+	$${XDG_CACHE_HOME:-$$HOME/.cache}/sluice/deploy-tools/venv/bin/mkdocs build --strict
 
 release: setup  ## build wheel, sdist, bill of materials, notes and checksums into dist/
 	@deploy/tools.sh

@@ -20,7 +20,13 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 EXPOSURE_MAX = 2.0
-SECRETS = {"S3_ACCESS_KEY": "one", "S3_SECRET_KEY": "two", "QUERY_TOKEN": "three"}
+OURS = ("gateway-a", "gateway-b", "reconciler", "query", "console", "maintain")
+SECRETS = {
+    "S3_ACCESS_KEY": "one",
+    "S3_SECRET_KEY": "two",
+    "QUERY_TOKEN": "three",
+    "CONSOLE_VIEWERS": "a=b",
+}
 
 
 # -- systemd -----------------------------------------------------------------------------
@@ -55,7 +61,7 @@ def composed() -> dict[str, Any]:
     return loaded["services"]
 
 
-@pytest.mark.parametrize("service", ["gateway-a", "gateway-b", "reconciler", "query", "maintain"])
+@pytest.mark.parametrize("service", OURS)
 def test_each_service_of_compose_starts_a_command_that_exists(service: str) -> None:
     check_options(composed()[service]["command"])
 
@@ -70,7 +76,7 @@ def test_compose_accepts_the_file(tmp_path: Path) -> None:
     command = (tool("docker-compose"), "-f", "compose.yaml", "config", "--format", "json")
     shown = json.loads(run(*command, cwd=tmp_path, **SECRETS))
     ours = {name: one for name, one in shown["services"].items() if "sluice" in one["image"]}
-    assert set(ours) == {"prepare", "gateway-a", "gateway-b", "reconciler", "query", "maintain"}
+    assert set(ours) == set(OURS) | {"prepare"}
     for name, one in ours.items():
         assert one["read_only"], name
         assert one["cap_drop"] == ["ALL"], name

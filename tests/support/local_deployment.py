@@ -47,8 +47,12 @@ class LocalDeployment:
 
     def paste(self, purpose: str) -> str:
         """Run one of the printed commands in a shell and return its output."""
+        return self.shell(self.state["first_steps"][purpose])
+
+    def shell(self, commands: str) -> str:
+        """Run commands in the folder of the deployment and return their output."""
         done = subprocess.run(
-            ["bash", "-c", self.state["first_steps"][purpose]],
+            ["bash", "-e", "-c", commands],
             cwd=self.folder,
             capture_output=True,
             text=True,

@@ -1,6 +1,7 @@
 """`sluice up` from an empty directory: send, search, restart, stop, and what can be wrong."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -68,6 +69,17 @@ def test_the_pasted_otlp_settings_are_accepted(deployment: LocalDeployment) -> N
     )
     assert done.returncode == 0, done.stderr
     deployment.wait_found("exported", SEARCHABLE_S)
+
+
+def test_the_commands_of_the_readme_run(deployment: LocalDeployment) -> None:
+    page = (Path(__file__).parents[3] / "README.md").read_text()
+    found = re.search(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    commands = found[1].replace("127.0.0.1:8080", deployment.state["addresses"]["gateway"])
+    shown = deployment.shell(commands)
+    assert '"accepted":1' in shown
+    assert "hello sluice" in shown
+    assert "nothing needs attention" in shown
 
 
 def test_secrets_are_private_and_not_printed(deployment: LocalDeployment) -> None:
