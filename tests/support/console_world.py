@@ -8,12 +8,21 @@ import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import aiohttp
 from support.builders import log_columns, make_identity, salted_frame
-from support.gateway import Running, TestKey, running
+from support.gateway import (
+    Client,
+    GatewayProcess,
+    TestKey,
+    running,
+    start_gateway,
+    write_principals,
+)
 
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings
@@ -68,19 +77,27 @@ class ConsoleWorld:
     held: Identity | None = None
     conflict: Identity | None = None
 
-    loop: asyncio.AbstractEventLoop | None = None
-    gateway: Running | None = None
+    gateway: GatewayProcess | None = None
 
     @property
     def store_folder(self) -> Path:
         return self.folder / "store"
 
     def accept(self, body: bytes) -> None:
-        """Upload a batch to the running gateway."""
-        assert self.loop is not None
-        assert self.gateway is not None
-        sending = self.gateway.client.upload(body)
-        answer = asyncio.run_coroutine_threadsafe(sending, self.loop).result(60)
+        """Upload a batch to a gateway, which is started with the first call."""
+        if self.gateway is None:
+            folder = self.folder / "another"
+            principals = write_principals(folder / "principals.toml", SENDER)
+            url = f"file://{self.store_folder}"
+            self.gateway = start_gateway(folder, url, principals)
+        sending = self._upload(body, self.gateway.port)
+        with ThreadPoolExecutor(1) as thread:  # the driver of the browser runs a loop in this one
+            thread.submit(asyncio.run, sending).result()
+
+    @staticmethod
+    async def _upload(body: bytes, port: int) -> None:
+        async with aiohttp.ClientSession() as session:
+            answer = await Client(session, port, SENDER).upload(body)
         assert answer.status == 200
 
 
@@ -146,9 +163,6 @@ async def deployment(
             yield world
             return
         reconciler = Reconciler(store, authority, settings=settings)
-        world.loop = asyncio.get_running_loop()
-        another = running(folder / "another", SENDER, store=store, authority=authority)
-        world.gateway = await stack.enter_async_context(another)
         searcher = Searcher(
             store=store,
             store_url=f"file://{world.store_folder}",
@@ -256,6 +270,8 @@ def served_console(
         yield state.world
     finally:
         assert state.loop is not None
+        if state.world.gateway is not None:
+            state.world.gateway.stop()
         state.loop.call_soon_threadsafe(state.stop.set)
         thread.join(30)
 
