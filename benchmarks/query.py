@@ -1,5 +1,7 @@
 """Benchmark `query`: text queries over the lake compared with DuckDB on the same files.
 
+In addition: histogram, values and stream compared with the search that returns the same records.
+
 The queries are statistics and records, substring and regex, over ten million distinct lines
 (`SLUICE_BENCH_LINES` sets another number). In addition: a text that the index finds in one file,
 and a time range that skips files. All are interleaved in one run.
@@ -12,6 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -28,11 +31,15 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.records import logs_from_lines
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.request import Query
+from sluice_query.fields import RecordField
+from sluice_query.histogram import BUCKETS_DEFAULT, choose_width
+from sluice_query.request import LIMIT_DEFAULT, LIMIT_MAX, Query
 from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import returned_columns
+from sluice_query.streaming import stream_search
+from sluice_query.views import Histogram, TopValues, View
 from sluice_spark.commits import commit_files
 from sluice_spark.index_chunks import group_files, make_chunk
 from sluice_spark.written_files import (
@@ -50,6 +57,7 @@ FRAMES_PER_FILE = 20
 ROUNDS = 5
 RATIO_LEAST = 0.8
 CONTROL = " (DuckDB)"
+SEARCH = " (search)"
 PRUNED = "a tenth of the time range, stats only"
 INDEXED = "a text of one file, indexed, stats only"
 RARE = "user=4242424242 is banned"
@@ -141,6 +149,20 @@ class QueryBench:
 
         return asyncio.run(ask())
 
+    def stream(self, query: Query) -> float:
+        """Run the query as a stream of the newest records."""
+
+        async def ask() -> None:
+            async with open_store(self.url) as store:
+                searcher = Searcher(
+                    store=store, store_url=self.url, settings=self.settings, clock=SystemClock()
+                )
+                async for _ in stream_search(searcher, query):
+                    pass
+
+        asyncio.run(ask())
+        return LINES
+
     def duckdb(self, query: Query) -> int:
         """Run the query with DuckDB over all files of the lake; return the number of rows."""
         how = "regexp_matches(body, ?)" if query.regex else "contains(body, ?)"
@@ -186,6 +208,28 @@ def _subjects(bench: QueryBench) -> dict[str, Callable[[], Sample]]:
     return subjects | {PRUNED: mine, f"{PRUNED}{CONTROL}": control}
 
 
+def _views(bench: QueryBench) -> dict[str, Callable[[], Sample]]:
+    """Return the views of one search, each next to the search that returns its records."""
+    text, regex = NEEDLES["substring"]
+    search = replace(_query(text, regex=regex, stats_only=False), limit=LIMIT_MAX)
+    agent = RecordField("agent_id")
+    step_ns = choose_width(search.from_ns, search.to_ns, BUCKETS_DEFAULT)
+    views: dict[str, View] = {
+        "histogram": Histogram(step_ns=step_ns),
+        "histogram by agent": Histogram(step_ns=step_ns, by=agent),
+        "values of agent": TopValues(field=agent),
+    }
+    subjects: dict[str, Callable[[], Sample]] = {}
+    for name, view in views.items():
+        subjects |= {
+            name: bench.runs(replace(search, view=view))[0],
+            name + SEARCH: bench.runs(search)[0],
+        }
+    newest = replace(search, text=None, newest_first=True, limit=LIMIT_DEFAULT)
+    subjects[f"stream{SEARCH}"] = bench.runs(newest)[0]
+    return subjects | {"stream": lambda: timed(lambda: bench.stream(newest))}
+
+
 def main() -> int:
     """Run the benchmark; return 1 if a full scan is slower than 0.8 of DuckDB."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-query-") as folder:
@@ -195,6 +239,7 @@ def main() -> int:
         bench = QueryBench(url, root)
         size_bytes = sum(Path(one).stat().st_size for one in bench.files)
         samples = interleave(_subjects(bench), rounds=ROUNDS)
+        views = interleave(_views(bench), rounds=ROUNDS)
     lines = [f"{LINES:,} lines, {len(bench.files)} files, {size_bytes >> 20} MiB of Parquet"]
     full: list[float] = []
     indexed = 0.0
@@ -213,7 +258,11 @@ def main() -> int:
             indexed = middle
         elif name != PRUNED:
             full.append(middle)
-    report("query", lines, samples)
+    for name in views:
+        if not name.endswith(SEARCH):
+            cpu = ratio(views[name], views[name + SEARCH], lambda sample: sample.cpu_s)[1]
+            lines.append(f"{name}: {cpu:.2f} x the processor time of the search")
+    report("query", lines, samples | views)
     return 0 if min(full) >= RATIO_LEAST and indexed >= INDEXED_LEAST else 1
 
 

@@ -47,7 +47,7 @@ BODY_BYTES: Final = 4096
 ROUNDS: Final = 5
 FLUSH_S: Final = 0.004
 RATIO_MIN: Final = 2.5
-CPU_RATIO_MAX: Final = 0.6
+CPU_RATIO_MAX: Final = 0.7
 
 
 class SingleSync:
@@ -70,14 +70,16 @@ class ReadySync:
         """Return True."""
         return True
 
-    def sync(self) -> None:
-        """Sync the file system, and flush the simulated disk."""
-        self.inner.sync()
-        self.flush()
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], None]]:
+        """Return a sync of the file system that also flushes the simulated disk."""
+        with self.inner.watched() as sync:
 
-    def close(self) -> None:
-        """Close the file system."""
-        self.inner.close()
+            def slow() -> None:
+                sync()
+                self.flush()
+
+            yield slow
 
 
 @dataclass

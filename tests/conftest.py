@@ -2,10 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # A slow machine fails no test: speed is measured in benchmarks.
 settings.register_profile("sluice", deadline=None)
@@ -14,6 +18,30 @@ settings.load_profile("sluice")
 # A JVM of a test runs for seconds: the second compiler would cost more than it saves.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1")
+
+
+class SharedSparkScheduling(LoadFileScheduling):
+    """Runs each file of tests in one process, and all files that use `spark` in the same one.
+
+    A session starts a JVM, whose first jobs cost far more than later ones.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = super()._split_scope(nodeid)
+        uses_spark = _uses_spark(self.config.rootpath / path)
+        return "files with the fixture spark" if uses_spark else path
+
+
+@cache
+def _uses_spark(path: Path) -> bool:
+    return "spark: Any" in path.read_text(encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: Producer
+) -> SharedSparkScheduling | None:
+    return SharedSparkScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

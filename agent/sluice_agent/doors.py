@@ -29,6 +29,7 @@ from sluice_door_http.sent_tokens import sent_token
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode, TooLarge, Unauthenticated
 from sluice_protocol.request_identity import DoorName
+from sluice_protocol.units import UnixNs
 from sluice_web.application import make_application, send_continue
 from sluice_web.listening import ServerOptions, listening
 from sluice_web.problems import HttpRefusal, Problem, problem_middleware
@@ -88,6 +89,10 @@ class AgentDoors:
     def close(self) -> None:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def now_ns(self) -> UnixNs:
+        """Return the time."""
+        return self._ports.clock.now_ns()
 
     def sheds(self) -> bool:
         """Return False: there is no other agent that a client could use."""

@@ -102,12 +102,7 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> Identity:
         """The identity of the batch."""
-        return Identity(
-            agent_id=self.agent_id,
-            boot_id=self.boot_id,
-            seq_start=self.seq_start,
-            seq_end=self.seq_end,
-        )
+        return Identity.of(self)
 
     @property
     def name(self) -> str:

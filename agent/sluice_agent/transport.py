@@ -1,11 +1,11 @@
-"""Upload one frame over HTTP: sign the request, send it, and parse the response.
+"""Upload frames over HTTP, one or several in a request: sign it, send it, parse the response.
 
 Redirects are not followed. Only the status, the code and the digest of a response are used.
 """
 
 import io
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -21,17 +21,24 @@ from sluice_agent.signing_key import SigningKey
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
+from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
     FRAME_MEDIA_TYPE,
     HIGH_WATER_HEADER,
     RETRY_HEADER,
     SHED_HEADER,
+    UPLOAD_LIST_PATH,
     UPLOAD_PATH,
 )
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024
+LIST_RESPONSE_BYTES_MAX: Final = 1024 * 1024
+"""A result of a list has at most 2 KiB, a conflict with long ids included."""
+_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +78,17 @@ class UploadTransport(Protocol):
         """Upload once and return the result; network errors are results, not exceptions."""
         ...
 
+    async def send_list(
+        self, target: GatewayTarget, uploads: Sequence[UploadRequest]
+    ) -> tuple[UploadResult, ...] | UploadResult:
+        """Upload several frames in one request.
+
+        Returns:
+            One result for each frame, or the one result of a request that was refused as a whole
+            or got no valid response.
+        """
+        ...
+
 
 class HttpTransport:
     """Uploads frames with aiohttp."""
@@ -85,19 +103,48 @@ class HttpTransport:
 
     async def send(self, target: GatewayTarget, upload: UploadRequest) -> UploadResult:
         """Send the frame with POST to the address of the target, under the name of its URL."""
-        url = URL(target.url.rstrip("/") + UPLOAD_PATH)
-        headers = self._headers(url, upload)
+        return await self._post(
+            target, UPLOAD_PATH, upload.frame, _frame_fields(upload), RESPONSE_BYTES_MAX
+        )
+
+    async def send_list(
+        self, target: GatewayTarget, uploads: Sequence[UploadRequest]
+    ) -> tuple[UploadResult, ...] | UploadResult:
+        """Send the frames with one POST, as `send` does."""
+        body = encode_frame_list(
+            [
+                ListedFrame(frame=one.frame, sent_before=one.retry, high_water=one.high_water)
+                for one in uploads
+            ]
+        )
+        fields = {
+            "content-digest": content_digest(digest_of(body)),
+            "content-length": str(len(body)),
+            "content-type": FRAME_LIST_MEDIA_TYPE,
+        }
+        sent = await self._post(target, UPLOAD_LIST_PATH, body, fields, LIST_RESPONSE_BYTES_MAX)
+        return parse_results(sent, len(uploads))
+
+    async def _post(
+        self,
+        target: GatewayTarget,
+        path: str,
+        body: bytes,
+        fields: Mapping[str, str],
+        response_bytes_max: int,
+    ) -> UploadResult:
+        url = URL(target.url.rstrip("/") + path)
         try:
             async with self._session.post(
                 url.with_host(target.address) if target.address else url,
-                data=io.BytesIO(upload.frame),
-                headers=headers,
+                data=io.BytesIO(body),
+                headers=self._headers(url, fields),
                 allow_redirects=False,
                 server_hostname=url.host if target.address else None,
             ) as http:
-                body = await _read_body(http)
-                response = parse_response(http.status, http.headers, body)
-                return UploadResult(response=response, body=body)
+                found = await _read_body(http, response_bytes_max)
+                response = parse_response(http.status, http.headers, found)
+                return UploadResult(response=response, body=found)
         except TimeoutError:
             return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TIMEOUT))
         except aiohttp.ClientSSLError:
@@ -107,17 +154,9 @@ class HttpTransport:
         except (aiohttp.ClientError, OSError):
             return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.RESET))
 
-    def _headers(self, target: URL, upload: UploadRequest) -> dict[str, str]:
-        headers = {
-            "content-digest": content_digest(upload.digest),
-            "content-length": str(len(upload.frame)),
-            "content-type": FRAME_MEDIA_TYPE,
-        }
-        if upload.retry:
-            headers[RETRY_HEADER] = "1"
-        if upload.high_water is not None:
-            headers[HIGH_WATER_HEADER] = str(upload.high_water)
+    def _headers(self, target: URL, fields: Mapping[str, str]) -> dict[str, str]:
         authority = _authority(target)
+        headers = dict(fields)
         if self._key is not None:
             headers |= sign_request(
                 key=self._key.key,
@@ -129,6 +168,19 @@ class HttpTransport:
                 created_s=self._clock.now_ns() // NS_PER_S,
             )
         return {**headers, "host": authority}
+
+
+def _frame_fields(upload: UploadRequest) -> dict[str, str]:
+    fields = {
+        "content-digest": content_digest(upload.digest),
+        "content-length": str(len(upload.frame)),
+        "content-type": FRAME_MEDIA_TYPE,
+    }
+    if upload.retry:
+        fields[RETRY_HEADER] = "1"
+    if upload.high_water is not None:
+        fields[HIGH_WATER_HEADER] = str(upload.high_water)
+    return fields
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -168,12 +220,44 @@ def parse_response(status: int, headers: Mapping[str, str], body: bytes) -> Gate
         parsed = msgspec.json.decode(body, type=_ResponseBody)
     except msgspec.DecodeError:
         parsed = _ResponseBody()
+    return _response_of(
+        status,
+        parsed,
+        retry_after_s=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
+        sheds=headers.get(SHED_HEADER) == "1",
+    )
+
+
+def parse_results(sent: UploadResult, count: int) -> tuple[UploadResult, ...] | UploadResult:
+    """Return the results of a list, or the response itself if it has not exactly `count` of them.
+
+    A 200 with another number of results, or of another server, accepts nothing.
+    """
+    whole = sent.response
+    if not isinstance(whole, GatewayResponse) or whole.status != _OK:
+        return sent
+    try:
+        results = msgspec.json.decode(sent.body, type=_ResultsBody).results
+    except msgspec.DecodeError:
+        return sent
+    return tuple(_result_of(one, whole) for one in results) if len(results) == count else sent
+
+
+def _result_of(one: "_ResultBody", whole: GatewayResponse) -> UploadResult:
+    parsed = one.accepted or one.conflict or one.problem or _ResponseBody()
+    response = _response_of(one.status, parsed, retry_after_s=None, sheds=whole.sheds)
+    return UploadResult(response=response, body=msgspec.json.encode(one))
+
+
+def _response_of(
+    status: int, parsed: "_ResponseBody", *, retry_after_s: float | None, sheds: bool
+) -> GatewayResponse:
     return GatewayResponse(
         status=status,
         code=parsed.code,
         frame_sha256=Digest(parsed.frame_sha256) if parsed.status == "accepted" else None,
-        retry_after_s=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
-        sheds=headers.get(SHED_HEADER) == "1",
+        retry_after_s=retry_after_s,
+        sheds=sheds,
         resolution=parsed.resolution or "",
         submitted_sha256=Digest(parsed.submitted_frame_sha256) or None,
     )
@@ -185,6 +269,17 @@ class _ResponseBody(msgspec.Struct, frozen=True):
     frame_sha256: str = ""
     submitted_frame_sha256: str = ""
     resolution: str | None = None
+
+
+class _ResultBody(msgspec.Struct, frozen=True):
+    status: int = 0
+    accepted: _ResponseBody | None = None
+    conflict: _ResponseBody | None = None
+    problem: _ResponseBody | None = None
+
+
+class _ResultsBody(msgspec.Struct, frozen=True):
+    results: tuple[_ResultBody, ...]
 
 
 def parse_retry_after(value: str | None, date: str | None) -> float | None:
@@ -213,10 +308,10 @@ def _authority(target: URL) -> str:
     return host if target.is_default_port() else f"{host}:{target.port}"
 
 
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     body = b""
-    while len(body) < RESPONSE_BYTES_MAX:
-        piece = await response.content.read(RESPONSE_BYTES_MAX - len(body))
+    while len(body) < bytes_max:
+        piece = await response.content.read(bytes_max - len(body))
         if not piece:
             break
         body += piece

@@ -1,8 +1,8 @@
 """Send every batch of the spool to a gateway and perform the reaction to its response.
 
-Several workers send concurrently unless the settings require order. A worker keeps one batch until
-it is forgotten or parked. `decide_reaction` decides the reaction and `Gateways` the gateway; this
-module only performs them.
+Several workers send concurrently unless the settings require order. A worker keeps its batches
+until they are forgotten or parked. With a backlog of small batches it sends several in one request.
+`decide_reaction` decides the reaction and `Gateways` the gateway; this module only performs them.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import structlog
 from sluice_agent.errors import CorruptEntry, GatewaysUnreachable, SendingRefused, SpoolUnwritable
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
+from sluice_agent.listed_batches import BACKLOG_MIN, ListKnowledge, ListPlan
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import UploaderSettings
 from sluice_agent.spool import Spool, SpooledBatch
@@ -74,6 +75,7 @@ class Uploader:
         self._clock = clock
         self._metrics = metrics
         self._gateways = gateways
+        self._lists = ListKnowledge()
         self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
         self._open = 0
         self._idle = asyncio.Event()
@@ -114,26 +116,96 @@ class Uploader:
 
     async def _work(self) -> None:
         while True:
-            batch = await self._waiting.get()
-            await self._deliver(batch)
-            self._open -= 1
-            if not self._open:
-                self._idle.set()
+            listed, others = self._take(await self._waiting.get())
+            left = await self._deliver_list(listed)
+            for batch, attempts in [*left, *((one, SendAttempts()) for one in others)]:
+                await self._deliver(batch, attempts)
+                self._end_one()
 
-    async def _deliver(self, batch: SpooledBatch) -> None:
+    def _end_one(self) -> None:
+        self._open -= 1
+        if not self._open:
+            self._idle.set()
+
+    def _take(self, first: SpooledBatch) -> tuple[list[SpooledBatch], list[SpooledBatch]]:
+        """Return the batches of the next request, and one that was taken and does not fit."""
+        plan, others = ListPlan(), self._waiting
+        ordered = self._settings.uploads_max == 1
+        if ordered or others.qsize() < BACKLOG_MIN or not plan.add(first.header.frame_bytes):
+            return [first], []
+        listed = [first]
+        while not others.empty():
+            batch = others.get_nowait()
+            if not plan.add(batch.header.frame_bytes):
+                return listed, [batch]
+            listed.append(batch)
+        return listed, []
+
+    async def _deliver_list(
+        self, batches: list[SpooledBatch]
+    ) -> list[tuple[SpooledBatch, SendAttempts]]:
+        """Send batches in one request, once; return those that are not settled."""
+        fresh = [(batch, SendAttempts()) for batch in batches]
+        if len(batches) == 1:
+            return fresh
+        target = await self._next_gateway(SendAttempts())
+        if not self._lists.is_known_by(target, self._now_s()):
+            return fresh
+        sent = await self._read_list(batches)
+        if not sent:
+            return []
+        sent_s = self._now_s()
+        results = await self._transport.send_list(target, [upload for _, upload in sent])
+        tried = self._gateways.after(SendAttempts(), target)
+        if isinstance(results, UploadResult):
+            if self._lists.note(target, results.response, self._now_s()):
+                tried = SendAttempts()  # no frame of it was read
+            return [(batch, tried) for batch, _ in sent]
+        latency_s = self._now_s() - sent_s
+        left: list[tuple[SpooledBatch, SendAttempts]] = []
+        for (batch, upload), received in zip(sent, results, strict=True):
+            if not await self._is_settled(batch, upload, target, received, latency_s):
+                left.append((batch, tried))
+        return left
+
+    async def _read_list(
+        self, batches: list[SpooledBatch]
+    ) -> list[tuple[SpooledBatch, UploadRequest]]:
+        sent: list[tuple[SpooledBatch, UploadRequest]] = []
+        for batch in batches:
+            frame = await self._read(batch)
+            if frame is None:
+                self._end_one()
+            else:
+                sent.append((batch, self._request(batch, frame, SendAttempts())))
+        return sent
+
+    async def _is_settled(
+        self,
+        batch: SpooledBatch,
+        upload: UploadRequest,
+        target: GatewayTarget,
+        received: UploadResult,
+        latency_s: float,
+    ) -> bool:
+        """Perform the reaction to one result of a list, unless the batch has to be sent again."""
+        reaction = decide_reaction(received.response, sent=upload.digest)
+        if isinstance(reaction, SendAgain | StopSending):
+            return False
+        self._count(reaction)
+        self._record_success(target, received, latency_s)
+        await self._is_done(reaction, batch, target, received)
+        self._end_one()
+        return True
+
+    async def _deliver(self, batch: SpooledBatch, attempts: SendAttempts) -> None:
         frame = await self._read(batch)
-        attempts = SendAttempts()
         while frame is not None:
             target = await self._next_gateway(attempts)
-            upload = UploadRequest(
-                frame=frame,
-                digest=batch.header.frame_sha256,
-                retry=batch.recovered or attempts != SendAttempts(),
-                high_water=self._spool.high_water(batch.header.boot_id),
-            )
-            sent_ns = self._clock.monotonic_ns()
+            upload = self._request(batch, frame, attempts)
+            sent_s = self._now_s()
             received = await self._transport.send(target, upload)
-            latency_s = (self._clock.monotonic_ns() - sent_ns) / NS_PER_S
+            latency_s = self._now_s() - sent_s
             reaction = decide_reaction(received.response, sent=upload.digest)
             self._count(reaction)
             if not isinstance(reaction, SendAgain | StopSending):
@@ -141,6 +213,17 @@ class Uploader:
             if await self._is_done(reaction, batch, target, received):
                 return
             attempts = self._gateways.after(attempts, target)
+
+    def _request(self, batch: SpooledBatch, frame: bytes, attempts: SendAttempts) -> UploadRequest:
+        return UploadRequest(
+            frame=frame,
+            digest=batch.header.frame_sha256,
+            retry=batch.recovered or attempts != SendAttempts(),
+            high_water=self._spool.high_water(batch.header.boot_id),
+        )
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S
 
     async def _next_gateway(self, attempts: SendAttempts) -> GatewayTarget:
         """Wait until the batch may be sent; while uploads are stopped, only the prober runs."""
@@ -173,8 +256,7 @@ class Uploader:
                 await self._forget(batch)
                 return True
             case SendAgain(pause_s=pause_s, reason=reason):
-                now_s = self._clock.monotonic_ns() / NS_PER_S
-                self._record_failure(batch, reason, str(target), now_s)
+                self._record_failure(batch, reason, str(target), self._now_s())
                 self._gateways.failed(target, pause_s)
                 return False
             case StopSending():

@@ -16,8 +16,9 @@ from sluice_door_http import (
     prometheus,
 )
 from sluice_door_http.closed_doors import closed_endpoints
-from sluice_door_http.routes import DoorRequest, DoorResult, DoorRoute
+from sluice_door_http.routes import RECEIVED_NS, DoorRequest, DoorResult, DoorRoute
 from sluice_protocol.request_identity import DoorName
+from sluice_protocol.units import UnixNs
 from sluice_protocol.upload_http import SHED_HEADER
 from sluice_web.endpoints import Endpoint
 from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
@@ -60,6 +61,10 @@ class DoorAcceptance(Protocol):
         Raises:
             SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
         """
+        ...
+
+    def now_ns(self) -> UnixNs:
+        """Return the time."""
         ...
 
     def sheds(self) -> bool:
@@ -120,9 +125,10 @@ class DoorsApi:
             yield from elasticsearch.probe_endpoints(open_host=self._open_host)
         if "hec" in self._doors:
             yield from hec.state_endpoints(self._service.is_full, open_host=self._open_host)
-        yield from closed_endpoints(self._doors, open_host=self._open_host)
+        yield from closed_endpoints(self._doors, self._service.now_ns, open_host=self._open_host)
 
     async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
+        request[RECEIVED_NS] = self._service.now_ns()
         request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
         result = await self._service.accept(request, route.read(request))
         self._service.count_accepted(route.door, result)

@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 from sluice_door_http.paths import FIREHOSE_PATH
 from sluice_door_http.routes import (
+    RECEIVED_NS,
     DoorRequest,
     DoorResult,
     DoorRoute,
@@ -21,7 +22,6 @@ from sluice_door_http.routes import (
 )
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.firehose import common_pairs, decode_firehose
-from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import JSON_TYPE
 from sluice_web.problems import Problem
@@ -65,7 +65,7 @@ def _refuse(request: web.Request, problem: Problem) -> web.Response:
 def _response(request: web.Request, status: int, extra: dict[str, str]) -> web.Response:
     body = {
         "requestId": _request_id(request).encode(errors="replace").decode(),
-        "timestamp": SystemClock().now_ns() // _NS_PER_MS,
+        "timestamp": request[RECEIVED_NS] // _NS_PER_MS,
         **extra,
     }
     return web.Response(status=status, body=msgspec.json.encode(body), content_type=JSON_TYPE)

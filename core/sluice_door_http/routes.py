@@ -14,6 +14,8 @@ from sluice_web.problems import RETRY_AFTER_S, Problem
 
 SERVER_ERRORS: Final = 500
 LATER: Final = 503
+RECEIVED_NS: Final = web.RequestKey("received_ns", int)
+"""When a request was received, Unix ns; set before it is read or refused."""
 
 Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
 """Decodes a decompressed body that was received at a time."""

@@ -31,6 +31,8 @@ CANONICAL_FORM: Final = "c1"
 
 def canonical(records: DecodedRecords) -> DecodedRecords:
     """Return the same records with sorted names, attributes and resource, in the same order."""
+    if records.is_canonical:
+        return records
     columns = records.columns
     attributes = _sorted_attributes(columns.attributes)
     match columns:

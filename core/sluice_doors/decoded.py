@@ -33,12 +33,15 @@ class DecodedRecords:
         timed: True if every record contains its own time. Otherwise some have the time of receipt,
             so a repetition of the request has other columns.
         unreadable: The number of records that were kept raw, with the attribute `sluice.error`.
+        is_canonical: True if the decoder has built the canonical form, so that it need not be
+            searched for what to sort.
     """
 
     columns: LogColumns | MetricColumns
     resource: Resource
     timed: bool
     unreadable: int
+    is_canonical: bool = False
 
 
 class BodyUnreadable(SluiceError):

@@ -14,7 +14,7 @@ from sluice_doors.decoded import (
     check_lines,
 )
 from sluice_doors.json_records import RecordFields, raw_record, record_of
-from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import LogRecord
 
@@ -66,13 +66,14 @@ def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkReques
     """
     check_lines(body, per_record=2)
     reader = _Bulk(body, index, received_ns)
-    rows = list(reader.rows())
+    rows = log_pieces(reader.tally)
+    rows.extend(reader.rows())
     if not rows:
         return BulkRequest(records=(), items=())
     if not reader.actions:
         raise BodyUnreadable("cannot read body as a bulk request: no line is an action")
-    columns = logs_from_rows(rows, reader.tally)
-    return BulkRequest(records=(reader.tally.decoded(columns),), items=tuple(reader.items))
+    decoded = reader.tally.decoded(rows.columns())
+    return BulkRequest(records=(decoded,), items=tuple(reader.items))
 
 
 class _Bulk:

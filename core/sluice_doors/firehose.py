@@ -27,7 +27,7 @@ from sluice_doors.decoded import (
 from sluice_doors.event_records import event_record, value_as_text
 from sluice_doors.json_records import BAD_TIME, parse_time
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
-from sluice_doors.otlp_logs import logs_from_rows
+from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import LogRecord
 
@@ -125,13 +125,12 @@ def decode_firehose(
         return ()
     shared = shared_resource([{**one.pairs} for one in parts])
     tally = Tally()
-    rows: list[LogRecord] = []
+    rows = log_pieces(tally)
     for one in parts:
         for row in _rows(one, dict(shared), received_ns, tally):
             rows.append(row)
             check_count(rows)
-    columns = logs_from_rows(rows, tally)
-    return (tally.decoded(columns, shared),)
+    return (tally.decoded(rows.columns(), shared),)
 
 
 def _part(record: _Record | None, common: Mapping[str, str], room: int) -> tuple[_Part | None, int]:

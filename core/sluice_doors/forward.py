@@ -31,8 +31,8 @@ from sluice_doors.msgpack_values import (
     value_spans,
 )
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, merged, shared_resource
-from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
 from sluice_protocol.units import NS_PER_S
@@ -92,14 +92,14 @@ def decode_forward(body: bytes, *, received_ns: int, bytes_max: int) -> tuple[De
         raise BodyUnreadable(f"cannot read body as messages of Fluent: {error}") from error
     shared = shared_resource([one.pairs for one in groups])
     tally = Tally()
-    rows: list[LogRecord] = []
+    rows = log_pieces(tally)
     for one in groups:
         for row in _rows(one, dict(shared), received_ns, tally):
             rows.append(row)
             check_count(rows)
     if not rows:
         return ()
-    return (tally.decoded(logs_from_rows(rows, tally), shared),)
+    return (tally.decoded(rows.columns(), shared),)
 
 
 def _group(data: bytes, room: int) -> tuple[_Group, int]:

@@ -21,10 +21,10 @@ from sluice_doors.decoded import (
 from sluice_doors.event_records import event_record, value_as_text
 from sluice_doors.json_records import BAD_TIME, flat_fields, parse_time
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
-from sluice_doors.otlp_logs import logs_from_rows
-from sluice_doors.otlp_metrics import metrics_from_points
 from sluice_doors.otlp_values import STALE
+from sluice_doors.row_pieces import RowPieces, log_pieces, metric_pieces
 from sluice_doors.tally import Tally
+from sluice_protocol.columns import LogColumns, MetricColumns
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, MetricPoint
 
 FIELDS: Final = "fields."
@@ -102,11 +102,9 @@ def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...
         reader.add(one, stated)
     decoded = []
     if reader.logs:
-        columns = logs_from_rows(reader.logs, reader.log_tally)
-        decoded.append(reader.log_tally.decoded(columns, shared))
+        decoded.append(reader.log_tally.decoded(reader.logs.columns(), shared))
     if reader.points:
-        metrics = metrics_from_points(reader.points, reader.point_tally)
-        decoded.append(reader.point_tally.decoded(metrics, shared))
+        decoded.append(reader.point_tally.decoded(reader.points.columns(), shared))
     return tuple(decoded)
 
 
@@ -127,7 +125,7 @@ def decode_raw(
     shared = shared_resource([pairs])
     own = merged([(OWN, [pair for pair in pairs.items() if pair not in shared])])
     tally = Tally(timed=False)
-    rows = []
+    rows = log_pieces(tally)
     for line in body.split(b"\n"):
         text = line.rstrip(b"\r").decode(errors="surrogateescape")
         if text.strip():
@@ -136,7 +134,7 @@ def decode_raw(
             check_count(rows)
     if not rows:
         return ()
-    return (tally.decoded(logs_from_rows(rows, tally), shared),)
+    return (tally.decoded(rows.columns(), shared),)
 
 
 @dataclass(slots=True)
@@ -145,10 +143,13 @@ class _Reader:
 
     shared: Mapping[str, str]
     received_ns: int
-    logs: list[LogRecord] = field(default_factory=list)
-    points: list[MetricPoint] = field(default_factory=list)
     log_tally: Tally = field(default_factory=Tally)
     point_tally: Tally = field(default_factory=Tally)
+    logs: RowPieces[LogRecord, LogColumns] = field(init=False)
+    points: RowPieces[MetricPoint, MetricColumns] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.logs, self.points = log_pieces(self.log_tally), metric_pieces(self.point_tally)
 
     def add(self, event: _Event, stated: Mapping[str, str]) -> None:
         """Map one event, for which `stated` is its metadata.

@@ -18,6 +18,7 @@ from sluice_protocol.columns import AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import string_column
 
+_FEW_OBJECTS: Final = 64
 SHAPES_MAX: Final = 1_024
 """A body with more sets of keys than this is decoded record by record."""
 
@@ -140,11 +141,15 @@ def _columns(shapes: Sequence[_Shape], values: list[str]) -> AttributeColumns | 
     string_column("attr_names", names)
     index = {name: place for place, name in enumerate(names)}
     places = {shape: [index[name] for name in shape.names] for shape in distinct}
-    offsets = np.zeros(len(shapes) + 1, np.int32)
-    np.cumsum(np.fromiter((len(shape.names) for shape in shapes), np.int32), out=offsets[1:])
     if len(distinct) == 1:
-        keys = np.tile(np.array(places[distinct[0]], np.uint32), len(shapes))
+        width = len(distinct[0].names)
+        offsets = np.arange(0, len(values) + 1, width, dtype=np.int32)
+        few = len(shapes) <= _FEW_OBJECTS  # for these, `tile` costs more than a list
+        place = places[distinct[0]]
+        keys = np.array(place * len(shapes) if few else np.tile(place, len(shapes)), np.uint32)
     else:
+        offsets = np.zeros(len(shapes) + 1, np.int32)
+        np.cumsum(np.fromiter((len(shape.names) for shape in shapes), np.int32), out=offsets[1:])
         keys = np.fromiter(
             chain.from_iterable(places[shape] for shape in shapes), np.uint32, len(values)
         )

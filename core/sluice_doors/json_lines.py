@@ -1,5 +1,6 @@
 """Decode JSON: objects on separate lines, or one array of objects."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -64,7 +65,7 @@ def _counted(found: FoundColumns, body_bytes: int) -> DecodedRecords:
     attributes = found.columns.attributes
     tally = Tally(timed=found.timed)
     tally.add_sizes(0 if attributes is None else len(attributes.keys), body_bytes)
-    return tally.decoded(found.columns)
+    return replace(tally.decoded(found.columns), is_canonical=True)
 
 
 def _objects(body: bytes) -> list[Any] | None:

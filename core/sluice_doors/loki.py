@@ -1,7 +1,7 @@
 """Decode the push requests of Loki, in protobuf and in JSON."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -19,9 +19,9 @@ from sluice_doors.otlp_attributes import (
     merged,
     shared_resource,
 )
-from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.otlp_times import BAD_TIME, TS_END
 from sluice_doors.proto_types import message_classes
+from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import LogRecord
 from sluice_protocol.units import NS_PER_S
@@ -57,10 +57,18 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stream:
-    """The labels and lines of a stream; `error` if the labels are unreadable."""
+    """The labels and lines of a stream; `error` if the labels are unreadable.
+
+    Attributes:
+        labels: The labels.
+        lines: The lines as the body has them.
+        read: Returns the entry of a line. Entries are made one by one: each takes more memory.
+        error: Why the labels are unreadable.
+    """
 
     labels: dict[str, str]
-    entries: Sequence[_Entry]
+    lines: Sequence[Any]
+    read: Callable[[Any], _Entry]
     error: str = ""
 
 
@@ -77,21 +85,22 @@ def decode_loki(body: bytes, content_type: str, *, received_ns: int) -> tuple[De
         BodyTooLarge: The records expand to more than the limits.
     """
     is_json = content_type.partition(";")[0].strip().lower() == JSON
-    streams = [one for one in (_from_json if is_json else _from_protobuf)(body) if one.entries]
+    streams = [one for one in (_from_json if is_json else _from_protobuf)(body) if one.lines]
     if not streams:
         return ()
     tally = Tally()
     shared = shared_resource([one.labels for one in streams])
-    rows = [row for one in streams for row in _rows(one, dict(shared), received_ns, tally)]
-    columns = logs_from_rows(rows, tally)
-    return (tally.decoded(columns, shared),)
+    rows = log_pieces(tally)
+    for one in streams:
+        rows.extend(_rows(one, dict(shared), received_ns, tally))
+    return (tally.decoded(rows.columns(), shared),)
 
 
 def _rows(
     stream: _Stream, shared: dict[str, str], received_ns: int, tally: Tally
 ) -> Iterator[LogRecord]:
     labels = [pair for pair in stream.labels.items() if pair[0] not in shared]
-    for entry in stream.entries:
+    for entry in map(stream.read, stream.lines):
         late = BAD_TIME if entry.ts_ns is None and not entry.error else ""
         error = "; ".join(filter(None, (entry.error, stream.error, late)))
         tally.timed = tally.timed and entry.ts_ns is not None
@@ -146,11 +155,11 @@ def _unescaped(escape: re.Match[str]) -> str:
     return _ESCAPES.get(code, code)
 
 
-def _stream(labels: str, entries: Sequence[_Entry]) -> _Stream:
+def _stream(labels: str, lines: Sequence[Any]) -> _Stream:
     found = parse_labels(labels)
     if found is None:
-        return _Stream(labels={LABELS_KEY: labels}, entries=entries, error=BAD_LABELS)
-    return _Stream(labels=found, entries=entries)
+        return _Stream(labels={LABELS_KEY: labels}, lines=lines, read=_entry, error=BAD_LABELS)
+    return _Stream(labels=found, lines=lines, read=_entry)
 
 
 @cache
@@ -180,10 +189,7 @@ def _from_protobuf(body: bytes) -> list[_Stream]:
         request = _push_request().FromString(body)
     except DecodeError as error:
         raise BodyUnreadable(f"cannot read body as a push request of Loki: {error}") from error
-    return [
-        _stream(_text(stream.labels), [_entry(one) for one in stream.entries])
-        for stream in request.streams
-    ]
+    return [_stream(_text(stream.labels), stream.entries) for stream in request.streams]
 
 
 def _entry(entry: Any) -> _Entry:  # noqa: ANN401 - the class is made at run time
@@ -219,8 +225,8 @@ def _json_stream(plain: object) -> _Stream:
     labels = plain.get("stream", {}) if isinstance(plain, dict) else None
     values = plain.get("values", []) if isinstance(plain, dict) else None
     if not isinstance(labels, dict) or not isinstance(values, list):
-        return _Stream(labels={}, entries=[_raw_entry(plain, "stream has the wrong form")])
-    return _Stream(labels=_texts(labels), entries=[_json_entry(one) for one in values])
+        return _Stream(labels={}, lines=[plain], read=_raw_stream)
+    return _Stream(labels=_texts(labels), lines=values, read=_json_entry)
 
 
 def _json_entry(plain: object) -> _Entry:
@@ -242,6 +248,10 @@ def _timed_entry(time: str | int, line: str, metadata: Mapping[str, object]) -> 
         line=line,
         metadata=list(_texts(metadata).items()),
     )
+
+
+def _raw_stream(plain: object) -> _Entry:
+    return _raw_entry(plain, "stream has the wrong form")
 
 
 def _raw_entry(plain: object, reason: str) -> _Entry:

@@ -23,6 +23,7 @@ from sluice_doors.otlp_attributes import (
 from sluice_doors.otlp_messages import AnyValue, OtlpLog
 from sluice_doors.otlp_times import choose_time
 from sluice_doors.repair import built_or_repaired, repaired_log
+from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import SEVERITY_MAX, LogColumns
 from sluice_protocol.records import LogRecord, logs_from_records
@@ -48,15 +49,10 @@ def logs_from_groups(groups: Iterable[LogGroup], *, received_ns: int) -> Decoded
     tally = Tally()
     filled = [each for each in groups if each.records]
     shared, outer = outer_sources(filled)
-    rows = [
-        row
-        for group, sources in zip(filled, outer, strict=True)
-        for row in _group_rows(group, sources, received_ns, tally)
-    ]
-    if not rows:
-        return None
-    columns = logs_from_rows(rows, tally)
-    return tally.decoded(columns, shared)
+    rows = log_pieces(tally)
+    for group, sources in zip(filled, outer, strict=True):
+        rows.extend(_group_rows(group, sources, received_ns, tally))
+    return tally.decoded(rows.columns(), shared) if rows else None
 
 
 def logs_from_rows(rows: list[LogRecord], tally: Tally) -> LogColumns:

@@ -34,10 +34,9 @@ from sluice_doors.otlp_values import (
     summary_values,
     value_of,
 )
-from sluice_doors.repair import built_or_repaired, repaired_point
+from sluice_doors.row_pieces import metric_pieces
 from sluice_doors.tally import Tally
-from sluice_protocol.columns import MetricColumns
-from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint, metrics_from_records
+from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint
 from sluice_protocol.units import NS_PER_S
 
 UNNAMED: Final = "sluice.unnamed"
@@ -65,21 +64,11 @@ def metrics_from_groups(
     tally = Tally()
     filled = [each for each in groups if any(map(_has_points, each.records))]
     shared, outer = outer_sources(filled)
-    points = [
-        point
-        for group, sources in zip(filled, outer, strict=True)
-        for metric in group.records
-        for point in _metric_points(metric, sources, received_ns, tally)
-    ]
-    if not points:
-        return None
-    columns = metrics_from_points(points, tally)
-    return tally.decoded(columns, shared)
-
-
-def metrics_from_points(points: list[MetricPoint], tally: Tally) -> MetricColumns:
-    """Return columns of points, and repair those with text that is not UTF-8."""
-    return built_or_repaired(points, metrics_from_records, repaired_point, tally)
+    points = metric_pieces(tally)
+    for group, sources in zip(filled, outer, strict=True):
+        for metric in group.records:
+            points.extend(_metric_points(metric, sources, received_ns, tally))
+    return tally.decoded(points.columns(), shared) if points else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Any, Final
 from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, DecodedRecords
 from sluice_doors.native_histograms import native_values
 from sluice_doors.otlp_attributes import FIELD, OWN, Pairs, merged
-from sluice_doors.otlp_metrics import UNNAMED, metrics_from_points
+from sluice_doors.otlp_metrics import UNNAMED
 from sluice_doors.otlp_times import BAD_TIME, TS_END
 from sluice_doors.otlp_values import CUMULATIVE, GAUGE, STALE
 from sluice_doors.prometheus_wire import parse_write_request, parse_write_request_2
+from sluice_doors.row_pieces import metric_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint
 
@@ -61,17 +62,17 @@ def decode_remote_write(body: bytes, content_type: str, *, received_ns: int) -> 
         BodyTooLarge: The points expand to more than the limits.
     """
     reader = _Points(received_ns)
+    points = metric_pieces(reader.tally)
     if VERSION_2 in content_type:
-        points = list(reader.version_2(parse_write_request_2(body)))
+        points.extend(reader.version_2(parse_write_request_2(body)))
     else:
-        points = list(reader.version_1(parse_write_request(body)))
+        points.extend(reader.version_1(parse_write_request(body)))
     written = WrittenCounts(
         samples=reader.samples, histograms=reader.histograms, exemplars=reader.exemplars
     )
     if not points:
         return RemoteWrite(records=(), written=written)
-    columns = metrics_from_points(points, reader.tally)
-    return RemoteWrite(records=(reader.tally.decoded(columns),), written=written)
+    return RemoteWrite(records=(reader.tally.decoded(points.columns()),), written=written)
 
 
 @dataclass(slots=True)

@@ -56,12 +56,7 @@ class Envelope:
     @property
     def identity(self) -> Identity:
         """The identity that the frame claims."""
-        return Identity(
-            agent_id=self.agent_id,
-            boot_id=self.boot_id,
-            seq_start=self.seq_start,
-            seq_end=self.seq_end,
-        )
+        return Identity.of(self)
 
 
 def encode_envelope(envelope: Envelope) -> bytes:

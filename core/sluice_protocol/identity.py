@@ -3,12 +3,36 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol, Self
 
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.units import AGENT_ID_BYTES_MAX, BOOT_ID_BYTES_MAX, SEQ_END
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class IdentityFields(Protocol):
+    """The four fields in which records state an identity."""
+
+    @property
+    def agent_id(self) -> str:
+        """The agent."""
+        ...
+
+    @property
+    def boot_id(self) -> str:
+        """The boot of the agent."""
+        ...
+
+    @property
+    def seq_start(self) -> int:
+        """The first sequence number."""
+        ...
+
+    @property
+    def seq_end(self) -> int:
+        """The last sequence number, inclusive."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -30,6 +54,16 @@ class Identity:
         check_id("boot_id", self.boot_id, BOOT_ID_BYTES_MAX)
         if not 0 <= self.seq_start <= self.seq_end < SEQ_END:
             raise InvalidFrame("seq_start", "sequence range is not 0 <= start <= end < 2**63")
+
+    @classmethod
+    def of(cls, stated: IdentityFields) -> Self:
+        """Return the identity that a record states in these four fields."""
+        return cls(
+            agent_id=stated.agent_id,
+            boot_id=stated.boot_id,
+            seq_start=stated.seq_start,
+            seq_end=stated.seq_end,
+        )
 
     @property
     def count(self) -> int:

@@ -84,12 +84,7 @@ class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def identity(self) -> Identity:
         """The identity that this manifest decides."""
-        return Identity(
-            agent_id=self.agent_id,
-            boot_id=self.boot_id,
-            seq_start=self.seq_start,
-            seq_end=self.seq_end,
-        )
+        return Identity.of(self)
 
     @property
     def digest(self) -> Digest:
@@ -121,12 +116,7 @@ class ConflictManifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identity(self) -> Identity:
         """The identity that was claimed twice."""
-        return Identity(
-            agent_id=self.agent_id,
-            boot_id=self.boot_id,
-            seq_start=self.seq_start,
-            seq_end=self.seq_end,
-        )
+        return Identity.of(self)
 
 
 class BlobReference(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,16 @@ from_module() {
   mv "$work/$name" "$bin/$name"
 }
 
+telemetrygen() {
+  local version=v0.161.0
+  [ -x "$bin/telemetrygen" ] && return
+  need go "install it from https://go.dev/dl/"
+  echo "building telemetrygen $version in $bin (only once, takes some minutes)"
+  GOBIN="$work" go install \
+    "github.com/open-telemetry/opentelemetry-collector-contrib/cmd/telemetrygen@$version"
+  mv "$work/telemetrygen" "$bin/telemetrygen"
+}
+
 # Unpack packages of Debian and those of their dependencies that this machine does not have.
 debian() {
   local root="$cache/debian" name
@@ -95,6 +105,7 @@ python_clients() {
 
 "$here/../versitygw.sh"
 collector
+telemetrygen
 from_module filebeat github.com/elastic/beats/v7@v7.17.29 ./filebeat ""
 from_module telegraf github.com/influxdata/telegraf@v1.37.2 ./cmd/telegraf \
   custom,inputs.cpu,inputs.tail,outputs.http,parsers.influx,serializers.prometheusremotewrite

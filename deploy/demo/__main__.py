@@ -301,6 +301,8 @@ def print_report(demo: Demo) -> None:
         f"sluice conflicts list {store}",
     ):
         print(f"  .venv/bin/{command}")  # noqa: T201
+    print("\nopen the console on the store:")  # noqa: T201
+    print(f"  .venv/bin/sluice console {store}")  # noqa: T201
 
 
 def expect(what: str, found: object, wanted: object) -> None:

@@ -47,6 +47,10 @@ class BodyBudget:
         self._rng = rng
         self.held_bytes = 0
 
+    def room_bytes(self, length_bytes: int) -> int:
+        """Return how much more than `length_bytes` a request can take if it is the only one."""
+        return max(0, self._bytes_max - memory_cost(length_bytes)) * 4 // 5
+
     @contextmanager
     def take(self, length_bytes: int) -> Iterator[None]:
         """Reserve the cost of a body while it is in memory.

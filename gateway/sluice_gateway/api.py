@@ -148,6 +148,7 @@ class GatewayApi:
         """Accept a list; each of its frames is counted, and the list itself only if refused."""
         phases = request[_PHASES] = UploadPhases(self._uploads.clock)
         response = json_response(await self._lists.accept(request, phases))
+        self._uploads.metrics.observe_phases(phases)
         self._finish_response(phases, response)
         return response
 

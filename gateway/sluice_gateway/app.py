@@ -218,7 +218,7 @@ def _open_doors(
     if not settings.doors:
         from sluice_door_http.closed_doors import closed_endpoints  # noqa: PLC0415 - as below
 
-        return None, tuple(closed_endpoints((), open_host=True))
+        return None, tuple(closed_endpoints((), uploads.clock.now_ns, open_host=True))
     from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 

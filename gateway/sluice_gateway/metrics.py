@@ -204,6 +204,10 @@ class GatewayMetrics:
         """Count an upload with its outcome, and observe its times."""
         self.count(self.accepts, outcome)
         self.duration.observe(phases.total_s())
+        self.observe_phases(phases)
+
+    def observe_phases(self, phases: "UploadPhases") -> None:
+        """Observe the times of an upload, or of what several uploads of one request share."""
         for name, spent_s in phases.seconds.items():
             self.observe(self.phase, name, spent_s)
 

@@ -14,7 +14,7 @@ NEIGHBOURS_DEFAULT: Final = 10
 NEIGHBOURS_MAX: Final = 1_000
 _WINDOW_FIRST: Final = 1_000
 _WINDOW_GROWTH: Final = 32
-SEQ_MAX: Final = (1 << 63) - 1
+_SEQ_MAX: Final = (1 << 63) - 1
 
 _Row = tuple[object, ...]
 
@@ -32,9 +32,9 @@ class WindowSources:
     """The sources of the records of a window.
 
     Attributes:
-        sources: The sources.
-        earlier_left: Whether other files may contain earlier records.
-        later_left: Whether other files may contain later records.
+        sources: Files that may contain records of the window, and the pending batches.
+        earlier_left: Whether other files may contain records before the window.
+        later_left: Whether other files may contain records after the window.
     """
 
     sources: RecordSources
@@ -60,11 +60,11 @@ class FoundNeighbours:
 def windows(around: Neighbourhood) -> Iterator[SequenceWindow]:
     """Yield growing ranges of sequence numbers around a record; the last contains all of them."""
     reach = _WINDOW_FIRST + 2 * max(around.before, around.after)
-    while reach < SEQ_MAX:
-        first, last = max(around.seq - reach, 0), min(around.seq + reach, SEQ_MAX)
+    while reach < _SEQ_MAX:
+        first, last = max(around.seq - reach, 0), min(around.seq + reach, _SEQ_MAX)
         yield SequenceWindow(first=first, last=last)
         reach *= _WINDOW_GROWTH
-    yield SequenceWindow(first=0, last=SEQ_MAX)
+    yield SequenceWindow(first=0, last=_SEQ_MAX)
 
 
 def neighbours_sql(
@@ -99,7 +99,7 @@ def find_neighbours(
     for window in windows(around):
         opened = open_sources(window)
         if opened.sources.names:
-            found = _read(engine, query, around, window, opened.sources)
+            found = _read(engine, query, around, window, opened)
         before_known = not opened.earlier_left or len(found.before) > around.before
         if before_known and (not opened.later_left or len(found.after) > around.after):
             break
@@ -111,10 +111,14 @@ def _read(
     query: Query,
     around: Neighbourhood,
     window: SequenceWindow,
-    sources: RecordSources,
+    opened: WindowSources,
 ) -> FoundNeighbours:
-    up_to = SequenceWindow(first=window.first, last=around.seq)
-    later = SequenceWindow(first=around.seq + 1, last=window.last)
+    # Beyond the window, records of files that are not open may be closer.
+    first = window.first if opened.earlier_left else 0
+    last = window.last if opened.later_left else _SEQ_MAX
+    up_to = SequenceWindow(first=first, last=around.seq)
+    later = SequenceWindow(first=around.seq + 1, last=last)
+    sources = opened.sources
     limit = around.before + 2  # the record, its neighbours, and one more
     rows = engine.rows(neighbours_sql(query, sources, up_to, descending=True, limit=limit))
     place = returned_columns(query.kind).index("seq")

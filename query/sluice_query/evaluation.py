@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sluice_lake.data_files import DataFile
-from sluice_query.context import SEQ_MAX, SequenceWindow, WindowSources, find_neighbours
+from sluice_query.context import SequenceWindow, WindowSources, find_neighbours
 from sluice_query.delete_counts import count_matches
 from sluice_query.engine import LAKE, PENDING, QueryEngine
 from sluice_query.field_values import fields_sql, make_fields, make_values, values_sql
@@ -149,15 +149,8 @@ class Evaluator:
                 later = True
             else:
                 files.append(file)
-                earlier = earlier or first < window.first
-                later = later or last > window.last
-        # Pending batches are in memory; those outside of the window need a wider one.
-        pending = bool(self.read.fetched.tables)
-        return WindowSources(
-            sources=self.sources(tuple(files)),
-            earlier_left=earlier or (pending and window.first > 0),
-            later_left=later or (pending and window.last < SEQ_MAX),
-        )
+        sources = self.sources(tuple(files))
+        return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
 
 
 def _viewed(query: Query, view: ViewResult, results: int) -> QueryResult:

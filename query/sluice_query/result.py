@@ -4,7 +4,7 @@ import base64
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -136,9 +136,9 @@ class NeighboursResult(ViewResult, frozen=True, kw_only=True):
         more_after: Whether there are later records.
     """
 
-    before: tuple[Row, ...] = ()
-    record: Row | None = None
-    after: tuple[Row, ...] = ()
+    before: tuple[dict[str, Any], ...] = ()
+    record: dict[str, Any] | None = None
+    after: tuple[dict[str, Any], ...] = ()
     more_before: bool = False
     more_after: bool = False
 

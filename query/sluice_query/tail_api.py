@@ -14,8 +14,8 @@ from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.manifests import Kind
 from sluice_query.errors import TooManyClients
 from sluice_query.live import TIMEOUT_S, LiveRecordsClient
-from sluice_query.parameters import TAILED, parse_query
-from sluice_query.request import Query
+from sluice_query.parameters import TAILED, check_given, parse_query
+from sluice_query.request import Query, plain_name
 from sluice_query.responses import LateResponse
 from sluice_query.result import QueryResult, record_json
 from sluice_query.runner import QueryRunner
@@ -63,7 +63,10 @@ class TailApi:
 
     async def _send_tail(self, request: web.Request) -> web.StreamResponse:
         given = given_parameters(request)
-        position = given.pop(_AFTER, (request.headers.get(_LAST_EVENT_ID, ""),))[0]
+        check_given(given, TAILED, plain_name)
+        # A browser that resumes repeats the URL, so the header is newer than the parameter.
+        named = given.pop(_AFTER, ("",))[0]
+        position = request.headers.get(_LAST_EVENT_ID, "") or named
         given.setdefault("from", (_FROM_DEFAULT,))
         searcher = self._runner.searcher
         query = parse_query(given, searcher.clock.now_ns(), known=TAILED)

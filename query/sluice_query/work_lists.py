@@ -3,6 +3,10 @@
 A query reads every list of the pending entries, and reads the queue a second time if journals name
 further batches. Without this cache a service that is queried often decodes each list again and
 again until its batches are in the lake.
+
+The exception is a lost list that `sluice rebuild` wrote again: it has the same batches and perhaps
+more, which other entries contain too. A query that remembers the first list may return such a batch
+twice while it is in the records and not yet in the ledger.
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
 """The agent on a simulated loop, disk and network; threads become callbacks in seeded order."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -74,6 +74,9 @@ class SimNetwork:
         self.accepted: dict[Identity, bytes] = {}
         self.first: dict[Identity, bytes] = {}
         self.sent: list[tuple[float, str, Identity, bool]] = []
+        self.lists: list[int] = []
+        self.lists_unknown = False
+        self.lose_list: Callable[[int], bool] = lambda _: False
         self.before_send: Callable[[UploadRequest], None] = lambda _: None
 
     async def send(self, target: GatewayTarget, upload: UploadRequest) -> UploadResult:
@@ -92,6 +95,18 @@ class SimNetwork:
         if scripted is not None:
             return UploadResult(response=scripted)
         return UploadResult(response=GatewayResponse(status=200, frame_sha256=upload.digest))
+
+    async def send_list(
+        self, target: GatewayTarget, uploads: Sequence[UploadRequest]
+    ) -> tuple[UploadResult, ...] | UploadResult:
+        """Accept each frame as `send` does; `lose_list` loses the response of the whole list."""
+        self.lists.append(len(uploads))
+        if self.lists_unknown:
+            return UploadResult(response=GatewayResponse(status=404, code="not_found"))
+        results = [await self.send(target, upload) for upload in uploads]
+        if self.lose_list(len(self.lists)):
+            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.RESET))
+        return tuple(results)
 
     def lines(self) -> list[bytes]:
         return [

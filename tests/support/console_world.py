@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from support.builders import log_columns, make_identity, salted_frame
-from support.gateway import TestKey, running
+from support.gateway import Running, TestKey, running
 
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings
@@ -48,9 +48,13 @@ HOSTILE = (
     "\u202egnp.exe\u202c \u001b[31mred\u0007 \u0000",
     "' onmouseover='window.hacked=1",
 )
+SHOWN_URL = "s3://logs/production"
+"""The URL that pages show; the store is a directory."""
 STARTED_NS = time.time_ns()
 AGENT = "web-1"
 HOSTILE_AGENT = "<img src=x onerror=window.hacked=1>"
+
+SENDER = TestKey("sender", (AGENT, "db-2", "web-2", "late-1", HOSTILE_AGENT))
 
 
 @dataclass
@@ -64,9 +68,20 @@ class ConsoleWorld:
     held: Identity | None = None
     conflict: Identity | None = None
 
+    loop: asyncio.AbstractEventLoop | None = None
+    gateway: Running | None = None
+
     @property
     def store_folder(self) -> Path:
         return self.folder / "store"
+
+    def accept(self, body: bytes) -> None:
+        """Upload a batch to the running gateway."""
+        assert self.loop is not None
+        assert self.gateway is not None
+        sending = self.gateway.client.upload(body)
+        answer = asyncio.run_coroutine_threadsafe(sending, self.loop).result(60)
+        assert answer.status == 200
 
 
 def sha256_text(token: str) -> str:
@@ -83,9 +98,20 @@ SETTINGS = ConsoleSettings(
 )
 
 
-def frame(agent: str, start: int, bodies: list[str], salt: str = "", boot: str = "b1") -> bytes:
+def frame(
+    agent: str,
+    start: int,
+    bodies: list[str],
+    salt: str = "",
+    boot: str = "b1",
+    *,
+    at_ns: int | None = None,
+) -> bytes:
+    """Return a frame; later sequence numbers have later times, which depend on nothing else."""
     who = make_identity(start, count=len(bodies), agent=agent, boot=boot)
-    return salted_frame(who, log_columns(bodies, from_ns=STARTED_NS), salt)
+    past_ns = STARTED_NS - (60 - start) * 40 * NS_PER_S
+    columns = log_columns(bodies, from_ns=past_ns if at_ns is None else at_ns)
+    return salted_frame(who, columns, salt)
 
 
 def lines(start: int, count: int = 3) -> list[str]:
@@ -120,6 +146,9 @@ async def deployment(
             yield world
             return
         reconciler = Reconciler(store, authority, settings=settings)
+        world.loop = asyncio.get_running_loop()
+        another = running(folder / "another", SENDER, store=store, authority=authority)
+        world.gateway = await stack.enter_async_context(another)
         searcher = Searcher(
             store=store,
             store_url=f"file://{world.store_folder}",
@@ -139,9 +168,8 @@ async def deployment(
 
 async def _accept(world: ConsoleWorld, store: ObjectStore, authority: Authority) -> None:
     """Upload batches: a gap, a conflict, a blob that disappears, and a gateway that dies."""
-    key = TestKey("sender", (AGENT, "db-2", "web-2", HOSTILE_AGENT))
     accepted = frame(AGENT, 0, lines(0))
-    async with running(world.folder, key, store=store, authority=authority) as gateway:
+    async with running(world.folder, SENDER, store=store, authority=authority) as gateway:
         send = gateway.client.upload
         assert (await send(accepted)).status == 200
         for start in (3, 6, 15, 18):  # 9 to 14 are missing
@@ -179,10 +207,9 @@ async def console_over(
     world: ConsoleWorld, settings: ConsoleSettings = SETTINGS
 ) -> AsyncIterator[str]:
     """Serve the console; yields its URL."""
-    url = f"file://{world.store_folder}"
     async with (
         open_local_store(world.store_folder) as store,
-        open_console(store, url, settings, SystemClock()) as app,
+        open_console(store, SHOWN_URL, settings, SystemClock()) as app,
         listening(app, settings.listen, ServerOptions(shutdown_s=1.0)) as urls,
     ):
         yield urls[0]

@@ -284,20 +284,34 @@ class GatewayProcess:
 
 def start_gateway(directory: Path, store_url: str, principals: Path, *flags: str) -> GatewayProcess:
     """Start a gateway and wait until it listens."""
+    (started,) = start_gateways(1, directory, store_url, principals, *flags)
+    return started
+
+
+def start_gateways(
+    count: int, directory: Path, store_url: str, principals: Path, *flags: str
+) -> list[GatewayProcess]:
+    """Start gateways concurrently and wait until all of them listen."""
     directory.mkdir(parents=True, exist_ok=True)
-    log = directory / f"gateway-{time.monotonic_ns()}.log"
     command = [
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
         *("--store", store_url, "--listen", "127.0.0.1:0", "--principals", str(principals)),
         *flags,
     ]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stderr=out, stdout=out, cwd=directory, env=clean_env())
+    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+    for _ in range(count):
+        log = directory / f"gateway-{time.monotonic_ns()}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, stderr=out, stdout=out, cwd=directory, env=clean_env()
+            )
+        started.append((process, log))
     try:
-        return GatewayProcess(process, _await_port(process, log), log)
+        return [GatewayProcess(process, _await_port(process, log), log) for process, log in started]
     except AssertionError:
-        process.kill()
-        process.wait()
+        for process, _ in started:
+            process.kill()
+            process.wait()
         raise
 
 
@@ -338,9 +352,7 @@ def gateways(
     principals = write_principals(directory / "principals.toml", *keys)
     started: list[GatewayProcess] = []
     try:
-        for _ in range(count):
-            server = start_gateway(directory, store_url, principals, *flags)
-            started.append(server)
+        started += start_gateways(count, directory, store_url, principals, *flags)
         yield started
     finally:
         for server in started:

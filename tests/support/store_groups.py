@@ -1,5 +1,7 @@
 """Parts for tests of grouped creates."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,11 +31,12 @@ class CountedSync:
     def is_ready(self) -> bool:
         return self.ready
 
-    def sync(self) -> None:
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], None]]:
+        yield self._sync
+
+    def _sync(self) -> None:
         self.calls += 1
         if self.calls - 1 in self.failing:
             raise OSError(5, "Input/output error")
         fsync_directory(self.root)
-
-    def close(self) -> None:
-        pass

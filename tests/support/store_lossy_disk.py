@@ -89,7 +89,11 @@ class LossyDisk:
             os.close(fd)
         self.held.clear()
 
-    def sync(self) -> None:
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], None]]:
+        yield self._sync
+
+    def _sync(self) -> None:
         """The whole file system is durable."""
         self.at_point()
         self.syncs += 1

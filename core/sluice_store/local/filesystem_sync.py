@@ -8,8 +8,10 @@ is only used on file systems for which it is known to be durable and fast (ADR 0
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -44,16 +46,13 @@ class FileSystemSync(Protocol):
         """Return True if a call is not expected to wait long for other programs."""
         ...
 
-    def sync(self) -> None:
-        """Return when everything that was written before the call is durable.
+    def watched(self) -> AbstractContextManager[Callable[[], None]]:
+        """Return a sync, which reports each write that failed since.
 
-        Raises:
-            OSError: Something may not be durable.
+        It returns when everything that was written before the call is durable, and raises `OSError`
+        if something may not be durable. It must be requested before the writes, for each thread
+        separately: a failed write is reported once.
         """
-        ...
-
-    def close(self) -> None:
-        """Release what the object uses."""
         ...
 
 
@@ -64,12 +63,11 @@ class NoFileSystemSync:
         """Return False: each object is synced separately."""
         return False
 
-    def sync(self) -> None:
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], None]]:
         """Raise: nothing can be synced."""
         raise OSError("this file system cannot be synced as a whole")
-
-    def close(self) -> None:
-        """Do nothing."""
+        yield
 
 
 @dataclass(slots=True)
@@ -82,10 +80,11 @@ class SyncPause:
 
     until_ns: int = 0
 
-    def ended(self, *, now_ns: int, taken_ns: int) -> None:
-        """Record a call that ended and how long it took."""
+    def ended(self, *, now_ns: int, taken_ns: int) -> bool:
+        """Record a call that ended; return True if it was slow, so that a pause begins."""
         if taken_ns > SLOW_NS:
             self.until_ns = now_ns + PAUSE_NS
+        return taken_ns > SLOW_NS
 
     def permits(self, *, now_ns: int, dirty_bytes: int) -> bool:
         """Return True if a call may be made."""
@@ -111,7 +110,7 @@ class SyncFs:
 
     def __init__(self, root: Path, clock: Clock, call: Callable[[int], int]) -> None:
         """Use the file system of a directory; `call` is the function of the C library."""
-        self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._root = str(root)
         self._clock = clock
         self._call = call
         self._lock = threading.Lock()
@@ -131,21 +130,31 @@ class SyncFs:
                     self._dirty_bytes = DIRTY_BYTES_MAX + 1
             return self._pause.permits(now_ns=now_ns, dirty_bytes=self._dirty_bytes)
 
-    def sync(self) -> None:
-        """Return when everything that was written before the call is durable."""
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], None]]:
+        """Return a sync, which reports each write that failed since.
+
+        Linux reports a failed write once to each descriptor that was open before.
+        """
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield partial(self._sync, fd)
+        finally:
+            with suppress(OSError):  # the objects have their names and outcomes
+                os.close(fd)
+
+    def _sync(self, fd: int) -> None:
         begun_ns = self._clock.monotonic_ns()
         try:
-            if self._call(self._fd) != 0:
+            if self._call(fd) != 0:
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number))
         finally:
             now_ns = self._clock.monotonic_ns()
             with self._lock:
-                self._pause.ended(now_ns=now_ns, taken_ns=now_ns - begun_ns)
-
-    def close(self) -> None:
-        """Close the directory."""
-        os.close(self._fd)
+                slow = self._pause.ended(now_ns=now_ns, taken_ns=now_ns - begun_ns)
+            if slow:
+                log.warning("store_sync_slow", taken_ms=(now_ns - begun_ns) // 10**6)
 
 
 def open_filesystem_sync(root: Path, clock: Clock) -> FileSystemSync:

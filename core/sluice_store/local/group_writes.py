@@ -6,7 +6,7 @@ name is durable before its outcome is reported. A crash leaves complete objects 
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -83,22 +83,23 @@ class GroupWrites:
         """Create objects; return one outcome or error for each, in their order.
 
         Raises:
-            OSError, StoreError: The clock could not be read; nothing was written.
+            OSError, StoreError: The clock or the directory was unreadable; nothing was written.
         """
         first = self._stamps.next_range_ns(len(objects))
         group = [_Create(new) for new in objects]
-        try:
-            for number, one in enumerate(group):
-                self._prepare(one, UnixNs(first + number))
-            self._sync_bodies(group)
-            for one in _undecided(group):
-                self._name(one)
-            self._settle([one for one in _undecided(group) if not one.found])
-        finally:
-            for one in group:
-                with suppress(OSError):  # a hidden name that remains is removed after an hour
-                    one.file.remove()
-        self._sync_names(group)
+        with self._filesystem.watched() as sync:
+            try:
+                for number, one in enumerate(group):
+                    self._prepare(one, UnixNs(first + number))
+                _sync_bodies(group, sync)
+                for one in _undecided(group):
+                    self._name(one)
+                self._settle([one for one in _undecided(group) if not one.found])
+            finally:
+                for one in group:
+                    with suppress(OSError):  # a hidden name that remains is removed after an hour
+                        one.file.remove()
+            _sync_names(group, sync)
         return [one.outcome or self._report(one) for one in group]
 
     def _prepare(self, one: _Create, stamp: UnixNs) -> None:
@@ -108,16 +109,6 @@ class GroupWrites:
             one.file = self._hidden.prepare(new.key, new.body, new.sha256, stamp)
         except (OSError, StoreError) as error:
             one.outcome = _error_of(error, new)
-
-    def _sync_bodies(self, group: list[_Create]) -> None:
-        """Make the hidden files durable; after a failure no object gets a name."""
-        undecided = _undecided(group)
-        if undecided:
-            try:
-                self._filesystem.sync()
-            except OSError as error:
-                for one in undecided:
-                    one.outcome = _error_of(error, one.new)
 
     def _name(self, one: _Create) -> None:
         try:
@@ -160,17 +151,6 @@ class GroupWrites:
             one.stamp = UnixNs(state.stamp)
         return state is not None
 
-    def _sync_names(self, group: list[_Create]) -> None:
-        """Make the names durable; after a failure no outcome is certain."""
-        undecided = _undecided(group)
-        if not undecided:
-            return
-        try:
-            self._filesystem.sync()
-        except OSError as error:
-            for one in undecided:
-                one.outcome = _error_of(error, one.new) if one.found else _unknown(str(error))
-
     def _report(self, one: _Create) -> GroupOutcome:
         """Return the outcome of a create whose name is durable."""
         if one.stamp is None:
@@ -199,6 +179,28 @@ def split_groups(objects: Sequence[NewObject]) -> Iterator[list[NewObject]]:
         size_bytes += len(one.body)
     if group:
         yield group
+
+
+def _sync_bodies(group: list[_Create], sync: Callable[[], None]) -> None:
+    """Make the hidden files durable; after a failure no object gets a name."""
+    undecided = _undecided(group)
+    if undecided:
+        try:
+            sync()
+        except OSError as error:
+            for one in undecided:
+                one.outcome = _error_of(error, one.new)
+
+
+def _sync_names(group: list[_Create], sync: Callable[[], None]) -> None:
+    """Make the names durable; after a failure no outcome is certain."""
+    undecided = _undecided(group)
+    if undecided:
+        try:
+            sync()
+        except OSError as error:
+            for one in undecided:
+                one.outcome = _error_of(error, one.new) if one.found else _unknown(str(error))
 
 
 def _undecided(group: list[_Create]) -> list[_Create]:

@@ -225,4 +225,3 @@ async def open_local_store(
         await creates.close()
         await asyncio.to_thread(threads.close)
         stamps.close()
-        whole.close()

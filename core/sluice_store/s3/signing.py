@@ -4,6 +4,7 @@
 """
 
 import hmac
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Protocol
@@ -17,6 +18,7 @@ from sluice_store.s3.settings import Addressing
 _PAYLOAD: Final = "payload_sha256"
 _HOST: Final = "host"
 _ORIGIN: Final = "origin"
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9/=_.~-]*")
 
 
 class FrozenCredentials(Protocol):
@@ -99,9 +101,10 @@ def _day_key(secret: str, day: str, region: str) -> bytes:
     return key
 
 
-@lru_cache(maxsize=4096)  # the folders of many keys repeat
-def _quote_folder(folder: str) -> str:
-    return quote(folder, safe="/-_.~")
+def _quote_path(key: str) -> str:
+    if _PLAIN_KEY.fullmatch(key) is not None:
+        return key.replace("=", "%3D")  # `quote` encodes such a key byte by byte
+    return quote(key, safe="/-_.~")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +140,7 @@ class BucketAddress:
 
     def target_of(self, key: str, query: tuple[tuple[str, str], ...] = ()) -> str:
         """Return the path and query of a key, percent-encoded as signatures require."""
-        folder, slash, name = key.rpartition("/")
-        path = f"{_quote_folder(folder)}{slash}{quote(name, safe='-_.~')}"
+        path = _quote_path(key)
         if self.addressing is Addressing.PATH:
             path = f"{self.bucket}/{path}" if path else self.bucket
         if not query:

@@ -51,12 +51,7 @@ class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
     @property
     def identity(self) -> Identity:
         """Its identity."""
-        return Identity(
-            agent_id=self.agent_id,
-            boot_id=self.boot_id,
-            seq_start=self.seq_start,
-            seq_end=self.seq_end,
-        )
+        return Identity.of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

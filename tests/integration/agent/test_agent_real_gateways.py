@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.gateway import bodies_under, clean_env, start_gateway
 
 from sluice_agent.signing_key import make_key, principal_entry
@@ -84,3 +87,66 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
             server.kill()
     assert Counter(accepted_lines(store)) == Counter(written)
     assert asyncio.run(bodies_under(store, "quarantine/")) == {}
+
+
+def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Path) -> None:
+    """An agent is killed while it sends a backlog of small batches in lists, and starts again."""
+    store = f"file://{tmp_path}/store"
+    assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
+    principals = tmp_path / "principals.toml"
+    principals.write_text(principal_entry("host-1", "host-1", make_key(tmp_path / "key.pem")))
+    lines = [b"line %d of a backlog" % n for n in range(1500)]
+    for n in range(150):  # a batch for each file
+        (tmp_path / f"app-{n}.log").write_bytes(b"\n".join(lines[n::150]) + b"\n")
+    command = [
+        "agent", "run", "--key", "key.pem", "--agent-id", "host-1", "--spool", "spool",
+        "--paths", str(tmp_path / "app-*.log"), "--host-metrics-s", "0", "--batch-bytes", "100",
+    ]  # fmt: skip
+    ready, accepted_folder = tmp_path / "spool" / "ready", tmp_path / "store" / "accepted"
+    _run_until(
+        [*command, "--gateway", "http://127.0.0.1:9"],
+        lambda: ready.exists() and len(list(ready.iterdir())) >= 100,
+        cwd=tmp_path,
+    )
+    server = start_gateway(tmp_path, store, principals)
+    command += ["--gateway", f"http://127.0.0.1:{server.port}"]
+    try:
+        _run_until(command, accepted_folder.exists, cwd=tmp_path)
+        done = sluice(*command, "--once", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        accepted, requests = _uploads_of(server.port)
+    finally:
+        server.kill()
+    assert Counter(accepted_lines(store)) == Counter(lines)
+    assert requests < accepted / 3
+
+
+def _run_until(command: list[str], is_met: Callable[[], bool], *, cwd: Path) -> None:
+    """Run an agent until a condition is met, then kill it."""
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "sluice_cli", *command],
+        cwd=cwd, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 60
+        while not is_met():
+            assert time.monotonic() < until
+            assert agent.poll() is None
+            time.sleep(0.02)
+    finally:
+        agent.kill()
+        agent.wait(20)
+
+
+def _uploads_of(port: int) -> tuple[float, float]:
+    """Return the number of uploads that got a response, and of requests that had them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    accepted = sum(one.value for one in samples if one.name == "sluice_accepts_total")
+    requests = sum(
+        one.value
+        for one in samples
+        if one.name == "sluice_accept_phase_seconds_count" and one.labels["phase"] == "receive"
+    )
+    return accepted, requests

@@ -1,28 +1,14 @@
 """Settings come from the file, the environment and flags; `config show` names the source."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-
-def sluice(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
-    return subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *arguments],
-        cwd=folder,
-        env={**clean, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from support.commands import sluice
 
 
 def shown(folder: Path, **env: str) -> dict[str, tuple[str, str]]:
-    done = sluice(folder, "config", "show", "gateway", "--json", **env)
+    done = sluice("config", "show", "gateway", "--json", **env, folder=folder)
     assert done.returncode == 0, done.stderr
     return {one["option"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)}
 
@@ -51,14 +37,14 @@ def test_later_source_wins_and_is_named(tmp_path: Path) -> None:
 def test_bad_settings_are_bad_usage(tmp_path: Path, settings: str, named: str) -> None:
     """An unknown key or a broken file ends with exit code 2 and names what is wrong."""
     (tmp_path / "sluice.toml").write_text(settings)
-    done = sluice(tmp_path, "gateway")
+    done = sluice("gateway", folder=tmp_path)
     assert done.returncode == 2
     assert named in done.stderr + done.stdout
 
 
 def test_named_file_must_exist(tmp_path: Path) -> None:
     """A settings file that SLUICE_CONFIG names must exist."""
-    done = sluice(tmp_path, "gateway", SLUICE_CONFIG="nowhere.toml")
+    done = sluice("gateway", SLUICE_CONFIG="nowhere.toml", folder=tmp_path)
     assert done.returncode == 2
     assert "nowhere.toml" in done.stderr
 
@@ -68,7 +54,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     (tmp_path / "sluice.toml").write_text("[gateway]\nlistn = 1\n")
-    done = sluice(tmp_path, *arguments)
+    done = sluice(*arguments, folder=tmp_path)
     assert done.returncode == 2
     assert "listn" in done.stderr
     assert "--listen" in done.stderr
@@ -87,7 +73,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(
 def test_an_unknown_variable_is_an_error_that_names_the_nearest_one(
     tmp_path: Path, variable: str, arguments: tuple[str, ...], nearest: str
 ) -> None:
-    done = sluice(tmp_path, *arguments, **{variable: "1"})
+    done = sluice(*arguments, **{variable: "1"}, folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"the nearest known name is {nearest}" in done.stderr
@@ -96,7 +82,7 @@ def test_an_unknown_variable_is_an_error_that_names_the_nearest_one(
 
 def test_variables_of_other_commands_are_not_checked(tmp_path: Path) -> None:
     """A machine that runs several commands has variables for each of them."""
-    assert sluice(tmp_path, "init", SLUICE_GATEWAY_LISTEN="127.0.0.1:1").returncode == 0
+    assert sluice("init", SLUICE_GATEWAY_LISTEN="127.0.0.1:1", folder=tmp_path).returncode == 0
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path: Path) -> None:
@@ -107,24 +93,24 @@ def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path: Path
         "SLUICE_INIT_PORT": "tcp://10.0.0.1:80",
         "SLUICE_WEB_PORT_80_TCP_ADDR": "10.0.0.1",
     }
-    done = sluice(tmp_path, "init", **variables)
+    done = sluice("init", **variables, folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("command", ["query", "reconciler", "gateway"])
 def test_a_mistyped_option_is_reported_before_a_missing_store(tmp_path: Path, command: str) -> None:
-    done = sluice(tmp_path, command, "--store", f"file://{tmp_path}/gone", "--jsno")
+    done = sluice(command, "--store", f"file://{tmp_path}/gone", "--jsno", folder=tmp_path)
     assert done.returncode == 2
     assert "--jsno" in done.stdout + done.stderr
     assert "no store" not in done.stdout + done.stderr
-    gone = sluice(tmp_path, command, "--store", f"file://{tmp_path}/gone")
+    gone = sluice(command, "--store", f"file://{tmp_path}/gone", folder=tmp_path)
     assert gone.returncode == 2
     assert gone.stderr.startswith("sluice: no store at this path: run `sluice init --store file://")
     assert not (tmp_path / "gone").exists()
 
 
 def test_a_mistyped_command_is_one_line(tmp_path: Path) -> None:
-    done = sluice(tmp_path, "gatway")
+    done = sluice("gatway", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         done.stderr
@@ -134,7 +120,7 @@ def test_a_mistyped_command_is_one_line(tmp_path: Path) -> None:
 
 def test_help_lists_every_command(tmp_path: Path) -> None:
     """`sluice --help` names the commands without importing them."""
-    done = sluice(tmp_path, "--help")
+    done = sluice("--help", folder=tmp_path)
     assert done.returncode == 0
     for command in ("gateway", "reconciler", "agent", "query", "policies", "gc"):
         assert command in done.stdout
@@ -143,7 +129,9 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
 def test_a_table_of_options_is_read_and_shown(tmp_path: Path) -> None:
     (tmp_path / "sluice.toml").write_text("[maintain]\npoll_s = 2\n[maintain.gc]\nevery_s = 60\n")
     done = sluice(
-        tmp_path, "config", "show", "maintain", "--json", SLUICE_MAINTAIN_COMPACT_EVERY_S="77"
+        *("config", "show", "maintain", "--json"),
+        folder=tmp_path,
+        SLUICE_MAINTAIN_COMPACT_EVERY_S="77",
     )
     assert done.returncode == 0, done.stderr
     found = {one["option"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)}
@@ -166,6 +154,6 @@ def test_a_table_of_options_is_read_and_shown(tmp_path: Path) -> None:
 def test_a_wrong_policy_is_bad_usage_and_named(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "sluice.toml").write_text(text)
     (tmp_path / ".sluice").mkdir()
-    done = sluice(tmp_path, "maintain", "--dry-run")
+    done = sluice("maintain", "--dry-run", folder=tmp_path)
     assert done.returncode == 2
     assert problem in " ".join(done.stderr.replace("│", " ").split())

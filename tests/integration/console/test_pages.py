@@ -19,6 +19,7 @@ from support.console_world import (
     REFUSED,
     VIEWER,
     ConsoleWorld,
+    frame,
     served_console,
 )
 
@@ -97,8 +98,9 @@ def log_in(context: BrowserContext, world: ConsoleWorld, token: str = OPERATOR) 
 
 def open_place(page: Page, world: ConsoleWorld, place: str) -> None:
     page.goto(f"{world.url}/#{place}")
-    expect(page.locator("main h1")).to_be_visible()
-    expect(page.locator("main .loading")).to_have_count(0, timeout=20_000)
+    expect(page.locator("main h1")).to_be_visible(timeout=20_000)
+    expect(page.locator("main .loading, main [aria-busy]")).to_have_count(0, timeout=20_000)
+    expect(page.locator(".summary", has_text="searching")).to_have_count(0, timeout=20_000)
 
 
 def accessibility(page: Page) -> list[str]:
@@ -131,7 +133,7 @@ def test_every_page_is_accessible_fits_and_logs_no_error(
         if "SLUICE_TEST_PICTURES" in os.environ and width == 1280 and name in PICTURED:
             PICTURES.mkdir(exist_ok=True)
             page.screenshot(path=PICTURES / f"console-{name}-{scheme}.png")
-    assert problems == []
+    assert not problems, "\n".join(problems)
     assert errors == []
     context.close()
 
@@ -377,4 +379,72 @@ def test_an_empty_deployment_leads_on(browser: Browser, tmp_path: Path) -> None:
             open_place(page, world, place)
             expect(page.get_by_text(text, exact=True)).to_be_visible()
         assert errors == []
+        page.context.close()
+
+
+def test_explore_searches_zooms_and_filters(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    errors = watch(page)
+    open_place(page, world, "explore?from=1h")
+    expect(page.locator(".summary strong")).to_have_text("31", timeout=20_000)
+    page.get_by_label("Text").fill("orders/16")
+    page.keyboard.press("Enter")
+    expect(page.locator(".summary strong")).to_have_text("1", timeout=20_000)
+    expect(page.locator(".lines mark")).to_have_text("orders/16")
+    page.locator(".line").click()
+    expect(page.get_by_role("region", name="Record", exact=True)).to_contain_text("b1")
+    page.get_by_role("button", name="Lines around it").click()
+    expect(page.locator(".around .here")).to_contain_text("orders/16")
+    expect(page.locator(".around div")).to_have_count(15)
+    page.get_by_role("button", name="Include agent_id").click()
+    expect(page.locator(".chips")).to_contain_text(f"agent_id={AGENT}")
+    shared = page.url
+    other = page.context.new_page()
+    other.goto(shared)
+    expect(other.locator(".summary strong")).to_have_text("1", timeout=20_000)
+    assert errors == []
+    page.context.close()
+
+
+def test_the_histogram_zooms_by_dragging(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, "explore?from=1h")
+    chart = page.locator(".histogram svg")
+    expect(chart).to_be_visible(timeout=20_000)
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 20)
+    page.mouse.up()
+    expect(page.locator(".chips")).to_contain_text(" to ")
+    assert "to=" in page.url
+    page.context.close()
+
+
+def test_a_field_shows_its_values_and_excludes_one(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, "explore?from=1h")
+    page.locator(".fields").get_by_role("button", name="agent_id", exact=True).click()
+    page.get_by_role("button", name="Exclude agent_id db-2").click(timeout=20_000)
+    expect(page.locator(".summary strong")).to_have_text("23", timeout=20_000)
+    page.get_by_role("button", name="Remove agent_id!=db-2").click()
+    expect(page.locator(".summary strong")).to_have_text("31", timeout=20_000)
+    page.context.close()
+
+
+def test_the_live_tail_shows_new_records_and_pauses(browser: Browser, tmp_path: Path) -> None:
+    with served_console(tmp_path) as world:
+        page = log_in(browser.new_context(), world)
+        open_place(page, world, "explore?from=1h&q=later")
+        page.get_by_role("button", name="Live tail").click()
+        expect(page.get_by_text("Waiting for records")).to_be_visible()
+        world.accept(frame("late-1", 0, ["first later line"], at_ns=time.time_ns()))
+        expect(page.locator(".line")).to_have_count(1, timeout=30_000)
+        page.get_by_role("button", name="Pause").click()
+        world.accept(frame("late-1", 1, ["second later line"], at_ns=time.time_ns()))
+        page.wait_for_timeout(3000)
+        expect(page.locator(".line")).to_have_count(1)
+        page.get_by_role("button", name="Continue").click()
+        expect(page.locator(".line")).to_have_count(2, timeout=30_000)
         page.context.close()

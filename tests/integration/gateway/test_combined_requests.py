@@ -11,16 +11,13 @@ import aiohttp
 import pytest
 from support.door_client import DoorAnswer, TestSender, accepted_frames, otlp_logs, post
 from support.gateway import GatewayProcess, Running, TestKey, gateways, run, running
+from support.queued_bodies import queued_bodies
 from support.reconciler_seed import enqueued
 
 from sluice_gateway.doors import combiner
 from sluice_protocol.authority import Authority
-from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.frame import decode_frame
 from sluice_protocol.keys import ACCEPTED, RAW_BLOBS
-from sluice_protocol.ndjson import ndjson_from_columns
-from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.service import Reconciler
 from sluice_store import open_store, read_authority
@@ -42,19 +39,6 @@ def serve(tmp_path: Path, check: Callable[[Running], Any], **settings: Any) -> N
 
 async def send(served: Running, *lines: str, sender: TestSender = SHOP, **more: Any) -> DoorAnswer:
     return await post(served, "/v1/logs", otlp_logs(*lines, **more), sender.token.token)
-
-
-async def bodies(store: ObjectStore) -> Counter[str]:
-    """Return how often a consumer of the work lists reads each body."""
-    found: Counter[str] = Counter()
-    for batch in await enqueued(store):
-        blob = await store.get(ObjectKey(batch.raw_blob_key))
-        assert isinstance(blob, Found)
-        columns = decode_frame(blob.body).columns
-        for start, end in batch.kept:
-            for line in ndjson_from_columns(slice_columns(columns, start, end)):
-                found[line.split('"body":"')[1].split('"')[0]] += 1
-    return found
 
 
 def test_requests_of_one_principal_share_batches(tmp_path: Path) -> None:
@@ -100,7 +84,7 @@ def test_equal_requests_through_two_gateways_are_read_once(tmp_path: Path) -> No
                 answers = await asyncio.gather(*lines, *same)
                 assert {answer.status for answer in answers} == {200}
                 await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
-            found = await bodies(store)
+            found = await queued_bodies(store)
             assert found == Counter(
                 {f"{name} {n}": 1 for n in range(20) for name in ("line", "more")}
             )
@@ -114,7 +98,7 @@ def test_requests_without_an_identity_are_always_new(tmp_path: Path) -> None:
             answer = await send(served, "beat", at_ns=0)
             assert answer.headers["Sluice-Identity"] == "none"
         await Reconciler(served.store.inner, Authority(authority_id="A", lanes=2)).once()
-        assert await bodies(served.store.inner) == Counter({"beat": 2})
+        assert await queued_bodies(served.store.inner) == Counter({"beat": 2})
 
     serve(tmp_path, check)
 
@@ -173,7 +157,7 @@ def test_a_failed_batch_answers_later_to_every_client(
                 assert {answer.status for answer in answers} == {200}
                 await Reconciler(plain.store.inner, Authority(authority_id="A", lanes=2)).once()
                 wanted = {"before": 1} | {f"line {n}": 1 for n in range(8)}
-                assert await bodies(plain.store.inner) == Counter(wanted)
+                assert await queued_bodies(plain.store.inner) == Counter(wanted)
                 budget = served.gateway.uploads.budget
                 assert budget.held_bytes == 0
 
@@ -257,7 +241,7 @@ def test_gateways_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> Non
         async with open_store(f"file://{tmp_path}/store") as store:
             authority = await read_authority(store)
             await Reconciler(store, authority).once()
-            assert await bodies(store) == Counter({f"line {n}": 1 for n in range(count)})
+            assert await queued_bodies(store) == Counter({f"line {n}": 1 for n in range(count)})
             repeated = [one.repeated for one in await enqueued(store) if one.repeated]
             assert repeated
 

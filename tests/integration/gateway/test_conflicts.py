@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import aiohttp
+from support.commands import sluice
 from support.gateway import (
     Client,
     Running,
     TestKey,
-    clean_env,
     frame_of,
     gateways,
     identity,
@@ -152,15 +150,6 @@ def test_quarantine_shuts_out_agent_and_boot_everywhere(tmp_path: Path) -> None:
         asyncio.run(main([server.port for server in servers]))
 
 
-def sluice(folder: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        (sys.executable, "-m", "sluice_cli", "conflicts", *words,
-         "--store", f"file://{folder}/store"),
-        capture_output=True, text=True, timeout=60, check=False, env=clean_env(), cwd=folder,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_conflicts_on_the_command_line(tmp_path: Path) -> None:
     """`sluice conflicts` reads the store: list, show, resolve; exit code 0 when none is open."""
 
@@ -169,12 +158,17 @@ def test_conflicts_on_the_command_line(tmp_path: Path) -> None:
             await make_conflict(served)
 
     run(main())
-    code, out = sluice(tmp_path, "list", "--json")
+
+    def conflicts(*words: str) -> tuple[int, str]:
+        done = sluice("conflicts", *words, "--store", f"file://{tmp_path}/store")
+        return done.returncode, done.stdout + done.stderr
+
+    code, out = conflicts("list", "--json")
     conflict = json.loads(out)["conflicts"][0]
     assert (code, conflict["state"]) == (1, "open")
-    code, out = sluice(tmp_path, "show", conflict["id"])
+    code, out = conflicts("show", conflict["id"])
     assert code == 0
     assert "3 differ, first at sequence 0" in out
-    assert sluice(tmp_path, "resolve", conflict["id"], "accept_existing")[0] == 0
-    code, out = sluice(tmp_path, "list")
+    assert conflicts("resolve", conflict["id"], "accept_existing")[0] == 0
+    code, out = conflicts("list")
     assert (code, "accept_existing" in out) == (0, True)

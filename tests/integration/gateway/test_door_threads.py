@@ -1,10 +1,12 @@
 """Large bodies are decoded one at a time, and smaller ones do not wait for them."""
 
 import asyncio
+import gzip
 import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.door_client import TestSender, post
@@ -65,3 +67,40 @@ def test_large_bodies_are_decoded_one_at_a_time(
 
     run(main())
     assert most == 1
+
+
+@pytest.mark.parametrize("inflight_bytes_max", [256 << 20, 50 << 20], ids=["usual", "least"])
+def test_a_body_reserves_the_memory_of_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inflight_bytes_max: int
+) -> None:
+    """What was sent is small, and what it expands to counts; alone, the largest body fits."""
+    held: list[int] = []
+    plain = body_of(8 << 20, 1)
+
+    async def check(served: Running) -> None:
+        budget = served.gateway.uploads.budget
+
+        def decode(body: bytes, **fields: Any) -> Sequence[DecodedRecords]:
+            held.append(budget.held_bytes)
+            assert threading.current_thread().name.startswith("door-large")
+            return decode_json(body, **fields)
+
+        monkeypatch.setattr(json_lines, "decode_json", decode)
+        token, sent = SHOP.token.token, gzip.compress(plain)
+        assert len(sent) < INLINE_BYTES_MAX
+        path, fields = json_lines.INGEST_PATH, {**JSON, "Content-Encoding": "gzip"}
+        with budget.take(budget.room_bytes(len(plain))):
+            answer = await post(served, path, sent, token, fields)
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+            assert held == []
+        assert (await post(served, path, sent, token, fields)).status == 200
+        assert min(8 * len(plain), 0.9 * inflight_bytes_max) <= held[0] <= inflight_bytes_max
+        assert budget.held_bytes == 0
+
+    async def main() -> None:
+        async with running(
+            tmp_path, HOST, SHOP, doors=("json",), inflight_bytes_max=inflight_bytes_max
+        ) as served:
+            await check(served)
+
+    run(main())

@@ -16,6 +16,7 @@ from support.forward_client import close_clients, connect
 from support.gateway import GatewayProcess
 
 REQUESTS = 24
+DOORS = ("splunk", "firehose", "fluent")
 LINES = [f"line {place:03}" for place in range(REQUESTS)]
 
 
@@ -34,35 +35,19 @@ def post(running: Fleet, path: str, body: bytes, headers: Mapping[str, str]) -> 
     raise AssertionError("the gateways did not accept the request")
 
 
-def disturb(running: Fleet, place: int) -> None:
-    """Lose responses, and kill a gateway half-way; another one starts."""
-    if place % 5 == 0:
-        running.balancer.lost_responses += 1
-    if place == REQUESTS // 2:
-        running.kill()
-        running.start()
+def post_event(running: Fleet, place: int, line: str) -> None:
+    """Send an event as Splunk's clients do."""
+    event = json.dumps({"time": S + place, "host": "web-1", "event": line}).encode()
+    post(running, "/services/collector/event", event, {"Authorization": f"Splunk {running.token}"})
 
 
-def test_events_of_splunk_arrive_once(tmp_path: Path) -> None:
-    with fleet(tmp_path, "hec") as running:
-        for place, line in enumerate(LINES):
-            disturb(running, place)
-            event = json.dumps({"time": S + place, "host": "web-1", "event": line}).encode()
-            fields = {"Authorization": f"Splunk {running.token}"}
-            post(running, "/services/collector/event", event, fields)
-        assert running.bodies() == LINES
-
-
-def test_deliveries_of_firehose_arrive_once(tmp_path: Path) -> None:
-    with fleet(tmp_path, "firehose") as running:
-        for place, line in enumerate(LINES):
-            disturb(running, place)
-            fields = {
-                "X-Amz-Firehose-Access-Key": running.token,
-                "X-Amz-Firehose-Request-Id": f"request-{place}",
-            }
-            post(running, "/v1/firehose", firehose(line.encode()), fields)
-        assert running.bodies() == LINES
+def post_delivery(running: Fleet, place: int, line: str) -> None:
+    """Send a request of Firehose with one record."""
+    fields = {
+        "X-Amz-Firehose-Access-Key": running.token,
+        "X-Amz-Firehose-Request-Id": f"request-{place}",
+    }
+    post(running, "/v1/firehose", firehose(line.encode()), fields)
 
 
 def forward_port(gateway: GatewayProcess) -> int:
@@ -92,22 +77,31 @@ async def send_chunk(running: Fleet, message: bytes, place: int) -> None:
     raise AssertionError("no gateway acknowledged the chunk")
 
 
-def test_chunks_of_fluent_arrive_once(tmp_path: Path) -> None:
-    """Every third chunk is sent twice: its first ack is not read."""
+async def send_to_every_door(running: Fleet) -> None:
+    """Send each line to each door; lose responses, and kill a gateway half-way.
 
-    async def send(running: Fleet) -> None:
-        for place, line in enumerate(LINES):
-            message = pack(["app", [[S + place, {"log": line}]], {"chunk": f"chunk-{place}"}])
-            for _ in range(2 if place % 3 == 0 else 1):
-                await send_chunk(running, message, place)
-            if place == REQUESTS // 2:
-                running.kill()
-                running.start()
-        await close_clients()
+    Every third chunk is sent twice: its first ack is not read.
+    """
+    for place, line in enumerate(LINES):
+        if place == REQUESTS // 2:
+            running.kill()
+            running.start()
+        for door, send in (("splunk", post_event), ("firehose", post_delivery)):
+            running.balancer.lost_responses += place % 5 == 0
+            await asyncio.to_thread(send, running, place, f"{door} {line}")
+        chunk = {"chunk": f"chunk-{place}"}
+        message = pack(["app", [[S + place, {"log": f"fluent {line}"}]], chunk])
+        for _ in range(2 if place % 3 == 0 else 1):
+            await send_chunk(running, message, place)
+    await close_clients()
 
-    with fleet(tmp_path, "forward", flags=("--forward-listen", "127.0.0.1:0")) as running:
-        asyncio.run(send(running))
-        assert running.bodies() == LINES
+
+def test_requests_of_every_door_arrive_once(tmp_path: Path) -> None:
+    flags = ("--forward-listen", "127.0.0.1:0")
+    with fleet(tmp_path, "hec", "firehose", "forward", flags=flags) as running:
+        asyncio.run(send_to_every_door(running))
+        found = running.bodies()
+    assert found == sorted(f"{door} {line}" for door in DOORS for line in LINES)
 
 
 def test_the_real_client_of_fluent_sends_to_a_real_gateway(tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ def test_frames_are_noted_in_journal_metrics_and_cache(tmp_path: Path) -> None:
             metrics = generate_latest(uploads.metrics.registry).decode()
             assert 'sluice_accepts_total{outcome="new"} 5.0' in metrics
             assert "sluice_accept_duration_seconds_count 5.0" in metrics
+            assert 'sluice_accept_phase_seconds_count{phase="manifest"} 5.0' in metrics
+            assert 'sluice_accept_phase_seconds_count{phase="receive"} 1.0' in metrics
             assert uploads.budget.held_bytes == 0
             served.store.calls.clear()
             results = await send_list(served.client, *frames)

@@ -4,13 +4,11 @@ import asyncio
 import json
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
 import aiohttp
 import pytest
+from support.commands import sluice
 from support.gateway import (
     Client,
     CountingStore,
@@ -28,7 +26,6 @@ from support.gateway import (
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_cli.main import run as run_command
 from sluice_gateway.mode_switch import (
     NOTICE_S_MAX,
     SETTLE_S,
@@ -47,22 +44,6 @@ from sluice_store.authority import read_history
 
 HOST = TestKey("host-1", ("host-1",))
 WRITER = "spool-gw"
-
-
-@dataclass(frozen=True)
-class Done:
-    """A command that ended."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-def sluice(*words: str) -> Done:
-    """Run a command in this process."""
-    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        code = run_command(list(words))
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 def refused_gateway(cwd: Path, *words: str) -> str:
@@ -123,7 +104,7 @@ def there_and_back(tmp_path: Path, url: str) -> None:
     leave = ("switch", "s3_manifest", *there, "--spool", spool)
     enter = ("switch", "local_spool", *there, "--spool-writer")
     mode = ("--acceptance", "local_spool", "--spool-writer", WRITER)
-    assert sluice("init", *there, *mode).code == 0
+    assert sluice("init", *there, *mode).returncode == 0
     principals = write_principals(tmp_path / "principals.toml", HOST)
     servers: list[GatewayProcess] = []
 
@@ -137,14 +118,14 @@ def there_and_back(tmp_path: Path, url: str) -> None:
         assert "another gateway has locked this spool" in sluice(*leave).stderr
         first.kill()
         refused = sluice(*leave)
-        assert refused.code == 2
+        assert refused.returncode == 2
         assert "contains records to transfer" in refused.stderr
         assert start(*slow).stop() == 0  # it transfers the rest before it exits
         left = sluice(*leave, "--json")
         assert json.loads(left.stdout)["acceptance"] == "s3_manifest", left.stderr
 
         if url.startswith("s3://"):
-            assert sluice("doctor", *there).code == 0
+            assert sluice("doctor", *there).returncode == 0
         both = [start(), start()]
         for server in both:
             assert verdicts(send(server, frames(0, 5))) == {(200, True)}

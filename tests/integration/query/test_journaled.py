@@ -15,7 +15,7 @@ from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query import search
+from sluice_query import reading
 from sluice_query.settings import QuerySettings
 
 STEPS = (
@@ -115,7 +115,7 @@ def test_a_silent_gateway_makes_the_answer_partial(
 def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], None]) -> list[str]:
     """Call `move` immediately before one step of the next query."""
     name, _, nth = step.partition(" ")
-    real: Any = getattr(search, name)
+    real: Any = getattr(reading, name)
     visits: list[str] = []
 
     def moved(*arguments: Any, **named: Any) -> Any:
@@ -126,7 +126,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
             worker.join()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(search, name, moved)
+    monkeypatch.setattr(reading, name, moved)
     return visits
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from support.commands import CommandResult, sluice
 from support.query_lake import DAY0_NS, deployment, log_batch, metric_batch
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
@@ -34,9 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     return made
 
 
-def _query(place: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = (sys.executable, "-m", "sluice_cli", "query", "--store", place.url, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+def _query(place: Deployment, *arguments: str) -> CommandResult:
+    return sluice("query", "--store", place.url, *arguments)
 
 
 def test_records_are_printed_as_lines_and_the_summary_to_standard_error(place: Deployment) -> None:
@@ -166,10 +166,7 @@ def test_the_service_listens_beyond_loopback_only_with_a_token(place: Deployment
         ("nonsense", "listen must be HOST:PORT"),
         ("127.0.0.1:1x", "listen must be HOST:PORT"),
     ):
-        command = (sys.executable, "-m", "sluice_cli", "query", "serve", "--store", place.url)
-        done = subprocess.run(
-            (*command, "--listen", listen), capture_output=True, text=True, timeout=60, check=False
-        )
+        done = sluice("query", "serve", "--store", place.url, "--listen", listen)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert message in done.stderr
     with _serving(place, f"{EVERYWHERE}:0", token="s3cret") as url:

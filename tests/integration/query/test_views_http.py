@@ -153,6 +153,20 @@ def test_neighbours_cross_the_borders_of_batches(place: Deployment) -> None:
     talk(place, story)
 
 
+def test_the_routes_are_described_from_their_types(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        async with client.session.get(f"{client.url}/openapi.json") as response:
+            document = await response.json()
+        neighbours = document["components"]["schemas"]["NeighboursResult"]["properties"]
+        assert {"before", "record", "after", "more_before", "more_after", "summary"} == {
+            *neighbours
+        }
+        for path in ("/v1/query/stream", "/v1/tail", "/v1/download"):
+            assert "get" in document["paths"][path]
+
+    talk(place, story)
+
+
 @pytest.mark.parametrize("limit", [1, 7, 80, 319, 320, 10_000])
 def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -> None:
     async def story(client: QueryClient) -> None:
@@ -237,6 +251,26 @@ def test_an_error_after_the_first_records_is_the_last_line(
         first, progress, last = await client.lines("/v1/query/stream")
         assert (first["seq"], progress["progress"]["segments_read"]) == (1, 1)
         assert last["problem"]["code"] == "corrupt_object"
+
+    talk(made, story)
+
+
+def test_an_unreachable_store_is_a_problem(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    made.deliver([log_batch(["a"])])
+
+    async def story(client: QueryClient) -> None:
+        made.root.rename(tmp_path / "gone")
+        for path, given in (
+            ("/v1/histogram", {}),
+            ("/v1/fields", {}),
+            ("/v1/fields/values", {"field": "body"}),
+            ("/v1/context", {"agent": "host-1", "boot": "b", "seq": 0}),
+            ("/v1/query/stream", {}),
+            ("/v1/download", {}),
+        ):
+            status, problem = await client.get(path, **given)
+            assert (status, problem["code"]) == (503, "store_unavailable"), path
 
     talk(made, story)
 

@@ -78,7 +78,12 @@ async def enqueued_seqs(store: ObjectStore) -> list[int]:
     return sorted(one.identity.seq_start for one in await enqueued(store))
 
 
-def test_batches_are_enqueued_by_journals_alone_and_the_time_follows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("idle", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_batches_are_enqueued_by_journals_alone_and_the_time_follows(
+    tmp_path: Path, idle: bool
+) -> None:
+    """A gateway without further uploads names the time in its next heartbeat, seconds later."""
+
     async def run(ports: list[int]) -> None:
         async with reconciling(tmp_path) as (store, subject, client):
             for seq in range(6):
@@ -93,6 +98,8 @@ def test_batches_are_enqueued_by_journals_alone_and_the_time_follows(tmp_path: P
                 return record is not None and record.complete_through_unix_ns > last_ns
 
             await until(all_enqueued, 30)
+            for seq in () if idle else (6, 7):
+                await upload(ports[seq % 2], seq)
             await until(time_follows, 60)
             assert subject.health.last is None or subject.health.last.listed == 0
             assert subject.metrics.missed_by_journals._value.get() == 0

@@ -1,6 +1,7 @@
 """The two roads of JSON objects lead to the same bytes."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
+from sluice_doors.canonical import canonical
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json_columns import SHAPES_MAX, columns_of
 from sluice_doors.json_lines import decode_json
@@ -72,6 +74,9 @@ def test_lines_are_decoded_as_record_by_record(
     (found,) = decode_json(body, time_field=time, message_field=message, received_ns=NOW)
     expected = by_records(msgspec.json.Decoder().decode_lines(body), time, message)
     assert encode_payload(found.columns) == encode_payload(expected.columns)
+    sorted_again = canonical(replace(found, is_canonical=False))
+    if found.is_canonical:  # what the decoder claims
+        assert encode_payload(sorted_again.columns) == encode_payload(found.columns)
     assert (found.timed, found.unreadable) == (expected.timed, expected.unreadable)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -65,6 +65,14 @@ def cases(draw: st.DrawFn) -> tuple[S3Request, BucketAddress, _Fixed]:
         addressing=draw(st.sampled_from(Addressing)),
     )
     return request, address, _Fixed("AKIA", draw(words), draw(st.none() | words))
+
+
+@given(st.one_of(text, st.text("agent=/%+ ~.-_0aZ\n", min_size=1)))
+def test_a_target_is_encoded_as_by_quote(key: str) -> None:
+    address = BucketAddress(
+        endpoint="http://127.0.0.1:9000", region="r", bucket="b", addressing=Addressing.PATH
+    )
+    assert address.target_of(key) == f"/b/{quote(key, safe='/-_.~')}"
 
 
 class _Reference(S3SigV4Auth):  # type: ignore[misc]

@@ -58,7 +58,7 @@ class World:
         while (batch := self._seal(spool, rng)) is not None:
             todo.append(batch)
             while todo and rng.random() < 0.6:
-                self._send(spool, todo, rng)
+                (self._send_list if rng.random() < 0.3 else self._send)(spool, todo, rng)
             if rng.random() < 0.3:
                 retrying(spool.sweep)
         while todo:
@@ -89,6 +89,24 @@ class World:
             retrying(lambda: spool.forget(batch))
         else:  # the response was lost: the same bytes are sent again
             todo.append(batch)
+
+    def _send_list(self, spool: Spool, todo: list[SpooledBatch], rng: random.Random) -> None:
+        """Send several batches in one request; a crash may come between any two results of it."""
+        batches = [todo.pop(rng.randrange(len(todo))) for _ in range(min(len(todo), 3))]
+        frames = [retrying(lambda one=one: spool.read(one)) for one in batches]
+        for frame in frames:  # the gateway has accepted all of them before the first result
+            identity = decode_frame(frame).envelope.identity
+            assert self.accepted.setdefault(identity, frame) == frame, "an identity had other bytes"
+        lost = rng.random() < 0.2
+        for batch, frame in zip(batches, frames, strict=True):
+            identity = decode_frame(frame).envelope.identity
+            if lost:
+                todo.append(batch)
+            elif identity.seq_start % 5 == 4:
+                self.refused.add(identity)
+                retrying(lambda one=batch: spool.park(one, REASON))
+            else:
+                retrying(lambda one=batch: spool.forget(one))
 
     def check(self) -> None:
         """Check that every line was accepted once and that `parked/` contains the rejected ones."""

@@ -16,7 +16,7 @@ from sluice_store.local.create_queue import GROUP_BODY_MAX, GroupLimits
 
 
 class Watched(CountedSync):
-    """Syncs that can be held."""
+    """Syncs of groups that can be held before they begin."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -24,10 +24,10 @@ class Watched(CountedSync):
         self.open.set()
         self.reached = threading.Event()
 
-    def sync(self) -> None:
+    def is_ready(self) -> bool:
         self.reached.set()
         assert self.open.wait(30)
-        super().sync()
+        return super().is_ready()
 
 
 def run(
@@ -158,8 +158,7 @@ def test_creates_that_wait_when_the_store_closes_are_completed(
     async def work(store: LocalStore, syncs: Watched) -> None:
         syncs.open.clear()
         waiting.extend(create(store, f"a/{number}") for number in range(4))
-        if ready:
-            await asyncio.to_thread(syncs.reached.wait, 30)
+        await asyncio.to_thread(syncs.reached.wait, 30)
         syncs.ready = ready
         waiting.extend(create(store, f"b/{number}") for number in range(2))
         await asyncio.sleep(0)

@@ -28,9 +28,9 @@ def test_no_call_is_made_while_much_is_unwritten() -> None:
 
 def test_no_call_is_made_for_some_time_after_a_slow_one() -> None:
     pause = SyncPause()
-    pause.ended(now_ns=0, taken_ns=SLOW_NS)
+    assert not pause.ended(now_ns=0, taken_ns=SLOW_NS)
     assert pause.permits(now_ns=0, dirty_bytes=0)
-    pause.ended(now_ns=7, taken_ns=SLOW_NS + 1)
+    assert pause.ended(now_ns=7, taken_ns=SLOW_NS + 1)
     assert not pause.permits(now_ns=7 + PAUSE_NS - 1, dirty_bytes=0)
     assert pause.permits(now_ns=7 + PAUSE_NS, dirty_bytes=0)
 
@@ -53,11 +53,11 @@ def test_the_store_counts_unwritten_bytes_and_slow_calls(
     dirty[0] = 0
     clock.pass_s(1)
     assert made.is_ready()
-    made.sync()
+    with made.watched() as sync:
+        sync()
     assert not made.is_ready()
     clock.pass_s(PAUSE_NS // 10**9)
     assert made.is_ready()
-    made.close()
 
 
 def test_a_system_that_does_not_count_unwritten_bytes_is_never_ready(
@@ -69,7 +69,6 @@ def test_a_system_that_does_not_count_unwritten_bytes_is_never_ready(
     monkeypatch.setattr(filesystem_sync, "read_dirty_bytes", fail)
     made = SyncFs(tmp_path, SystemClock(), lambda _: 0)
     assert not made.is_ready()
-    made.close()
 
 
 def test_a_failed_call_raises(tmp_path: Path) -> None:
@@ -78,17 +77,16 @@ def test_a_failed_call_raises(tmp_path: Path) -> None:
         return -1
 
     made = SyncFs(tmp_path, SystemClock(), fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        made.sync()
-    made.close()
+    with made.watched() as sync, pytest.raises(OSError, match="Input/output error"):
+        sync()
 
 
 def test_the_directory_of_a_store_is_synced(tmp_path: Path) -> None:
     """Where the file system is suitable; elsewhere groups are not written."""
     made = open_filesystem_sync(tmp_path, SystemClock())
     if not isinstance(made, NoFileSystemSync):
-        made.sync()
-    made.close()
+        with made.watched() as sync:
+            sync()
     assert read_dirty_bytes() >= 0
 
 
@@ -100,5 +98,20 @@ def test_other_file_systems_and_systems_have_no_groups(
     found = open_filesystem_sync(tmp_path, SystemClock())
     assert isinstance(found, NoFileSystemSync)
     assert not found.is_ready()
-    with pytest.raises(OSError, match="as a whole"):
-        found.sync()
+    with pytest.raises(OSError, match="as a whole"), found.watched():
+        pass
+
+
+def test_each_group_has_a_descriptor_that_was_opened_before_its_writes(tmp_path: Path) -> None:
+    """A failed write is reported once to a descriptor: a shared one could report it to another."""
+    used: list[int] = []
+
+    def record(fd: int) -> int:
+        used.append(fd)
+        return 0
+
+    made = SyncFs(tmp_path, SystemClock(), record)
+    with made.watched() as one, made.watched() as other:
+        for sync in (one, other, one):
+            sync()
+    assert used[0] == used[2] != used[1]

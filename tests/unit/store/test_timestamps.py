@@ -51,6 +51,17 @@ def test_timestamps_rise_while_the_clock_moves_back(tmp_path: Path) -> None:
         assert stamps.next_ns() == first + 2
 
 
+def test_a_range_of_timestamps_is_above_earlier_and_below_later_ones(tmp_path: Path) -> None:
+    """The timestamps of a group are as those of its single objects."""
+    clock = _Clock(BASE_NS)
+    with _opened(tmp_path / "clock", clock) as stamps:
+        before = stamps.next_ns()
+        first = stamps.next_range_ns(64)
+        assert first > before
+        assert stamps.next_ns() > first + 63
+        assert stamps.now_ns() > first + 63
+
+
 def test_timestamps_rise_across_two_processes(tmp_path: Path) -> None:
     """Two processes with different clocks share one order."""
     fast, slow = _Clock(BASE_NS + 5 * NS_PER_S), _Clock(BASE_NS)

@@ -52,9 +52,9 @@ function Records({ id, difference }) {
     ${!found.accepted_problem && !found.submitted_problem && (found.pairs.length === 0
       ? html`<${Empty} title="All records are equal">Only the encoding or the resource of the batch differs. Keeping the accepted bytes loses nothing.<//>`
       : html`<p class="quiet">${count(difference?.differing_count ?? found.pairs.length)} of ${count(Math.max(difference?.accepted_count ?? 0, difference?.submitted_count ?? 0))} records differ${found.more ? `; the first ${found.pairs.length} are shown` : ""}.</p>
-        <div class="diff" role="table" aria-label="Records that differ"><span class="title" role="columnheader">Sequence</span><span class="title" role="columnheader">Accepted</span><span class="title" role="columnheader">Refused</span>
+        <table class="diff"><caption class="hidden">Records that differ</caption><thead><tr><th scope="col">Sequence</th><th scope="col">Accepted</th><th scope="col">Refused</th></tr></thead><tbody>
         ${found.pairs.map((pair) => { const cut = pair.accepted !== null && pair.submitted !== null ? parts(pair.accepted, pair.submitted) : null;
-    return html`<span role="cell">${pair.seq}</span><span class="ours" role="cell"><${Line} text=${pair.accepted} cut=${cut} /></span><span class="theirs" role="cell"><${Line} text=${pair.submitted} cut=${cut} /></span>`; })}</div>`)}`}<//></section>`;
+    return html`<tr><td>${pair.seq}</td><td class="ours"><${Line} text=${pair.accepted} cut=${cut} /></td><td class="theirs"><${Line} text=${pair.submitted} cut=${cut} /></td></tr>`; })}</tbody></table>`)}`}<//></section>`;
 }
 
 const Side = ({ title, facts }) => html`<div class="card"><h2>${title}</h2><dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl></div>`;

@@ -1,0 +1,113 @@
+"""What a list of batches may contain, and the results in a response to one."""
+
+import msgspec
+import pytest
+
+from sluice_agent.gateway_choice import GatewayTarget
+from sluice_agent.listed_batches import (
+    LIST_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    UNKNOWN_S,
+    ListKnowledge,
+    ListPlan,
+)
+from sluice_agent.transport import UploadResult, parse_results
+from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_protocol.frame_lists import FRAMES_MAX, listed_bytes
+from sluice_protocol.units import Digest
+
+TARGET = GatewayTarget(url="http://a")
+DIGEST = Digest("a" * 64)
+
+
+def test_a_plan_bounds_frames_and_bytes() -> None:
+    plan = ListPlan()
+    assert not plan.add(SMALL_BYTES_MAX + 1)
+    fits = LIST_BYTES_MAX // listed_bytes(SMALL_BYTES_MAX)
+    assert [plan.add(SMALL_BYTES_MAX) for _ in range(fits + 1)] == [True] * fits + [False]
+    assert plan.frames == fits
+    assert plan.size_bytes <= LIST_BYTES_MAX
+    small = ListPlan()
+    assert [small.add(10) for _ in range(FRAMES_MAX + 1)] == [True] * FRAMES_MAX + [False]
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_gateway_without_lists_is_remembered_for_a_while(status: int) -> None:
+    known = ListKnowledge()
+    assert known.is_known_by(TARGET, 0.0)
+    assert known.note(TARGET, GatewayResponse(status=status), 5.0)
+    assert not known.is_known_by(TARGET, 5.0 + UNKNOWN_S - 1)
+    assert known.is_known_by(TARGET, 5.0 + UNKNOWN_S)
+    assert known.is_known_by(GatewayTarget(url="http://b"), 6.0)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        GatewayResponse(status=401),
+        GatewayResponse(status=413),
+        GatewayResponse(status=503),
+        NoGatewayResponse(failure=ConnectionFailure.RESET),
+    ],
+)
+def test_other_refusals_of_a_list_show_nothing(
+    response: GatewayResponse | NoGatewayResponse,
+) -> None:
+    known = ListKnowledge()
+    assert not known.note(TARGET, response, 0.0)
+    assert known.is_known_by(TARGET, 0.0)
+
+
+def answer(*results: object, status: int = 200, sheds: bool = False) -> UploadResult:
+    body = msgspec.json.encode({"results": results})
+    return UploadResult(response=GatewayResponse(status=status, sheds=sheds), body=body)
+
+
+def test_each_result_is_the_response_of_a_single_upload() -> None:
+    accepted = {"status": "accepted", "frame_sha256": DIGEST, "later": 1}
+    conflict = {
+        "status": 409,
+        "code": "identity_conflict",
+        "resolution": "accept_existing",
+        "submitted_frame_sha256": DIGEST,
+    }
+    problem = {"status": 503, "code": "overloaded"}
+    found = parse_results(
+        answer(
+            {"status": 200, "accepted": accepted},
+            {"status": 409, "conflict": conflict},
+            {"status": 503, "problem": problem},
+            {"status": 200},
+            sheds=True,
+        ),
+        4,
+    )
+    assert isinstance(found, tuple)
+    assert [one.response for one in found] == [
+        GatewayResponse(status=200, frame_sha256=DIGEST, sheds=True),
+        GatewayResponse(
+            status=409,
+            code="identity_conflict",
+            resolution="accept_existing",
+            submitted_sha256=DIGEST,
+            sheds=True,
+        ),
+        GatewayResponse(status=503, code="overloaded", sheds=True),
+        GatewayResponse(status=200, sheds=True),
+    ]
+    assert b"identity_conflict" in found[1].body
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        answer({"status": 200}),
+        answer(),
+        answer({"status": 200}, {"status": 200}, status=503),
+        UploadResult(response=GatewayResponse(status=200), body=b"<html>"),
+        UploadResult(response=GatewayResponse(status=200), body=b'{"results": [1, 2]}'),
+        UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TIMEOUT)),
+    ],
+)
+def test_a_response_without_a_result_for_each_frame_settles_none(sent: UploadResult) -> None:
+    assert parse_results(sent, 2) is sent
