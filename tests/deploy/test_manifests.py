@@ -143,9 +143,27 @@ def defined_metrics() -> set[str]:
     return names
 
 
-def test_each_metric_in_alerts_exists() -> None:
+def dashboard_expressions() -> list[str]:
+    panels = json.loads((DEPLOY / "monitoring" / "dashboard.json").read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+def test_promtool_accepts_each_expression_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": one.replace("$__rate_interval", "5m")}
+        for number, one in enumerate(dashboard_expressions())
+    ]
+    file = tmp_path / "panels.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    run(tool("promtool"), "check", "rules", file)
+
+
+@pytest.mark.parametrize("source", ["alerts", "dashboard"])
+def test_each_metric_exists(source: str) -> None:
     known = defined_metrics()
-    used = {name for one in alerts() for name in re.findall(r"\bsluice_[a-z_]+", one["expr"])}
+    alerting = [one["expr"] for one in alerts()]
+    texts = alerting if source == "alerts" else dashboard_expressions()
+    used = {name for one in texts for name in re.findall(r"\bsluice_[a-z_]+", one)}
     assert len(used) > 10
     for name in used:
         assert name in known or re.sub(r"_(total|bucket|sum|count)$", "", name) in known, name

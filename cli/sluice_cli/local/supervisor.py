@@ -21,7 +21,7 @@ from sluice_cli.local.supervision import (
     after_start,
 )
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, ExitCode
 
 STOP_S: Final = 5.0
 """Time after SIGTERM before a service is killed; with the rest all have stopped after 10 s."""
@@ -157,13 +157,7 @@ class Supervisor:
     async def _keep(self, service: LocalService) -> None:
         name = service.name
         while not self._stopping.is_set():
-            process, output = await self._spawn(service)
-            self.processes[name] = process
-            self._change(name, after_start(self.runs[name]))
-            if self._stopping.is_set():  # it was requested while the process was started
-                _signal(process, signal.SIGTERM)
-            code = await self._follow(service, process, output)
-            del self.processes[name]
+            code = await self._run_process(service)
             if self._stopping.is_set():
                 return
             run = after_exit(self.runs[name], code, self.clock.monotonic_ns())
@@ -173,6 +167,23 @@ class Supervisor:
             self.show(f"{name} ended, exit_code={code}; it is started again in {run.pause_s:g} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), run.pause_s)
+
+    async def _run_process(self, service: LocalService) -> int:
+        """Run one process of a service and return its exit code."""
+        name = service.name
+        self._change(name, after_start(self.runs[name]))
+        try:
+            process, output = await self._spawn(service)
+        except OSError as error:
+            self.show(f"{name} cannot be started: {error.strerror}")
+            return ExitCode.FOUND_WRONG.value
+        self.processes[name] = process
+        if self._stopping.is_set():  # it was requested while the process was started
+            _signal(process, signal.SIGTERM)
+        try:
+            return await self._follow(service, process, output)
+        finally:
+            del self.processes[name]
 
     async def _spawn(self, service: LocalService) -> tuple[Process, int]:
         """Start a service; return its process and the descriptor from which its output is read."""
@@ -189,6 +200,9 @@ class Supervisor:
                 env=dict(self.environment),
                 start_new_session=True,  # Ctrl-C reaches the supervisor only
             )
+        except OSError:
+            os.close(output)
+            raise
         finally:
             os.close(inherited)
         return process, output

@@ -107,6 +107,20 @@ def test_these_commands_need_no_extra(folder: Path, arguments: tuple[str, ...]) 
     assert "install sluice" not in done.stderr
 
 
+def test_an_agent_imports_neither_decoders_nor_the_store(folder: Path) -> None:
+    """Without doors and syslog they would cost a third of the start."""
+    unused = f"{ALL},sluice_store,sluice_doors,sluice_door_http,sluice_gateway,sluice_lake"
+    key = without(ALL, folder, "agent", "init", "--key", "k.pem", "--agent-id", "a")
+    assert key.returncode == 0, key.stderr
+    (folder / "one.log").write_text("")
+    done = without(
+        *(unused, folder, "agent", "run", "--once", "--gateway", "http://127.0.0.1:1"),
+        *("--agent-id", "a", "--key", "k.pem", "--spool", "spool", "--paths", "one.log"),
+        *("--host-metrics-s", "0"),
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_policies_are_rendered_without_the_sdk(folder: Path) -> None:
     arguments = ("policies", "render", "--settings", str(SETTINGS), "--out", "rendered")
     done = without(EXTRAS["s3"], folder, *arguments)

@@ -1,12 +1,13 @@
 """When a service is started again, what its log keeps, and which addresses it receives."""
 
+import asyncio
 import json
 import socket
 from pathlib import Path
 
 import pytest
 
-from sluice_cli.local import service_log
+from sluice_cli.local import service_log, supervisor
 from sluice_cli.local.preflight import choose_addresses, select_services
 from sluice_cli.local.service_log import ServiceLog, warning_of
 from sluice_cli.local.services import HOST, SERVICES, LocalService
@@ -20,6 +21,7 @@ from sluice_cli.local.supervision import (
     after_start,
 )
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 
 
@@ -122,3 +124,38 @@ def test_every_place_of_a_command_line_is_known() -> None:
     for service in SERVICES:
         words = service.command({**places, **ports})
         assert not any("{" in word for word in words)
+
+
+def test_a_program_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(supervisor.sys, "executable", str(tmp_path / "missing"))
+
+    async def run() -> SupervisedRun:
+        ended = asyncio.Event()
+
+        def show(line: str) -> None:
+            shown.append(line)
+            if "started again" in line:
+                ended.set()
+
+        log = ServiceLog(tmp_path / "up.log", shown.append, verbose=False)
+        service = LocalService(name="one", words=("x",), ports={"one": 1}, ready_path="/")
+        one = supervisor.Supervisor(
+            services=(service,),
+            places={"one": "127.0.0.1:1"},
+            environment={},
+            log=log,
+            show=show,
+            clock=SystemClock(),
+        )
+        one.start()
+        await ended.wait()
+        await one.stop()
+        log.close()
+        return one.runs["one"]
+
+    assert asyncio.run(run()).phase is ServicePhase.WAITING
+    assert shown[0] == "one cannot be started: No such file or directory"
+    assert "it is started again in 0.5 s" in shown[1]
