@@ -68,12 +68,12 @@ class Evaluator:
     def sources(self, files: tuple[DataFile, ...], *, pending: bool = True) -> RecordSources:
         """Register files, and the pending batches, as the sources of a statement."""
         names = []
-        if pending and self.read.fetched.tables:
-            self.engine.register_table(PENDING, pa.concat_tables(self.read.fetched.tables))
-            names.append(PENDING)
         if files:
             self.engine.register_files(LAKE, files, self.read.files.location)
             names.append(LAKE)
+        if pending and self.read.fetched.tables:
+            self.engine.register_table(PENDING, pa.concat_tables(self.read.fetched.tables))
+            names.append(PENDING)
         return RecordSources(names=tuple(names), deletes=self.read.deletes)
 
     def rows(self, found: list[tuple[object, ...]]) -> list[Row]:
