@@ -65,15 +65,23 @@ class Evaluator:
             return QueryResult(kind=query.kind, summary=QuerySummary())
         return self._records(sources)
 
-    def sources(self, files: tuple[DataFile, ...], *, pending: bool = True) -> RecordSources:
-        """Register files, and the pending batches, as the sources of a statement."""
+    def sources(
+        self, files: tuple[DataFile, ...], *, pending: bool = True, pending_first: bool = False
+    ) -> RecordSources:
+        """Register files, and the pending batches, as the sources of a statement.
+
+        Args:
+            files: The files of the record table.
+            pending: Whether the pending batches are a source.
+            pending_first: Whether they come before the files, for a bounded sample of the newest.
+        """
         names = []
         if files:
             self.engine.register_files(LAKE, files, self.read.files.location)
             names.append(LAKE)
         if pending and self.read.fetched.tables:
             self.engine.register_table(PENDING, pa.concat_tables(self.read.fetched.tables))
-            names.append(PENDING)
+            names.insert(0 if pending_first else len(names), PENDING)
         return RecordSources(names=tuple(names), deletes=self.read.deletes)
 
     def rows(self, found: list[tuple[object, ...]]) -> list[Row]:
@@ -105,7 +113,7 @@ class Evaluator:
         query, most = self.query, self.records_max
         if isinstance(view, Neighbourhood):
             return self._neighbours(view)
-        sources = self.sources(newest_files(self.read.files.read))
+        sources = self.sources(newest_files(self.read.files.read), pending_first=True)
         empty = not sources.names
         match view:
             case Histogram():

@@ -96,6 +96,9 @@ class LaneOwner:
         self.ledger = ledger
         self.forgotten = False
         """Whether the register no longer shows what became of an append intent."""
+        self.in_doubt = False
+        """Whether an `enqueue` was begun and did not return. Only taking the lane again shows
+        whether its batches are in the register, so this object may no longer be used."""
 
     @classmethod
     async def take(
@@ -172,6 +175,7 @@ class LaneOwner:
         draft = await write_work_list(self._appender.client, judged.batches, retry=self._retry)
         pending = tuple(_pending(one.identity) for one in new)
         writes = self._stored.record.writes
+        self.in_doubt = True  # also if the caller is cancelled
         await self._write(writes=writes, pending=pending)
         try:
             await self._appender.append([draft])
@@ -183,6 +187,7 @@ class LaneOwner:
         self.repeated_parts += judged.repeated
         record = replace(self._stored.record, writes=writes + 1, pending=())
         self._stored = dataclasses.replace(self._stored, record=record)
+        self.in_doubt = False
         return len(new)
 
     def _is_new(self, who: Identity) -> bool:

@@ -142,7 +142,7 @@ class LaneWorker:
             return None
 
     async def _enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
-        if self._owner is None:
+        if self._owner is None or self._owner.in_doubt:
             self._owner = await LaneOwner.take(self._store, self.lane, self._runtime, self._parts)
             self._ledger = self._owner.ledger
             self._owner.forget_requests(self._forgets_before_s)
@@ -193,7 +193,7 @@ class LaneWorker:
         async with self._lock:
             owner = self._owner
             settled_s = owner.settled_time_s(shown, quiet_s) if owner is not None else None
-            if owner is None or settled_s is None or not self.is_allowed:
+            if owner is None or owner.in_doubt or settled_s is None or not self.is_allowed:
                 return 0
             held_back = await held()
             if held_back is None:
@@ -223,7 +223,7 @@ class LaneWorker:
         return await find_defect(self._store, self.lane)
 
     async def close(self) -> None:
-        """Store the ledger, if this process owns the lane.
+        """Store the ledger, if this process owns the lane and every append has ended.
 
         Raises:
             OutcomeUnknown: The retries are spent; the next owner resolves the write.
@@ -231,7 +231,7 @@ class LaneWorker:
         """
         async with self._lock:
             owner, self._owner = self._owner, None
-            if owner is not None:
+            if owner is not None and not owner.in_doubt:
                 try:
                     await owner.close()
                 except LaneTakenOver:

@@ -199,7 +199,7 @@ def test_a_store_of_a_newer_version_is_one_line(tmp_path: Path) -> None:
 
 def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:
     assert "no such service: use one of gateway" in refused(tmp_path, "--without", "gatway")
-    assert "no such port: use one of forward" in refused(tmp_path, "--port", "gatway=1")
+    assert "no such port: use one of console, forward" in refused(tmp_path, "--port", "gatway=1")
     assert "write NAME=PORT" in refused(tmp_path, "--port", "gateway")
 
 
