@@ -86,6 +86,7 @@ def test_local_kill_leaves_whole_objects_or_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_local_kill_leaves_whole_objects_or_none_repeatedly(tmp_path: Path) -> None:
     """The same fact, with two hundred kills."""
     known = _loop(tmp_path, kills=200, seed=2)

@@ -48,7 +48,7 @@ from sluice_store import open_store
 
 AGENTS = tuple(f"agent-{number}" for number in range(6))
 KEY = TestKey("agents", AGENTS)
-EVERYTHING = make_query(from_ns=UnixNs(0), to_ns=UnixNs(2**62))
+EVERYTHING = make_query(from_ns=UnixNs(0), to_ns=UnixNs(2**62), limit=100_000)
 SETTINGS = QuerySettings(threads=1, accepted_list_max=0)
 CATCH_UP_S = LAPSE_S + 240.0
 

@@ -21,7 +21,7 @@ from support.store_versitygw import CREDENTIALS, free_port, versitygw, wait_for_
 
 from sluice_spark.session import S3A_PACKAGE, read_hadoop_version
 
-pytestmark = [pytest.mark.long, pytest.mark.s3, pytest.mark.spark]
+pytestmark = [pytest.mark.long, pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 SPARK = Path(pyspark.__file__).parent
 
