@@ -208,14 +208,16 @@ def test_no_hostile_string_in_any_field_of_any_page_runs(
         if "session" in route.request.url or not response.ok or "json" not in kind:
             route.fulfill(response=response)
             return
-        body = json.dumps(poisoned(response.json(), strings, 60))
-        route.fulfill(status=200, content_type="application/json", body=body)
+        documents = [json.loads(line) for line in response.text().splitlines()]
+        rows = 300 if len(documents) == 1 else 1
+        body = "\n".join(json.dumps(poisoned(one, strings, rows)) for one in documents)
+        route.fulfill(status=200, content_type=kind, body=f"{body}\n")
 
     page.route("**/v1/overview/stream", lambda route: route.abort())
     page.route(re.compile(r"/v1/(?!overview/stream)"), poison)
     for place in PLACES.values():
         page.goto(f"{world.url}/#{place}")
-        page.wait_for_timeout(700)
+        page.wait_for_timeout(1500)
         assert page.evaluate("window.hacked") is None, place
         made = page.evaluate(
             "document.querySelectorAll('main script, main img, main iframe, main [onerror],"
@@ -224,6 +226,7 @@ def test_no_hostile_string_in_any_field_of_any_page_runs(
         assert made == 0, place
         links = page.evaluate("[...document.querySelectorAll('main a')].map(one => one.protocol)")
         assert set(links) <= {"http:"}, place
+    page.unroute_all(behavior="ignoreErrors")
     number = int(re.search(r"[0-9]+$", next(strings))[0])  # type: ignore[index]
     assert number > 10_000, "fewer hostile strings were shown than intended"
     assert exceptions == []
@@ -282,7 +285,7 @@ def test_the_page_loads_from_this_host_only_and_fast(browser: Browser, world: Co
         page.on("request", lambda request, seen=hosts: seen.add(request.url.split("/")[2]))
         began_s = time.monotonic()
         page.goto(world.url)
-        expect(page.get_by_label("Token")).to_be_visible()
+        expect(page.get_by_label("Token")).to_be_visible(timeout=20_000)
         best_s = min(best_s, time.monotonic() - began_s)
         assert hosts == {world.url.split("/")[2]}
         context.close()
