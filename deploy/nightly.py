@@ -20,7 +20,10 @@ from sluice_protocol.units import NS_PER_S
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "verification.md"
-STAGES: Final = ("check", "test", "test-s3", "test-long", "demo")
+STAGES: Final = (
+    *("check", "test", "test-s3", "test-browser", "test-console", "test-package", "test-deploy"),
+    *("test-clients", "test-long", "demo"),
+)
 STAGE_S_MAX: Final = 6 * 3600.0
 BEGIN: Final = "<!-- written by `make nightly`: last run -->"
 END: Final = "<!-- end -->"
