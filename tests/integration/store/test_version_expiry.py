@@ -18,8 +18,9 @@ from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 NOW = ExpirySettings(retention_s=0)
 SWAPS = 30
-NEXT_SECOND_S = 1.1
-"""A server's clock is in whole seconds: only after this time a version counts as superseded."""
+NEXT_SECOND_S = 2.1
+"""A server rounds the times of versions up and its clock down to whole seconds: only after this
+time a version counts as superseded."""
 
 
 async def scenario(url: str) -> None:
