@@ -19,6 +19,7 @@ import msgspec
 from sluice_gc.errors import AuditIncomplete
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import Digest
+from sluice_store.plan_folders import read_first_key
 from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore
 
 _FIRST_BYTES = 256
@@ -153,20 +154,6 @@ def agent_prefix(key: str) -> str:
     head, found, rest = key.partition("agent=")
     agent, slash, _ = rest.partition("/")
     return f"{head}{found}{agent}/" if found and slash else key
-
-
-async def read_first_key(store: ObjectStore, prefix: str, after: str) -> str | None:
-    """Return the first key under a prefix after `after`, or None.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
-    async for page in store.list(prefix, start_after=after):
-        for one in page.objects:
-            return one.key
-        if page.last:
-            return None
-    return None
 
 
 class KeyRange(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from ulid import ULID
 
 from sluice_gc.certificate_chain import ChainLink
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.key_ranges import read_first_key
 from sluice_gc.plan import Plan, plan_key, verify_plan
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
@@ -18,16 +16,14 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_store.plan_folders import plan_folders, plan_folders_newest_first
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, create_known
 
 OPERATOR_RULE: Final = "stopped_by_operator"
 """The rule in the record of a plan that an operator stopped."""
 _PLAN_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.ASCII)
-_DAY_S: Final = 86_400
-_BACK_S: Final = (2 * _DAY_S, 16 * _DAY_S, 128 * _DAY_S)
-"""How far back plans are listed before all of them are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,41 +73,31 @@ async def newest_plan_id(store: ObjectStore) -> str:
 async def plan_ids_newest_first(store: ObjectStore) -> AsyncIterator[str]:
     """Yield the ids of all complete plans, newest first.
 
-    Plans are permanent, and each costs two requests, so only those of the last days are listed
-    first. An id contains the time at which its plan was begun.
-
     Raises:
         StoreError: The store is unreachable or refused a request.
     """
-    now_s = await read_store_time(store) / NS_PER_S
-    oldest: str | None = None
-    for back_s in (*_BACK_S, None):
-        after = "" if back_s is None else str(ULID.from_timestamp(max(now_s - back_s, 0.0)))[:10]
-        found = await read_plan_ids(store, after=after)
-        for plan_id in reversed(found):
-            if oldest is None or plan_id < oldest:
-                yield plan_id
-        oldest = found[0] if found else oldest
+    async for plan_id in plan_folders_newest_first(store):
+        if await _is_complete(store, plan_id):
+            yield plan_id
 
 
 async def read_plan_ids(store: ObjectStore, *, after: str = "") -> list[str]:
-    """Return the ids of all complete plans, oldest first; the record is written last.
+    """Return the ids of all complete plans, oldest first.
 
     Args:
         store: The deployment.
-        after: Only ids after this text; the start of a ULID limits them by time.
+        after: As in `plan_folders`.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
     """
-    plan_ids: list[str] = []
-    key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{after}" if after else "")
-    while key is not None:
-        plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
-        if not isinstance(await store.head(plan_key(plan_id)), NotFound):
-            plan_ids.append(plan_id)
-        key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{plan_id}/~")
-    return plan_ids
+    folders = plan_folders(store, after=after)
+    return [plan_id async for plan_id in folders if await _is_complete(store, plan_id)]
+
+
+async def _is_complete(store: ObjectStore, plan_id: str) -> bool:
+    """Return True if the record exists, which is written last."""
+    return not isinstance(await store.head(plan_key(plan_id)), NotFound)
 
 
 def finished_key(plan_id: str) -> ObjectKey:

@@ -15,6 +15,7 @@ from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
+from sluice_store.plan_folders import plan_folders, plan_folders_newest_first
 from sluice_store.port import ObjectStore
 from sluice_web.paging import Page
 
@@ -161,12 +162,12 @@ async def list_newest_plans(
     Raises:
         StoreError: The store is unreachable or refused the request.
     """
-    newest: deque[str] = deque(maxlen=limit)
-    folder = await _next_folder(store, "")
-    while folder is not None:
-        newest.append(folder)
-        folder = await _next_folder(store, folder)
-    return tuple([await _plan(store, one) for one in reversed(newest)])
+    found: list[PlanOverview | UnreadableRecord] = []
+    async for plan_id in plan_folders_newest_first(store):
+        found.append(await _plan(store, plan_id))
+        if len(found) >= limit:
+            break
+    return tuple(found)
 
 
 async def _keys(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectKey]:
@@ -210,27 +211,17 @@ async def list_plans(store: ObjectStore, after: str, limit: int) -> PlanPage:
     Raises:
         StoreError: The store is unreachable or refused the request.
     """
-    found: list[PlanOverview | UnreadableRecord] = []
-    folder = await _next_folder(store, after)
-    while folder is not None and len(found) < limit:
-        found.append(await _plan(store, folder))
-        folder = await _next_folder(store, found[-1].key)
-    more = folder is not None and bool(found)
-    return Page(items=tuple(found), next=found[-1].key if more else None)
-
-
-async def _next_folder(store: ObjectStore, after: str) -> str | None:
-    """Return the folder of the first plan behind the plan of a key."""
     place = after.removeprefix(GC_PLANS).partition("/")[0] if after.startswith(GC_PLANS) else ""
-    # A plan's folder has thousands of files: skip to behind the last one that is possible.
-    start_after = f"{GC_PLANS}{place}/~" if place else ""
-    async for page in store.list(GC_PLANS, start_after=start_after):
-        for one in page.objects:
-            return GC_PLANS + one.key.removeprefix(GC_PLANS).partition("/")[0] + "/"
-    return None
+    found: list[PlanOverview | UnreadableRecord] = []
+    async for plan_id in plan_folders(store, after=f"{place}/~" if place else ""):
+        if len(found) == limit:
+            return Page(items=tuple(found), next=found[-1].key)
+        found.append(await _plan(store, plan_id))
+    return Page(items=tuple(found), next=None)
 
 
-async def _plan(store: ObjectStore, folder: str) -> PlanOverview | UnreadableRecord:
+async def _plan(store: ObjectStore, plan_id: str) -> PlanOverview | UnreadableRecord:
+    folder = f"{GC_PLANS}{plan_id}/"
     key = ObjectKey(f"{folder}plan.json")
     try:
         signed = await _read(store, key, _SignedPlan)

@@ -9,6 +9,7 @@ from ulid import ULID
 from sluice_gc.plan import plan_key
 from sluice_gc.plan_inputs import newest_plan_id, plan_ids_newest_first
 from sluice_protocol.units import NS_PER_S
+from sluice_reconciler.audit_summaries import list_newest_plans
 
 DAY_S = 86_400
 
@@ -51,3 +52,11 @@ def test_the_newest_plan_costs_no_request_for_older_ones() -> None:
 def test_an_old_plan_is_found_if_there_is_no_other() -> None:
     store, ids = plans_of_days(900)
     assert asyncio.run(newest_plan_id(store)) == ids[0]
+
+
+def test_a_list_of_the_newest_plans_costs_no_request_for_older_ones() -> None:
+    store, ids = plans_of_days(*(0.5 + day for day in range(300)))
+    before = sum(store.requests.values())
+    found = asyncio.run(list_newest_plans(store, 2))
+    assert [one.key for one in found] == [plan_key(plan_id) for plan_id in ids[:2]]
+    assert sum(store.requests.values()) - before < 12
