@@ -18,6 +18,7 @@ from sluice_console.overview import (
     sum_activity,
 )
 from sluice_console.reconcilers import ServiceClient, ServiceFailed, ServiceState
+from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
 from sluice_maintain.status import MaintenanceStatus
 from sluice_protocol.clock import Clock
@@ -28,7 +29,6 @@ from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.batch_lists import read_span
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.verify import list_hold_records
 from sluice_store.authority import read_authority
 from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
@@ -46,24 +46,10 @@ ACTIVITY_DELAY_S: Final = 30.0
 ACTIVITY_BATCHES_MAX: Final = 50_000
 ACTIVITY_OBJECTS_MAX: Final = 64
 CONFLICTS_MAX: Final = 500
-HOLDS_MAX: Final = 1_000
 
 _Value = TypeVar("_Value")
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HeldBatches:
-    count: int
-    more: bool
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenConflicts:
-    count: int
-    more: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,8 +159,10 @@ class Sampler:
         async with asyncio.TaskGroup() as group:
             discovering = group.create_task(run.read("discovery", self._discovery()))
             queueing = group.create_task(run.read("the queue", self._lanes()))
-            conflicting = group.create_task(run.read("conflicts", self._open_conflicts()))
-            holding = group.create_task(run.read("held batches", self._held()))
+            conflicting = group.create_task(
+                run.read("conflicts", count_open_conflicts(sources.conflicts, CONFLICTS_MAX))
+            )
+            holding = group.create_task(run.read("held batches", count_held(sources.store)))
             accepting = group.create_task(run.read("accepted batches", self._read_activity(now_ns)))
             checking = group.create_task(self._services())
             indexing = group.create_task(self._index_lag())
@@ -224,23 +212,6 @@ class Sampler:
     async def _lanes(self) -> tuple[LaneStatus, ...]:
         authority = await read_authority(self._sources.store)
         return tuple(await read_queue_status(self._sources.store, authority.lanes))
-
-    async def _open_conflicts(self) -> _OpenConflicts:
-        page = await self._sources.conflicts.list_page(agents=None, after=None, limit=CONFLICTS_MAX)
-        return _OpenConflicts(
-            count=sum(1 for one in page.conflicts if one.state == "open"),
-            more=page.next_after is not None,
-        )
-
-    async def _held(self) -> _HeldBatches:
-        reasons: set[str] = set()
-        count = 0
-        async for record in list_hold_records(self._sources.store):
-            reasons.add(record.reason.value)
-            count += 1
-            if count == HOLDS_MAX:
-                return _HeldBatches(count=count, more=True, reasons=tuple(sorted(reasons)))
-        return _HeldBatches(count=count, more=False, reasons=tuple(sorted(reasons)))
 
     async def _read_activity(self, now_ns: int) -> ActivityTotals:
         """Count what was accepted since the last sample, half a minute ago."""

@@ -7,21 +7,19 @@ from typing import Final
 
 from sluice_cli.queue import read_lanes
 from sluice_console.attention import AttentionItem, OverviewFacts, list_attention
+from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_reconciler.discovery_status import read_discovery_status
-from sluice_reconciler.verify import list_hold_records
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
-from sluice_store.port import ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store
 
 CONFLICTS_MAX: Final = 100
 """Conflicts that are read, in the order of their keys."""
-HOLDS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +56,26 @@ async def read_facts(url: str) -> DeploymentFacts:
         SluiceError: The store is unreachable, denied a request, or has no authority.
     """
     async with open_store(url) as store:
+        stored = StoredConflicts(
+            store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds()
+        )
         authority = await read_authority(store)
         doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
             read_doctor(store),
             read_discovery_status(store),
             read_lanes(store, url, authority.lanes),
             read_stored_status(store),
-            _count_conflicts(store),
-            _read_held(store),
+            count_open_conflicts(stored, CONFLICTS_MAX),
+            count_held(store),
         )
     overview = OverviewFacts(
         discovery=discovery,
         lanes=tuple(lanes),
-        conflicts_open=conflicts[0],
-        conflicts_more=conflicts[1],
-        held=len(held),
-        held_more=len(held) == HOLDS_MAX,
-        held_reasons=tuple(sorted(set(held))),
+        conflicts_open=conflicts.count,
+        conflicts_more=conflicts.more,
+        held=held.count,
+        held_more=held.more,
+        held_reasons=held.reasons,
         doctor=doctor,
         doctor_ran=doctor is not None,
         maintenance=maintenance,
@@ -86,20 +87,3 @@ async def read_facts(url: str) -> DeploymentFacts:
         attention=list_attention(overview),
         now_ns=maintenance.checked_at_unix_ns,
     )
-
-
-async def _count_conflicts(store: ObjectStore) -> tuple[int, bool]:
-    stored = StoredConflicts(store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds())
-    page = await stored.list_page(agents=None, after=None, limit=CONFLICTS_MAX)
-    undecided = sum(one.state == "open" for one in page.conflicts)
-    return undecided, page.next_after is not None
-
-
-async def _read_held(store: ObjectStore) -> list[str]:
-    """Return the reason of each held batch, of at most `HOLDS_MAX`."""
-    reasons: list[str] = []
-    async for record in list_hold_records(store):
-        reasons.append(record.reason.value)
-        if len(reasons) == HOLDS_MAX:
-            break
-    return reasons
