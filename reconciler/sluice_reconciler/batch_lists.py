@@ -13,9 +13,9 @@ import msgspec
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, agent_prefix, hour_path, parse_pack_key
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted, decode_record
-from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.indexes import unpack
+from sluice_store.bulk import read_bodies
 from sluice_store.port import ObjectStore
 
 READS_AT_ONCE: Final = 32
@@ -81,15 +81,16 @@ async def _chunks(
 async def _read_all(
     store: ObjectStore, keys: tuple[ObjectKey, ...]
 ) -> list[AcceptedManifest | InvalidRecord | None]:
-    return list(await asyncio.gather(*(_manifest(store, key) for key in keys)))
+    bodies = await read_bodies(store, keys, asyncio.Semaphore(READS_AT_ONCE))
+    return [
+        None if body is None else _manifest(key, body)
+        for key, body in zip(keys, bodies, strict=True)
+    ]
 
 
-async def _manifest(store: ObjectStore, key: ObjectKey) -> AcceptedManifest | InvalidRecord | None:
-    read = await store.get(key)
-    if not isinstance(read, Found):
-        return None
+def _manifest(key: ObjectKey, body: bytes) -> AcceptedManifest | InvalidRecord:
     try:
-        return decode_accepted(key, read.body)
+        return decode_accepted(key, body)
     except InvalidRecord as error:
         return error
 
@@ -133,13 +134,15 @@ async def read_span(
     for at in range(0, min(len(keys), opened_max), READS_AT_ONCE):
         some = keys[at : at + READS_AT_ONCE]
         opened += len(some)
-        for entries in await asyncio.gather(*(_entries(store, key) for key in some)):
+        bodies = await read_bodies(store, some, asyncio.Semaphore(READS_AT_ONCE))
+        for key, body in zip(some, bodies, strict=True):
+            entries = {} if body is None else _entries(key, body)
             if isinstance(entries, InvalidRecord):
                 broken.append(entries.key)
             else:
                 found |= {
-                    key: one
-                    for key, one in entries.items()
+                    entry: one
+                    for entry, one in entries.items()
                     if since_ns <= one.accepted_at_unix_ns < before_ns
                 }
         enough = len(found) >= limit
@@ -181,16 +184,11 @@ def _first_ns(key: ObjectKey) -> int | None:
     return int(name) if name.isascii() and name.isdecimal() else None
 
 
-async def _entries(
-    store: ObjectStore, key: ObjectKey
-) -> dict[ObjectKey, AcceptedManifest] | InvalidRecord:
-    read = await store.get(key)
-    if not isinstance(read, Found):
-        return {}
+def _entries(key: ObjectKey, body: bytes) -> dict[ObjectKey, AcceptedManifest] | InvalidRecord:
     try:
         return {
-            entry: decode_record(entry, body, AcceptedManifest)
-            for entry, body in unpack(key, read.body)
+            entry: decode_record(entry, plain, AcceptedManifest)
+            for entry, plain in unpack(key, body)
         }
     except InvalidRecord as error:
         return error
