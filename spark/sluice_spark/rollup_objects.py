@@ -17,7 +17,7 @@ Compaction removes all chunks at an age, because the table contains the same row
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -43,6 +43,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.stopping import StopCheck
 from sluice_store import ObjectStore, open_store
 from sluice_store.concurrent_requests import run_concurrently
+from sluice_store.port import ListedIncarnation
 from sluice_store.retry import Backoff, create_known
 
 
@@ -123,12 +124,7 @@ async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int
     last = source_range_key(done - RANGES_NEEDED)
     async for page in store.list_incarnations(SOURCE_RANGES_PREFIX, end_at=last):
         old = [one for one in page.incarnations if one.current and one.last_modified_ns < before_ns]
-        await run_concurrently(
-            old,
-            lambda one: store.delete(one.key, one.incarnation),
-            concurrency=CONCURRENT_UNITS,
-        )
-        removed += len(old)
+        removed += await _delete_all(store, old)
     return removed
 
 
@@ -167,15 +163,19 @@ async def remove_old_chunks(
             and _CHUNK.search(one.key) is not None
             and _range_number(one.key) <= done
         ]
-        await run_concurrently(
-            old,
-            lambda one: store.delete(one.key, one.incarnation),
-            concurrency=CONCURRENT_UNITS,
-        )
-        removed += len(old)
+        removed += await _delete_all(store, old)
         if removed >= CHUNKS_MAX:
             break
     return removed
+
+
+async def _delete_all(store: ObjectStore, old: Sequence[ListedIncarnation]) -> int:
+    await run_concurrently(
+        old,
+        lambda one: store.delete(one.key, one.incarnation),
+        concurrency=CONCURRENT_UNITS,
+    )
+    return len(old)
 
 
 CHUNKS_MAX: Final = 200_000

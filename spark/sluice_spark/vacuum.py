@@ -78,11 +78,9 @@ class Vacuum:
             TableRefused: The table `rollups` has another schema or a refused feature.
             StoreError: The store is unreachable or refused a request.
         """
-        self.stop()
-        rollups = find_table(self.store_url, ROLLUPS, for_writing=True)
-        if rollups is None or self.settings.vacuum_hours < 0 or self.settings.dry_run:
+        done = self._last_source_range()
+        if done is None or self.settings.vacuum_hours < 0:
             return 0
-        done = rollups.transaction_version(ROLLUP_APP) or 0
         before_ns = self.input.now_ns - self.kept_hours * HOUR_S * NS_PER_S
 
         async def remove() -> int:
@@ -99,12 +97,9 @@ class Vacuum:
             TableRefused: The table `rollups` has another schema or a refused feature.
             StoreError: The store is unreachable or refused a request.
         """
-        self.stop()
-        rollups = find_table(self.store_url, ROLLUPS, for_writing=True)
-        days = self.settings.chunk_days
-        if rollups is None or days <= 0 or self.settings.dry_run:
+        done, days = self._last_source_range(), self.settings.chunk_days
+        if done is None or days <= 0:
             return 0
-        done = rollups.transaction_version(ROLLUP_APP) or 0
         before_ns = self.input.now_ns - days * DAY_S * NS_PER_S
 
         async def remove() -> int:
@@ -115,3 +110,11 @@ class Vacuum:
             return removed
 
         return asyncio.run(remove())
+
+    def _last_source_range(self) -> int | None:
+        """Return the last source range in `rollups`; None without the table or in a dry run."""
+        self.stop()
+        rollups = find_table(self.store_url, ROLLUPS, for_writing=True)
+        if rollups is None or self.settings.dry_run:
+            return None
+        return rollups.transaction_version(ROLLUP_APP) or 0
