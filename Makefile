@@ -36,8 +36,8 @@ test-long: setup  ## run the long tests: races, soak, fuzzing; some need the rea
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest $(LONG_PARALLEL) -m long
 
-nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
-	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)
+nightly: setup  ## run every target, or TARGETS="test test-s3", and summarise; WRITE=1 records the results in docs/verification.md
+	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write) $(TARGETS)
 
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
