@@ -5,7 +5,6 @@ last run in `docs/verification.md`. The exit code is 1 if a stage failed.
 """
 
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from deploy.programs import find_program
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 
@@ -57,19 +56,12 @@ def summary_of(output: str) -> str:
     return lines[-1][:120] if lines else "no output"
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise BadUsage(f"cannot run the tests: install {name}")
-    return found
-
-
 def run_stage(name: str, clock: Clock) -> StageResult:
     """Run one target of the Makefile, and show its output."""
     started_ns = clock.monotonic_ns()
     lines = []
     with subprocess.Popen(  # noqa: S603 - the targets are constants
-        (_program("make"), name),
+        (find_program("make"), name),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -113,7 +105,7 @@ def main(arguments: list[str]) -> int:
     clock = SystemClock()
     results = [run_stage(name, clock) for name in STAGES]
     revision = subprocess.run(  # noqa: S603 - the arguments are constants
-        (_program("git"), "rev-parse", "--short", "HEAD"),
+        (find_program("git"), "rev-parse", "--short", "HEAD"),
         cwd=ROOT,
         capture_output=True,
         text=True,
