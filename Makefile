@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
+# Tests and demo start hundreds of processes: without compiled modules each needs half a second more.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy site release clean
 
@@ -17,7 +19,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "sluice needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(STAMP)
 
@@ -36,8 +38,8 @@ test-long: setup  ## run the long tests: races, soak, fuzzing; some need the rea
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest $(LONG_PARALLEL) -m long
 
-nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
-	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)
+nightly: setup  ## run every target, or TARGETS="test test-s3", and summarise; WRITE=1 records the results in docs/verification.md
+	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write) $(TARGETS)
 
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh

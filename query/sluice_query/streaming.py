@@ -25,7 +25,6 @@ from sluice_query.sql import ordered_sql, returned_columns
 FIRST_WAVE_BYTES: Final = 8 << 20
 WAVE_BYTES_MAX: Final = 256 << 20
 _GROWTH: Final = 4
-_NS_PER_MS: Final = 1_000_000
 
 
 class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,9 +162,11 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
             rows = merged.add(found, wave.until_ns)
             records = await reader.bounded(partial(evaluator.rows, rows))
             results += len(records)
-            elapsed_ms = reader.elapsed_ns() // _NS_PER_MS
             progress = StreamProgress(
-                segments_read=done, segments=total, results=results, elapsed_ms=elapsed_ms
+                segments_read=done,
+                segments=total,
+                results=results,
+                elapsed_ms=reader.elapsed_ms(),
             )
             yield StreamPart(records=tuple(records), progress=progress)
             if merged.more:
