@@ -88,7 +88,7 @@ def _measure(
         files = asyncio.run(_make(folder, blobs))
         subjects: dict[str, Callable[[], Sample]] = {
             f"{engine} {blobs}": lambda: timed(lambda: _plan(session, folder, files, blobs)),
-            f"duckdb beside {engine} {blobs}": lambda: timed(lambda: _control(folder, blobs)),
+            f"duckdb with {engine} {blobs}": lambda: timed(lambda: _control(folder, blobs)),
         }
         _forget_peaks()
         _plan(session, folder, files, blobs)
@@ -207,7 +207,7 @@ def _own_processes() -> list[psutil.Process]:
 
 
 def _forget_peaks() -> None:
-    """Let the kernel measure the peak memory of this process and its children anew."""
+    """Reset the peak memory that the kernel records of this process and its children."""
     for one in _own_processes():
         with suppress(OSError):
             Path(f"/proc/{one.pid}/clear_refs").write_text("5")

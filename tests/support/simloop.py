@@ -65,7 +65,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
-        """Do the work of a thread when it is asked for; its result is ready later."""
+        """Do the work of a thread immediately; its result is awaited as usual."""
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
