@@ -6,7 +6,6 @@ run keeps the rows of the stages before. The exit code is 1 if a stage failed.
 """
 
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from deploy.programs import find_program
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
@@ -72,19 +72,12 @@ def summary_of(output: str) -> str:
     return lines[-1][:120] if lines else "no output"
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise BadUsage(f"cannot run the tests: install {name}")
-    return found
-
-
 def run_stage(name: str, clock: Clock) -> StageResult:
     """Run one target of the Makefile, and show its output."""
     started_ns = clock.monotonic_ns()
     lines = []
     with subprocess.Popen(  # noqa: S603 - the targets are constants
-        (_program("make"), name),
+        (find_program("make"), name),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -113,7 +106,7 @@ def updated_page(page: str, row: str) -> str:
 
 def _git(*words: str) -> str:
     return subprocess.run(  # noqa: S603 - the arguments are constants
-        (_program("git"), *words), cwd=ROOT, capture_output=True, text=True, check=True
+        (find_program("git"), *words), cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
 
 
