@@ -9,7 +9,6 @@ ingested meanwhile is read from its blob, and not from the records.
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -23,7 +22,6 @@ from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.sql import ordered_sql, returned_columns
 from sluice_query.waves import KeyedRow, NewestFirst, Wave, plan_waves
-
 
 
 class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
