@@ -8,7 +8,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Tests and demo start hundreds of processes: without compiled modules each needs half a second more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy site release clean
+.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-browser test-console test-package test-deploy site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -79,6 +79,9 @@ format: setup  ## format the code with ruff
 
 bench: setup  ## run every benchmark with its control; NAME=store runs one of them
 	$(BIN)/python -m benchmarks $(NAME)
+
+bench-peers: setup  ## compare with NATS, Kafka, the Collector and syslog-ng in one run; builds them once. ARGS="--rounds 1"
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 docs: setup  ## write the pages that are generated from code
 	$(BIN)/python -m deploy.events_page

@@ -31,11 +31,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 from tests.support.store_buckets import make_bucket
 from tests.support.store_versitygw import CREDENTIALS, versitygw
 
-from benchmarks.accept_servers import KEY, KEY_VARIABLE, gateway_on
+from benchmarks.accept_servers import KEY, KEY_VARIABLE, gateway_on, tree_cpu_of
 from benchmarks.end_to_end_roles import AGENTS_EACH, RoleCost, agent_of, agents_of
 from benchmarks.older_manifests import ObjectFolder, leave_older
 
@@ -195,7 +194,7 @@ def measure(plan: LoadPlan, url: str, folder: Path) -> LoadFigures:
             stack.callback(one.stop)
         for one in roles:
             one.wait_until_ready()
-        before, spent_s = gateway_requests(port), _cpu_s(pid)
+        before, spent_s = gateway_requests(port), tree_cpu_of(pid)
         started_s = time.perf_counter()
         for one in (*clients, reconciler, reader):
             one.signal()
@@ -206,15 +205,9 @@ def measure(plan: LoadPlan, url: str, folder: Path) -> LoadFigures:
             one.signal()
         costs += [(one.name, one.cost()) for one in (reconciler, consumer, reader)]
         after = gateway_requests(port)
-        costs.append(("gateway", RoleCost(cpu_s=_cpu_s(pid) - spent_s, requests={})))
+        costs.append(("gateway", RoleCost(cpu_s=tree_cpu_of(pid) - spent_s, requests={})))
     gateway_made = {verb: after[verb] - before.get(verb, 0) for verb in after}
     return _figures(plan, out, gateway_made, costs, wall_s)
-
-
-def _cpu_s(pid: int) -> float:
-    process = psutil.Process(pid)
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
 
 
 def _figures(

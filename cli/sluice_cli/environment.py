@@ -1,6 +1,5 @@
 """Environment variables that no option reads: a mistyped name is an error."""
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -57,7 +56,9 @@ def check_variables(app: App, loaded: Iterable[str]) -> None:
             continue
         if not name.startswith(checked) and name.startswith(others):
             continue
-        near = difflib.get_close_matches(name, [*known, *SHARED, *others], 1, cutoff=0)
+        from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+        near = get_close_matches(name, [*known, *SHARED, *others], 1, cutoff=0)
         raise BadUsage(
             f"unknown environment variable: the nearest known name is {near[0]}, variable=`{name}`"
         )

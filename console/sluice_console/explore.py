@@ -99,10 +99,11 @@ class ExploreApi:
         for name in _FIELDS:
             if name in found.headers:
                 response.headers[name] = found.headers[name]
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             async for chunk in found.content.iter_any():
                 await response.write(chunk)
+            await response.write_eof()
         except ConnectionError:
             return response  # the page was closed, which also ends the query
         except aiohttp.ClientError:
@@ -110,6 +111,4 @@ class ExploreApi:
             response.force_close()
             if request.transport is not None:
                 request.transport.abort()
-            return response
-        await response.write_eof()
         return response
