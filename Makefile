@@ -58,10 +58,11 @@ test-console: setup  ## run the console's tests in Debian's chromium, which is i
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
 	$(BIN)/python -m pytest tests/integration/console tests/unit/console
 
-test-package: setup  ## build the wheel, install it into empty environments, and run it there
+test-package: setup  ## build the wheel, install it into empty environments, and run every documented command
+	-@deploy/clients/build.sh
 	$(BIN)/python -m pytest -s tests/package
 
-test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose and promtool; installs the tools once
+test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu, buildah and promtool; installs the tools once
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
 

@@ -5,8 +5,8 @@ replaces its own row of the last results in `docs/verification.md` when it ends,
 run keeps the rows of the stages before. The exit code is 1 if a stage failed.
 """
 
+import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from deploy.programs import find_program
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
@@ -72,33 +73,23 @@ def summary_of(output: str) -> str:
     return lines[-1][:120] if lines else "no output"
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise BadUsage(f"cannot run the tests: install {name}")
-    return found
-
-
 def run_stage(name: str, clock: Clock) -> StageResult:
     """Run one target of the Makefile, and show its output."""
     started_ns = clock.monotonic_ns()
-    lines = []
+    output = bytearray()
     with subprocess.Popen(  # noqa: S603 - the targets are constants
-        (_program("make"), name),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        (find_program("make"), name), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        for line in process.stdout or ():
-            sys.stdout.write(line)
-            lines.append(line)
+        while process.stdout and (chunk := os.read(process.stdout.fileno(), 64 * 1024)):
+            output += chunk
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
         code = process.wait(timeout=STAGE_S_MAX)
     return StageResult(
         name=name,
         passed=code == 0,
         seconds=(clock.monotonic_ns() - started_ns) / NS_PER_S,
-        summary=summary_of("".join(lines)),
+        summary=summary_of(output.decode(errors="replace")),
     )
 
 
@@ -113,7 +104,7 @@ def updated_page(page: str, row: str) -> str:
 
 def _git(*words: str) -> str:
     return subprocess.run(  # noqa: S603 - the arguments are constants
-        (_program("git"), *words), cwd=ROOT, capture_output=True, text=True, check=True
+        (find_program("git"), *words), cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
 
 

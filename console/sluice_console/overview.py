@@ -146,6 +146,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         numbers: The current numbers.
         history: The numbers of the last hour.
         activity: What was accepted, by agent and kind.
+        activity_at_least: Whether more was accepted, because only some index objects were read.
         gateways: The gateway processes.
         services: The other services.
     """
@@ -158,6 +159,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     numbers: OverviewNumbers
     history: OverviewHistory
     activity: tuple[ActivityRow, ...]
+    activity_at_least: bool
     gateways: tuple[ProcessStatus, ...]
     services: tuple[ServiceState, ...]
 
@@ -242,6 +244,7 @@ def make_overview(
         numbers=numbers,
         history=history,
         activity=() if activity is None else activity.rows,
+        activity_at_least=activity is not None and activity.at_least,
         gateways=() if discovery is None else discovery.processes[:PROCESSES_MAX],
         services=facts.services,
     )

@@ -1,4 +1,4 @@
-"""The public keys of senders, which verify signatures of requests with libsodium (ADR 0168)."""
+"""The public keys of senders, which verify signatures of requests with libsodium (ADR 0169)."""
 
 from cryptography.exceptions import InvalidSignature
 from nacl.exceptions import CryptoError
