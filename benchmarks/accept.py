@@ -43,6 +43,7 @@ from benchmarks.accept_load import (
 from benchmarks.accept_servers import child, cpu_of, environment, first_line, gateway, peak_bytes
 from benchmarks.accept_servers import stub as run_stub
 from benchmarks.measure import Sample, ratio, report
+from benchmarks.request_costs import read_gateway_counts
 
 SIZES: Final = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20}
 LATENCY_MS: Final = 20
@@ -57,7 +58,9 @@ def latency(folder: Path) -> None:
     kept: dict[str, list[Sample]] = {}
     with run_stub(LATENCY_MS) as endpoint, gateway(endpoint, folder) as (_, port):
         for name, size_bytes in SIZES.items():
+            before = read_gateway_counts(port)
             rounds = uvloop.run(_latency_rounds(endpoint, port, size_bytes))
+            made = read_gateway_counts(port).since(before)
             for quantile, place, limit in (("p50", 49, 1.06), ("p99", 98, 1.15)):
                 ratios = [
                     statistics.quantiles(ours, n=100)[place]
@@ -70,6 +73,7 @@ def latency(folder: Path) -> None:
                 lines.append(_line(f"{name} {quantile} accept / two PUTs", ratios, f"<= {limit}"))
             bare_ms = [1e3 * statistics.median(bare) for _, bare in rounds]
             lines.append(f"{name} control p50 {statistics.median(bare_ms):.1f} ms")
+            lines.append(f"{name} {made.describe()}")
     report("accept-latency", lines, kept)
 
 

@@ -114,7 +114,7 @@ class CostReport:
         """The setting that decides the largest share of the requests, and that share."""
         dollars: dict[str, float] = {}
         for one in self.lines:
-            name = one.line.setting
+            name = one.line.setting.partition(", ")[0]
             dollars[name] = dollars.get(name, 0.0) + one.dollars_per_month
         name = max(dollars, key=lambda one: dollars[one])
         return name, dollars[name] / max(self.request_dollars_per_month, 1e-9)
