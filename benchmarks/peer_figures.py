@@ -8,6 +8,9 @@ from typing import Final, Literal
 TICK_S: Final = 0.01
 """The kernel counts processor time in steps of this; a sample is never below it."""
 
+BEGIN: Final = "<!-- written by `make bench-peers`: last run -->"
+END: Final = "<!-- end -->"
+
 Figure = Literal["CPU", "p50", "throughput"]
 Rounds = Mapping[tuple[str, str], Sequence["PeerSample"]]
 """The samples of each round, by size and subject."""
@@ -129,6 +132,32 @@ def row(size: str, subject: str, samples: Sequence[PeerSample]) -> str:
     store = f"{store_ms:.2f}" if store_ms else "-"
     times = " | ".join(_shown_ms(samples, place) for place in (49, 98))
     return f"| {size} | {subject} | {cpu} | {store} | {times} | {per_s:.0f} |"
+
+
+def tables(rounds: Rounds, verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the lines of two Markdown tables: the figures of every subject, and the verdicts."""
+    return [
+        "| batch | server | CPU ms per batch | store's CPU ms | p50 ms | p99 ms | batches/s |",
+        "|---|---|---|---|---|---|---|",
+        *(row(size, name, samples) for (size, name), samples in rounds.items()),
+        "",
+        "| ratio | batch | bar | minimum · median · maximum | |",
+        "|---|---|---|---|---|",
+        *(verdict.line for verdict in verdicts),
+    ]
+
+
+def updated_page(page: str, section: Sequence[str]) -> str:
+    """Return the page with the lines between the two marks replaced.
+
+    Raises:
+        ValueError: The page does not have both marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page has no section to replace, mark={BEGIN}")
+    return "\n".join([f"{before}{BEGIN}", "", *section, "", f"{END}{after}"])
 
 
 def _shown_ms(samples: Sequence[PeerSample], place: int) -> str:

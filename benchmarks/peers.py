@@ -17,6 +17,7 @@ import asyncio
 import itertools
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,8 @@ from benchmarks.peer_figures import (
     SMALL,
     PeerSample,
     judge,
-    row,
+    tables,
+    updated_page,
 )
 from benchmarks.peer_requests import (
     PreparedRequest,
@@ -65,6 +67,7 @@ from benchmarks.peer_servers import (
     servers,
 )
 
+PAGE: Final = Path("docs/comparison.md")
 CLIENTS: Final = 16
 LIST_FRAMES: Final = 64
 SAMPLE_S: Final = 2.0
@@ -211,6 +214,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1, help="processes of each gateway")
     parser.add_argument("--only", nargs="*", default=[], help="names of servers")
+    parser.add_argument("--write", action="store_true", help=f"record the run in {PAGE}")
     parser.add_argument("--agents", action="store_true", help="only the agent and syslog-ng")
     wanted = parser.parse_args(words)
     os.environ.update(CREDENTIALS | {"AWS_EC2_METADATA_DISABLED": "true"})
@@ -232,17 +236,17 @@ def main(words: list[str]) -> int:
             found |= agents
             notes += more
     verdicts = judge(BARS, found)
+    machine = f"{platform.machine()} with {os.cpu_count()} cores"
+    run = f"{CLIENTS} clients, {wanted.rounds} rounds, gateways with {wanted.workers} worker(s)"
     lines = [
-        f"{began:%Y-%m-%d %H:%M} UTC, {CLIENTS} clients, {wanted.rounds} rounds",
-        f"workers of each gateway: {wanted.workers}",
-        *notes,
-        "| size | server | CPU ms per batch | store's CPU ms | p50 ms | p99 ms | batches/s |",
-        "|---|---|---|---|---|---|---|",
-        *(row(size, name, samples) for (size, name), samples in found.items()),
-        "| figure | size | bar | minimum · median · maximum | |",
-        "|---|---|---|---|---|",
-        *(verdict.line for verdict in verdicts),
+        f"Run on {began:%Y-%m-%d}, {machine}: {run}.",
+        "",
+        *(f"- {note}" for note in notes),
+        "",
+        *tables(found, verdicts),
     ]
+    if wanted.write:
+        PAGE.write_text(updated_page(PAGE.read_text(), lines))
     kept = {
         f"{size} {name}": [
             Sample(wall_s=one.wall_s, cpu_s=one.cpu_s, units=one.units) for one in samples

@@ -1,7 +1,19 @@
 """The arithmetic of the benchmark `peers`."""
 
 import pytest
-from benchmarks.peer_figures import BARS, SIZES, Bar, PeerSample, judge, ratios_of, row
+from benchmarks.peer_figures import (
+    BARS,
+    BEGIN,
+    END,
+    SIZES,
+    Bar,
+    PeerSample,
+    judge,
+    ratios_of,
+    row,
+    tables,
+    updated_page,
+)
 
 
 def sample(
@@ -99,3 +111,22 @@ def test_each_bar_of_the_broker_has_every_size() -> None:
         bars = [bar for bar in BARS if (bar.subject, bar.figure) == ("sluice, directory", figure)]
         assert [bar.size for bar in bars] == list(SIZES)
         assert all(bar.at_least == (figure == "throughput") for bar in bars)
+
+
+def test_a_section_of_the_page_is_replaced() -> None:
+    page = f"# Title\n\n{BEGIN}\n\nold\n\n{END}\n\nend\n"
+    updated = updated_page(page, ["new", "lines"])
+    assert updated == f"# Title\n\n{BEGIN}\n\nnew\nlines\n\n{END}\n\nend\n"
+    assert updated_page(updated, ["new", "lines"]) == updated
+
+
+@pytest.mark.parametrize("page", ["text", f"{BEGIN} text", f"text {END}"])
+def test_a_page_without_both_marks_is_refused(page: str) -> None:
+    with pytest.raises(ValueError, match="no section"):
+        updated_page(page, [])
+
+
+def test_the_tables_are_whole() -> None:
+    rounds = {("1 KiB", "a"): [sample()], ("1 KiB", "b"): [sample()]}
+    lines = tables(rounds, judge([BAR], rounds))
+    assert [line.count("|") for line in lines] == [8, 8, 8, 8, 0, 6, 6, 6]
