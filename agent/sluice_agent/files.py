@@ -200,7 +200,7 @@ class FileInput:
 
     def _open(self, path: str, now_s: float) -> FollowedFile | None:
         try:
-            file = FollowedFile(path)
+            file = FollowedFile(path, block_bytes=self._settings.block_bytes)
         except OSError as error:
             _log.warning("file_unreadable", path=path, reason=error.strerror)
             return None

@@ -26,6 +26,11 @@ FRESHNESS_S_MAX: Final = 3600.0
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
 
+BLOCK_BYTES_MIN: Final = 256 * 1024
+BLOCK_BYTES_MAX: Final = 512 * 1024
+"""Larger blocks are not parsed faster, and a batch consists of whole blocks."""
+BLOCKS_PER_BATCH: Final = 8
+
 Zone = tzinfo | None
 """A time zone; None is the system's zone."""
 
@@ -112,6 +117,7 @@ class FileSettings:
         from_end: Read files that exist when the spool is new from their end.
         zone: The time zone of timestamps that specify none; None is the system's zone.
         rotated_wait_s: A renamed file is closed after this many seconds without new lines.
+        block_bytes: How much of a file is read and parsed together.
     """
 
     patterns: tuple[str, ...]
@@ -119,6 +125,7 @@ class FileSettings:
     from_end: bool = False
     zone: Zone = None
     rotated_wait_s: float = 60.0
+    block_bytes: int = BLOCK_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +317,13 @@ class AgentSettings:
     def for_files(self) -> FileSettings:
         """Return the settings of the file input."""
         return FileSettings(
-            patterns=self.paths, exclude=self.exclude, from_end=self.from_end, zone=self.zone()
+            patterns=self.paths,
+            exclude=self.exclude,
+            from_end=self.from_end,
+            zone=self.zone(),
+            block_bytes=min(
+                BLOCK_BYTES_MAX, max(BLOCK_BYTES_MIN, self.batch_bytes // BLOCKS_PER_BATCH)
+            ),
         )
 
     def for_batching(self) -> BatchLimits:
