@@ -8,7 +8,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Tests and demo start hundreds of processes: without compiled modules each needs half a second more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy site release clean
+.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-browser test-console test-package test-deploy site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -58,10 +58,11 @@ test-console: setup  ## run the console's tests in Debian's chromium, which is i
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
 	$(BIN)/python -m pytest tests/integration/console tests/unit/console
 
-test-package: setup  ## build the wheel, install it into empty environments, and run it there
+test-package: setup  ## build the wheel, install it into empty environments, and run every documented command
+	-@deploy/clients/build.sh
 	$(BIN)/python -m pytest -s tests/package
 
-test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose and promtool; installs the tools once
+test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu, buildah and promtool; installs the tools once
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
 
@@ -78,6 +79,9 @@ format: setup  ## format the code with ruff
 
 bench: setup  ## run every benchmark with its control; NAME=store runs one of them
 	$(BIN)/python -m benchmarks $(NAME)
+
+bench-peers: setup  ## compare with NATS, Kafka, the Collector and syslog-ng in one run; builds them once. WRITE=1 records the run in docs/comparison.md
+	$(BIN)/python -m benchmarks.peers $(if $(WRITE),--write)
 
 docs: setup  ## write the pages that are generated from code
 	$(BIN)/python -m deploy.events_page

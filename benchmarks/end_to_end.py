@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 from tests.support.store_buckets import make_bucket
 from tests.support.store_versitygw import CREDENTIALS, versitygw
 
-from benchmarks.accept_servers import KEY, KEY_VARIABLE, gateway_on
+from benchmarks.accept_servers import KEY, KEY_VARIABLE, gateway_on, tree_cpu_of
 from benchmarks.end_to_end_roles import AGENTS_EACH, RoleCost, agent_of, agents_of
 from benchmarks.older_manifests import ObjectFolder, leave_older
 from benchmarks.request_costs import GatewayCounts, read_gateway_counts
@@ -190,7 +189,7 @@ def measure(plan: LoadPlan, url: str, folder: Path) -> LoadFigures:
             stack.callback(one.stop)
         for one in roles:
             one.wait_until_ready()
-        before, spent_s = read_gateway_counts(port), _cpu_s(pid)
+        before, spent_s = read_gateway_counts(port), tree_cpu_of(pid)
         started_s = time.perf_counter()
         for one in (*clients, reconciler, reader):
             one.signal()
@@ -201,14 +200,8 @@ def measure(plan: LoadPlan, url: str, folder: Path) -> LoadFigures:
             one.signal()
         costs += [(one.name, one.cost()) for one in (reconciler, consumer, reader)]
         after = read_gateway_counts(port)
-        costs.append(("gateway", RoleCost(cpu_s=_cpu_s(pid) - spent_s, requests={})))
+        costs.append(("gateway", RoleCost(cpu_s=tree_cpu_of(pid) - spent_s, requests={})))
     return _figures(plan, out, after.since(before), costs, wall_s)
-
-
-def _cpu_s(pid: int) -> float:
-    process = psutil.Process(pid)
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
 
 
 def _figures(

@@ -5,6 +5,7 @@ replaces its own row of the last results in `docs/verification.md` when it ends,
 run keeps the rows of the stages before. The exit code is 1 if a stage failed.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -75,23 +76,20 @@ def summary_of(output: str) -> str:
 def run_stage(name: str, clock: Clock) -> StageResult:
     """Run one target of the Makefile, and show its output."""
     started_ns = clock.monotonic_ns()
-    lines = []
+    output = bytearray()
     with subprocess.Popen(  # noqa: S603 - the targets are constants
-        (find_program("make"), name),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        (find_program("make"), name), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        for line in process.stdout or ():
-            sys.stdout.write(line)
-            lines.append(line)
+        while process.stdout and (chunk := os.read(process.stdout.fileno(), 64 * 1024)):
+            output += chunk
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
         code = process.wait(timeout=STAGE_S_MAX)
     return StageResult(
         name=name,
         passed=code == 0,
         seconds=(clock.monotonic_ns() - started_ns) / NS_PER_S,
-        summary=summary_of("".join(lines)),
+        summary=summary_of(output.decode(errors="replace")),
     )
 
 

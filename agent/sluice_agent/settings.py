@@ -6,7 +6,6 @@ from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
@@ -258,6 +257,8 @@ class AgentSettings:
         """
         if not self.timezone:
             return None
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 - rarely needed
+
         try:
             return ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError) as error:

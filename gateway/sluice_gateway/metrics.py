@@ -184,13 +184,13 @@ class GatewayMetrics:
             DOOR_COMBINED, "Batches of small requests accepted.", registry=registry
         )
 
-    def count(self, metric: Counter, *labels: str) -> None:
-        """Add one to a labelled counter."""
+    def count(self, metric: Counter, *labels: str, amount: int = 1) -> None:
+        """Add to a labelled counter."""
         child = self._children.get((id(metric), labels))
         if child is None:
             child = self._children[id(metric), labels] = metric.labels(*labels)
         if isinstance(child, Counter):
-            child.inc()
+            child.inc(amount)
 
     def observe(self, metric: Histogram, label: str, seconds: float) -> None:
         """Add a time to a labelled histogram."""

@@ -20,7 +20,13 @@ from typing import Final
 import structlog
 
 from sluice_gateway.admission import BodyBudget
-from sluice_gateway.doors.combined_frames import DoorLane, SmallRequest, check_records, combine
+from sluice_gateway.doors.combined_frames import (
+    DoorLane,
+    SmallRequest,
+    check_records,
+    combine,
+    decoded,
+)
 from sluice_gateway.uploads import Upload
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import ErrorCode, InvalidFrame, SluiceError, TooLarge, retryable
@@ -47,10 +53,10 @@ AcceptFrame = Callable[[Upload], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Waiting:
-    """A request, and the answer to it: None once it is accepted."""
+    """A request, and what its senders wait for: None once it is accepted."""
 
     request: SmallRequest
-    answer: asyncio.Future[SluiceError | None]
+    answers: list[asyncio.Future[SluiceError | None]] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,8 +167,9 @@ class Combiner:
         Raises:
             SluiceError: The request is not accepted, or its outcome is unknown.
         """
-        lane = self._open(request.lane)
-        known = None if request.request is None else lane.known.get(request.request)
+        place, name = request.lane, request.request
+        lane = self._open(place)
+        known = None if name is None else lane.known.get(name)
         if known is not None:
             await _answered(known)
             return True
@@ -171,15 +178,15 @@ class Combiner:
         ):
             raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
         with self._budget.take(request.size_bytes):
-            waiting = _Waiting(request=request, answer=asyncio.get_running_loop().create_future())
+            waiting = _Waiting(request=request)
             lane.waiting.append(waiting)
             lane.waiting_bytes += request.size_bytes
-            if request.request is not None:
-                lane.known[request.request] = waiting
+            if name is not None:
+                lane.known[name] = waiting
             if lane.waiting_bytes >= self._flush.bytes_least or len(lane.waiting) >= PARTS_MAX:
                 lane.is_due.set()
             if lane.task is None:
-                lane.task = asyncio.create_task(self._run(request.lane, lane))
+                lane.task = asyncio.create_task(self._run(place, lane))
             await _answered(waiting)
         return False
 
@@ -278,7 +285,7 @@ def _refuse_invalid(lane: _OpenLane, taken: list[_Waiting]) -> list[_Waiting]:
     valid = []
     for one in taken:
         try:
-            check_records(one.request.records)
+            check_records(decoded(one.request.records))
         except InvalidFrame as error:
             _answer(lane, one, error)
         else:
@@ -289,13 +296,16 @@ def _refuse_invalid(lane: _OpenLane, taken: list[_Waiting]) -> list[_Waiting]:
 def _answer(lane: _OpenLane, one: _Waiting, failure: SluiceError | None) -> None:
     if one.request.request is not None:
         del lane.known[one.request.request]
-    if not one.answer.done():
-        one.answer.set_result(failure)
+    for answer in one.answers:
+        if not answer.done():  # its client may have gone away
+            answer.set_result(failure)
 
 
 async def _answered(waiting: _Waiting) -> None:
     """Wait for the answer; the request stays in its frame if its client goes away."""
-    failure = await asyncio.shield(waiting.answer)
+    answer = asyncio.get_running_loop().create_future()
+    waiting.answers.append(answer)
+    failure = await answer
     if isinstance(failure, InvalidFrame):
         raise failure  # never: the request itself breaks a rule
     if failure is not None:

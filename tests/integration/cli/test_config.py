@@ -103,6 +103,12 @@ def test_variables_of_other_commands_are_not_checked(tmp_path: Path) -> None:
     assert sluice("init", SLUICE_GATEWAY_LISTEN="127.0.0.1:1", folder=tmp_path).returncode == 0
 
 
+def test_variables_of_other_clients_are_ignored(tmp_path: Path) -> None:
+    """The pages in `docs/send` export them in the shell of an operator."""
+    done = sluice("init", SLUICE_TOKEN="slt_x", SLUICE_URL="http://127.0.0.1:1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path: Path) -> None:
     """A service named `sluice-init` sets these in every pod."""
     variables = {
