@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -176,8 +176,6 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _plain(report: "CostReport") -> dict[str, object]:
-    from dataclasses import asdict  # noqa: PLC0415 - quick help
-
     full = report.full
     setting, share = report.dominant
     return {

@@ -1,20 +1,27 @@
 """The deployment whose cost is computed: load, freshness and the settings that decide requests.
 
-A field that is None follows from the freshness, see `CostPlan.filled`.
+A field that is None follows from the freshness, see `CostPlan.filled`. Limits and defaults of the
+components are repeated here, so that the command imports none of them. A test compares them
+(`tests/unit/cli/test_cost.py`).
 """
 
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.journals import JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX
 from sluice_protocol.prices import DAY_S, MONTH_S
 
 FRESHNESS_S_MAX: Final = 3600.0
-JOURNAL_S_MAX: Final = 10.0
 RECONCILER_S_MAX: Final = 30.0
 DOOR_FLUSH_S_MAX: Final = 5.0
+DOOR_FRAME_S: Final = 0.25
+DOOR_LANES: Final = 4
 ROUND_S: Final = 0.25
-TRIGGER_S: Final = 10.0
+LISTING_S: Final = 1.0
+TRIGGER_S, TRIGGER_S_MAX = 10.0, 300.0
+TRIGGER_BYTES: Final = 1024 * 1024 * 1024
+TRIGGER_BATCHES: Final = 20_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 MONTH_DAYS: Final = MONTH_S / DAY_S
 
@@ -91,7 +98,7 @@ class CostPlan:
         self._check("lanes", 1, 1000)
         self._check("batch_bytes", 1, BATCH_BYTES)
         self._check("freshness_s", 0.05, DOOR_FLUSH_S_MAX if self.doors else FRESHNESS_S_MAX)
-        self._check("journal_interval_s", 1, JOURNAL_S_MAX)
+        self._check("journal_interval_s", JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX)
         self._check("reconciler_freshness_s", 0, RECONCILER_S_MAX)
 
     def _check(self, name: str, low: float, high: float = 1e18) -> None:
@@ -110,13 +117,13 @@ class CostPlan:
         queries read pending batches too.
         """
         fresh = self.freshness_s
-        journal_s = min(max(fresh / 12, 1.0), JOURNAL_S_MAX)
+        journal_s = min(max(fresh / 12, JOURNAL_INTERVAL_S), JOURNAL_INTERVAL_S_MAX)
         reconciler_s = min(fresh / 4, RECONCILER_S_MAX)
         return FullPlan(
             plan=self,
             journal_interval_s=_given(self.journal_interval_s, journal_s),
             reconciler_freshness_s=_given(self.reconciler_freshness_s, reconciler_s),
-            trigger_s=_given(self.trigger_s, max(TRIGGER_S, fresh)),
+            trigger_s=_given(self.trigger_s, min(max(TRIGGER_S, fresh), TRIGGER_S_MAX)),
         )
 
     def with_changes(self, **changes: object) -> "CostPlan":
@@ -145,7 +152,15 @@ class FullPlan:
     @property
     def listing_s(self) -> float:
         """Time between two listings of gateway processes."""
-        return max(1.0, self.reconciler_freshness_s)
+        return max(LISTING_S, self.reconciler_freshness_s)
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Time between two micro-batches: the trigger, or less at the limits of a micro-batch."""
+        stored_bytes_s = self.plan.rate_bytes_per_s / self.plan.compression
+        return min(
+            self.trigger_s, TRIGGER_BYTES / stored_bytes_s, TRIGGER_BATCHES / self.batches_per_s
+        )
 
     @property
     def streams(self) -> float:
@@ -159,7 +174,8 @@ class FullPlan:
     @property
     def batches_per_s(self) -> float:
         """Batches per second of all senders, cut by age or by size."""
-        by_age = self.streams / self.plan.freshness_s
+        least_s = DOOR_FRAME_S if self.plan.doors else 0.0
+        by_age = self.streams / max(self.plan.freshness_s, least_s)
         by_size = self.plan.rate_bytes_per_s / self.plan.batch_bytes
         return max(by_age, by_size)
 
@@ -184,10 +200,6 @@ class FullPlan:
     def visible_after_s(self) -> float:
         """About the longest time from a record to a query that finds it, without the ingestion."""
         return self.plan.freshness_s + self.journal_interval_s + self.round_s
-
-
-DOOR_LANES: Final = 4
-"""`sluice_gateway.doors.combined_frames.DOOR_LANES`, repeated because that module needs numpy."""
 
 
 def _given(value: float | None, follows: float) -> float:

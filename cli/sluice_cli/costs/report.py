@@ -8,12 +8,12 @@ from sluice_cli.costs.plan import (
     BATCH_BYTES,
     DOOR_FLUSH_S_MAX,
     FRESHNESS_S_MAX,
-    JOURNAL_S_MAX,
     RECONCILER_S_MAX,
     CostPlan,
     FullPlan,
 )
 from sluice_cli.costs.requests import CostLine, all_lines
+from sluice_protocol.journals import JOURNAL_INTERVAL_S_MAX
 from sluice_protocol.prices import (
     DAY_S,
     GIB_BYTES,
@@ -224,8 +224,8 @@ def _later(plan: CostPlan, full: FullPlan) -> Iterator[tuple[str, dict[str, Any]
         {"reconciler_freshness_s": flush_s},
     )
     yield (
-        f"write journals less often: gateway journal_interval_s = {JOURNAL_S_MAX:g}",
-        {"journal_interval_s": JOURNAL_S_MAX},
+        f"write journals less often: gateway journal_interval_s = {JOURNAL_INTERVAL_S_MAX:g}",
+        {"journal_interval_s": JOURNAL_INTERVAL_S_MAX},
     )
     trigger_s = max(full.trigger_s, TRIGGER_S_ADVISED)
     yield (

@@ -235,8 +235,8 @@ def queue_lines(full: FullPlan) -> tuple[CostLine, ...]:
     parts_s = full.batches_per_s * plan.queues / (LISTED_BATCHES + 1)
     lanes = plan.lanes * plan.queues
     # After an acknowledgement the next append to the lane fails once: the register has changed.
-    acked = hit_lanes(used_lanes(plan.lanes, full.agents), full.batches_per_s * full.trigger_s)
-    acked_s = min(acked * plan.queues / full.trigger_s, entries_s)
+    acked = hit_lanes(used_lanes(plan.lanes, full.agents), full.batches_per_s * full.micro_batch_s)
+    acked_s = min(acked * plan.queues / full.micro_batch_s, entries_s)
     upkeep = RequestCounts(
         lists=(2 * (lanes + 1) + lanes + 1) / UPKEEP_S * plan.reconcilers,
         gets=4 * lanes / UPKEEP_S * plan.reconcilers,
@@ -335,19 +335,19 @@ def reconciler_lines(full: FullPlan) -> tuple[CostLine, ...]:
 def ingest_lines(full: FullPlan) -> tuple[CostLine, ...]:
     """Return the requests of the ingestion: the queue, the blobs and the commits."""
     plan, flushes = full.plan, flush_rate(full)
-    lanes, rounds_s = plan.lanes, 1 / full.trigger_s
+    lanes, rounds_s = plan.lanes, 1 / full.micro_batch_s
     entries_s = flushes.per_s * flushes.lanes * plan.reconcilers
-    lanes_used = hit_lanes(used_lanes(lanes, full.agents), full.batches_per_s * full.trigger_s)
+    lanes_used = hit_lanes(used_lanes(lanes, full.agents), full.batches_per_s * full.micro_batch_s)
     # latestOffset, partitions and reportLatestOffset read authority and lanes; the fence, lanes.
     queue = RequestCounts(
         puts=lanes_used * rounds_s,
         lists=3 * (lanes + 1) * rounds_s,
         gets=(3 * 2 + 4 * lanes + lanes_used) * rounds_s + entries_s,
     )
-    round_bytes = plan.rate_bytes_per_s / plan.compression * full.trigger_s
+    round_bytes = plan.rate_bytes_per_s / plan.compression * full.micro_batch_s
     files = max(lanes_used * plan.ingest_files, round_bytes / TASK_BYTES)
     opened = TABLES * TABLE_OPEN_GETS
-    ledger_files = 3600 / full.trigger_s / 2
+    ledger_files = 3600 / full.micro_batch_s / 2
     tables = RequestCounts(
         puts=rounds_s * (TABLES + files_puts(files, round_bytes) + 1),
         lists=rounds_s * TABLES * TABLE_LISTS,
@@ -424,7 +424,7 @@ def maintenance_lines(full: FullPlan) -> tuple[CostLine, ...]:
 
 def files_read_per_day(full: FullPlan) -> float:
     """Return how many data files of a day compaction merges."""
-    return DAY_S / full.trigger_s * full.plan.lanes * full.plan.ingest_files
+    return DAY_S / full.micro_batch_s * full.plan.lanes * full.plan.ingest_files
 
 
 def query_lines(full: FullPlan) -> tuple[CostLine, ...]:
@@ -432,9 +432,9 @@ def query_lines(full: FullPlan) -> tuple[CostLine, ...]:
     plan, flushes = full.plan, flush_rate(full)
     if not plan.queries_per_day:
         return ()
-    pending_s = full.trigger_s
+    pending_s = full.micro_batch_s
     entries = flushes.per_s * flushes.lanes * plan.reconcilers * pending_s
-    files = 3600 / full.trigger_s * plan.lanes * plan.ingest_files
+    files = 3600 / full.micro_batch_s * plan.lanes * plan.ingest_files
     gets = (
         4 * plan.lanes
         + entries

@@ -146,7 +146,7 @@ def check_all(world: CostWorld) -> None:
 def test_the_model_predicts_the_requests_of_each_activity(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = run_plan(PLANS[name].filled(), SECONDS, tmp_path, monkeypatch)
+    world = run_once(name, tmp_path, monkeypatch)
     check_all(world)
     uncounted = [
         (method, key)
@@ -176,7 +176,7 @@ def test_the_model_predicts_the_requests_of_audits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first audit reads every manifest; listings are compared by small pages."""
-    world = run_plan(PLANS[name].filled(), SECONDS, tmp_path, monkeypatch)
+    world = run_once(name, tmp_path, monkeypatch)
     packed = world.full.plan.pack_references
     accepted = sum(
         1
@@ -206,7 +206,7 @@ def test_the_model_predicts_the_requests_of_audits(
 def test_a_coefficient_that_is_off_by_a_third_is_found(
     coefficient: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = run_once(tmp_path, monkeypatch)
+    world = run_once("seconds", tmp_path, monkeypatch)
     for factor in (2 / 3, 4 / 3):
         with monkeypatch.context() as planted:
             planted.setattr(requests, coefficient, factor * getattr(requests, coefficient))
@@ -214,10 +214,11 @@ def test_a_coefficient_that_is_off_by_a_third_is_found(
                 check_all(world)
 
 
-_RUNS: list[CostWorld] = []
+_RUNS: dict[str, CostWorld] = {}
 
 
-def run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostWorld:
-    if not _RUNS:
-        _RUNS.append(run_plan(PLANS["seconds"].filled(), SECONDS, tmp_path, monkeypatch))
-    return _RUNS[0]
+def run_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostWorld:
+    """Return the counted requests of a plan; the tests of this module share the runs."""
+    if name not in _RUNS:
+        _RUNS[name] = run_plan(PLANS[name].filled(), SECONDS, tmp_path, monkeypatch)
+    return _RUNS[name]

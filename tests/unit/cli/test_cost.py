@@ -5,12 +5,28 @@ from pathlib import Path
 
 import pytest
 
+from sluice_agent.settings import BATCH_BYTES_MAX
+from sluice_agent.settings import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
 from sluice_cli.application import run_command
+from sluice_cli.costs import plan, requests
 from sluice_cli.costs.plan import CostPlan
 from sluice_cli.costs.report import CostReport, compute_cost
 from sluice_cli.costs.requests import files_puts, hit_lanes
+from sluice_gateway.background import DECISIONS_INTERVAL_S, DOCTOR_INTERVAL_S, MODE_INTERVAL_S
+from sluice_gateway.doors.combined_frames import DOOR_LANES
+from sluice_gateway.doors.combiner import FRAME_INTERVAL_S
+from sluice_gateway.journal_writer import EARLY_ENTRIES
+from sluice_gateway.readiness import AUTHORITY_INTERVAL_S
+from sluice_gateway.settings import FLUSH_BYTES_MAX, FLUSH_MS_MAX
+from sluice_lake.delta import CONFIGURATION
+from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.prices import S3_US_EAST_1, PriceTable, RequestCounts
+from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S
+from sluice_reconciler.lanes.membership import HEARTBEAT_S as MEMBER_HEARTBEAT_S
+from sluice_reconciler.settings import FRESHNESS_S_MAX as RECONCILER_FRESHNESS_S_MAX
+from sluice_reconciler.settings import ReconcilerSettings
+from sluice_spark.settings import IngestSettings
 
 MIB = 1024 * 1024
 FLEET = ["--rate", "30MiB/s", "--agents", "1000", "--freshness", "60s"]
@@ -144,6 +160,45 @@ def test_the_text_names_every_activity_and_the_total(capsys: pytest.CaptureFixtu
 def test_a_plan_out_of_range_is_refused_wherever_it_comes_from() -> None:
     with pytest.raises(BadUsage, match="compression"):
         fleet(compression=0.0)
+
+
+def test_the_model_repeats_the_constants_of_the_components() -> None:
+    """The command imports no component, so that it needs no extra and starts quickly."""
+    settings, ingest = ReconcilerSettings(), IngestSettings()
+    assert {plan.BATCH_BYTES} == {BATCH_BYTES_MAX, FLUSH_BYTES_MAX}
+    assert plan.FRESHNESS_S_MAX == AGENT_FRESHNESS_S_MAX
+    assert (plan.DOOR_FLUSH_S_MAX, plan.DOOR_FRAME_S) == (FLUSH_MS_MAX / 1000, FRAME_INTERVAL_S)
+    assert plan.DOOR_LANES == DOOR_LANES
+    assert plan.RECONCILER_S_MAX == RECONCILER_FRESHNESS_S_MAX
+    assert (settings.journal_poll_s, settings.journal_interval_s) == (plan.ROUND_S, plan.LISTING_S)
+    assert ingest.trigger_s == plan.TRIGGER_S
+    assert ingest.max_bytes_per_trigger == plan.TRIGGER_BYTES
+    assert ingest.max_batches_per_trigger == plan.TRIGGER_BATCHES
+    assert settings.list_batches_max == requests.LISTED_BATCHES
+    assert requests.EARLY_ENTRIES == EARLY_ENTRIES
+    assert {requests.GATEWAY_CHECK_S} == {
+        DECISIONS_INTERVAL_S,
+        MODE_INTERVAL_S,
+        AUTHORITY_INTERVAL_S,
+    }
+    assert requests.DOCTOR_CHECK_S == DOCTOR_INTERVAL_S
+    assert requests.MEMBER_S == MEMBER_HEARTBEAT_S
+    assert settings.collect_interval_s == requests.UPKEEP_S
+    assert settings.hold_interval_s == requests.HOLDS_S
+    assert requests.REMOVAL_S == REMOVAL_INTERVAL_S
+    assert {**CONFIGURATION}["delta.checkpointInterval"] == str(requests.TABLE_CHECKPOINT_COMMITS)
+    assert len(RECORD_TABLES) + 1 == requests.TABLES
+
+
+def test_limits_of_a_micro_batch_shorten_the_trigger() -> None:
+    full = fleet(rate_bytes_per_s=1000 * MIB, trigger_s=60.0).filled()
+    assert full.micro_batch_s == pytest.approx(1024 / 200)
+    assert fleet(freshness_s=3600.0).filled().trigger_s == plan.TRIGGER_S_MAX
+
+
+def test_combined_frames_have_a_least_interval() -> None:
+    quick = fleet(doors=True, senders=1, freshness_s=0.05, rate_bytes_per_s=1.0)
+    assert quick.filled().batches_per_s == pytest.approx(8 / 0.25)
 
 
 def test_large_files_are_written_in_parts() -> None:
