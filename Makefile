@@ -85,6 +85,7 @@ bench-peers: setup  ## compare with NATS, Kafka, the Collector and syslog-ng in 
 
 docs: setup  ## write the pages that are generated from code
 	$(BIN)/python -m deploy.events_page
+	$(BIN)/python -m deploy.reference
 
 demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java

@@ -76,8 +76,13 @@ def variables_of(app: App, path: tuple[str, ...]) -> Iterator[str]:
         for argument in here.assemble_argument_collection(parse_docstring=False):
             for name in argument.names:
                 if argument.parse and name.startswith("--"):
-                    option = name.removeprefix("--").replace(".", "-")
-                    yield _prefix(path) + option.upper().replace("-", "_")
+                    yield variable_of(path, name)
+
+
+def variable_of(path: tuple[str, ...], option: str) -> str:
+    """Return the variable of an option `--name` of a command."""
+    name = option.removeprefix("--").replace(".", "-")
+    return _prefix(path) + name.upper().replace("-", "_")
 
 
 def _is_checked(name: str) -> bool:

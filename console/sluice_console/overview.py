@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from sluice_console.attention import AttentionItem, OverviewFacts, list_attention
+from sluice_console.costs import DailyCost
 from sluice_console.reconcilers import ServiceState
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
@@ -149,6 +150,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         activity_at_least: Whether more was accepted, because only some index objects were read.
         gateways: The gateway processes.
         services: The other services.
+        cost: The estimated cost of a day; None for a directory, and before it is known.
     """
 
     at_unix_ns: int
@@ -162,6 +164,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     activity_at_least: bool
     gateways: tuple[ProcessStatus, ...]
     services: tuple[ServiceState, ...]
+    cost: DailyCost | None = None
 
 
 class SampleHistory:
