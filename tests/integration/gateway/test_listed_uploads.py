@@ -246,9 +246,9 @@ def test_a_request_is_refused_as_a_whole_before_any_store_call(tmp_path: Path) -
             assert await refused(bytes(many), head_of(client, bytes(many))) == (413, "too_large")
             large = bytes(20_000)
             assert await refused(large, head_of(client, large)) == (413, "too_large")
-            served.gateway.uploads.budget._hold(32_768)
+            served.gateway.uploads.budget.reserve(32_768)
             assert await refused(one, head_of(client, one)) == (503, "overloaded")
-            served.gateway.uploads.budget._hold(-32_768)
+            served.gateway.uploads.budget.release(32_768)
             served.gateway.uploads.running.drain()
             assert await refused(one, head_of(client, one)) == (503, "draining")
             assert served.store.calls == []
