@@ -35,6 +35,52 @@ class StorePrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings:
+    """An identity provider with OpenID Connect.
+
+    Attributes:
+        issuer: The issuer, `https://…`, exactly as its configuration names it; empty for none.
+        client_id: The id of the console at the provider.
+        client_secret: Its secret; empty for a public client.
+        redirect_url: The public URL of the console's path `/v1/oidc/callback`, as it is registered
+            at the provider.
+        scope: The scopes of a login.
+        name_claim: The claim with the name of a user; the subject if it is missing.
+        roles_claim: The claim with the roles of a user; a dot separates names of nested claims.
+        operator_roles: Values of it that make a user an operator, separated by commas.
+        viewer_roles: Values of it that make a user a viewer, separated by commas; empty for every
+            user of the provider.
+    """
+
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    redirect_url: str = ""
+    scope: str = "openid profile"
+    name_claim: str = "preferred_username"
+    roles_claim: str = "groups"
+    operator_roles: str = ""
+    viewer_roles: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that the settings belong together.
+
+        Raises:
+            BadUsage: One of them is missing, or the URL of the console has another form.
+        """
+        if not self.issuer:
+            return
+        for name in ("client_id", "redirect_url", "roles_claim"):
+            if not getattr(self, name):
+                raise BadUsage(f"oidc.{name} is missing: set it, or remove oidc.issuer")
+        if not self.redirect_url.endswith("/v1/oidc/callback"):
+            raise BadUsage(
+                "oidc.redirect_url must end with /v1/oidc/callback,"
+                f" redirect_url=`{self.redirect_url}`"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
     """Where the console is served, to whom, and which services it reads.
 
@@ -59,6 +105,7 @@ class ConsoleSettings:
         gateways: URLs of gateways whose counters of store calls are read for the cost, separated
             by commas. Without them the requests are estimated from the accepted batches.
         prices: List prices of the store.
+        oidc: An identity provider.
         trusted_keys: Base64 of the auditors' raw public keys, separated by commas, with which
             certificates are verified.
         session_s: Time after which a login ends, seconds.
@@ -79,6 +126,7 @@ class ConsoleSettings:
     proxy_operators: str = ""
     gateways: str = ""
     prices: StorePrices = field(default_factory=StorePrices)
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     trusted_keys: str = ""
     session_s: float = 8 * 3600.0
     sample_s: float = 10.0
