@@ -164,7 +164,7 @@ class Uploader:
         latency_s = self._now_s() - sent_s
         left: list[tuple[SpooledBatch, SendAttempts]] = []
         for (batch, upload), received in zip(sent, results, strict=True):
-            if not await self._is_settled(batch, upload, target, received, latency_s):
+            if not await self._settle(batch, upload, target, received, latency_s):
                 left.append((batch, tried))
         return left
 
@@ -180,7 +180,7 @@ class Uploader:
                 sent.append((batch, self._request(batch, frame, SendAttempts())))
         return sent
 
-    async def _is_settled(
+    async def _settle(
         self,
         batch: SpooledBatch,
         upload: UploadRequest,
@@ -188,13 +188,13 @@ class Uploader:
         received: UploadResult,
         latency_s: float,
     ) -> bool:
-        """Perform the reaction to one result of a list, unless the batch has to be sent again."""
+        """Perform the reaction to one result of a list; False if the batch has to be sent again."""
         reaction = decide_reaction(received.response, sent=upload.digest)
         if isinstance(reaction, SendAgain | StopSending):
             return False
         self._count(reaction)
         self._record_success(target, received, latency_s)
-        await self._is_done(reaction, batch, target, received)
+        await self._react(reaction, batch, target, received)
         self._end_one()
         return True
 
@@ -210,7 +210,7 @@ class Uploader:
             self._count(reaction)
             if not isinstance(reaction, SendAgain | StopSending):
                 self._record_success(target, received, latency_s)
-            if await self._is_done(reaction, batch, target, received):
+            if await self._react(reaction, batch, target, received):
                 return
             attempts = self._gateways.after(attempts, target)
 
@@ -234,9 +234,10 @@ class Uploader:
             await self._clock.sleep(attempt.wait_s)
         return attempt.target
 
-    async def _is_done(
+    async def _react(
         self, reaction: Reaction, batch: SpooledBatch, target: GatewayTarget, received: UploadResult
     ) -> bool:
+        """Perform a reaction; False if the batch has to be sent again."""
         match reaction:
             case Forget():
                 self._metrics.accepted_bytes.inc(batch.header.frame_bytes)

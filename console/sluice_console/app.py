@@ -26,6 +26,7 @@ from sluice_console.settings import ConsoleSettings, OidcSettings, split_list
 from sluice_console.site import ConsoleSite
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
@@ -47,7 +48,11 @@ log = structlog.get_logger()
 
 @asynccontextmanager
 async def open_console(
-    store: ObjectStore, url: str, settings: ConsoleSettings, clock: Clock
+    store: ObjectStore,
+    url: str,
+    settings: ConsoleSettings,
+    clock: Clock,
+    prices: PriceTable = S3_US_EAST_1,
 ) -> AsyncIterator[web.Application]:
     """Yield the application of a store, with its clients of other services.
 
@@ -77,7 +82,7 @@ async def open_console(
             agents=agents,
             clients=reconcilers if query is None else (*reconcilers, query),
             counters=GatewayCounters(gateways, clock),
-            prices=settings.prices,
+            prices=prices,
         )
         sampler = Sampler(sources, clock, settings.sample_s)
         api = ConsoleApi(store, url, sampler, agents, conflicts, clock)
@@ -141,13 +146,19 @@ def _sampling(sampler: Sampler) -> Callable[[web.Application], AsyncIterator[Non
     return run_sampler
 
 
-async def serve_console(url: str, settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
+async def serve_console(
+    url: str,
+    settings: ConsoleSettings,
+    ready: Callable[[str], None],
+    prices: PriceTable = S3_US_EAST_1,
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         url: The store.
         settings: The settings.
         ready: Called with the URL when the console listens.
+        prices: List prices of the store.
 
     Raises:
         SluiceError: The store cannot be opened, or a setting has another form.
@@ -157,7 +168,7 @@ async def serve_console(url: str, settings: ConsoleSettings, ready: Callable[[st
     options = ServerOptions(shutdown_s=_STOP_S)
     async with (
         open_store(url) as store,
-        open_console(store, url, settings, SystemClock()) as app,
+        open_console(store, url, settings, SystemClock(), prices) as app,
         listening(app, settings.listen, options) as urls,
     ):
         log.info("console_listening", urls=urls)

@@ -184,7 +184,7 @@ class SourceReader:
             waiting_batches=fetched.batches,
             deletes_applied=len(read.deletes),
             reasons=(*fetched.problems, *read.problems),
-            elapsed_ms=self.elapsed_ns() // _NS_PER_MS,
+            elapsed_ms=self.elapsed_ms(),
         )
         summary = _with_rollups(summary, read.rollups)
         complete = decide_completeness(read.coverage, self.query, self.target.settings, read.known)
@@ -230,8 +230,11 @@ class SourceReader:
         spool = self.target.spool
         return (self.target.store,) if spool is None else (spool.store, self.target.store)
 
-    def elapsed_ns(self) -> int:
-        """Return the time since the start of the query, ns."""
+    def elapsed_ms(self) -> int:
+        """Return the time since the start of the query, ms."""
+        return self._elapsed_ns() // _NS_PER_MS
+
+    def _elapsed_ns(self) -> int:
         return self.target.clock.monotonic_ns() - self.started_ns
 
     async def bounded(self, work: Callable[[], _Result]) -> _Result:
@@ -240,7 +243,7 @@ class SourceReader:
         Raises:
             QueryTimedOut: The work took longer.
         """
-        used_s = self.elapsed_ns() / NS_PER_S
+        used_s = self._elapsed_ns() / NS_PER_S
         return await self.engine.bounded(work, self.target.settings.time_s_max - used_s)
 
     async def _choose_rollups(

@@ -9,7 +9,6 @@ ingested meanwhile is read from its blob, and not from the records.
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -23,8 +22,6 @@ from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.sql import ordered_sql, returned_columns
 from sluice_query.waves import KeyedRow, NewestFirst, Wave, plan_waves
-
-_NS_PER_MS: Final = 1_000_000
 
 
 class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +114,7 @@ def _progress(
         batches_read=done.fetched.batches,
         batches=len(read.waiting),
         results=results,
-        elapsed_ms=reader.elapsed_ns() // _NS_PER_MS,
+        elapsed_ms=reader.elapsed_ms(),
     )
 
 
