@@ -2,11 +2,13 @@
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from sluice_cli.options import STORE_DEFAULT, StoreUrl
+from sluice_cli.price_files import read_prices
 from sluice_console.settings import ConsoleSettings
 
 _DEFAULTS = ConsoleSettings()
@@ -27,5 +29,6 @@ def console(
         sys.stdout.write(f"console on {url}\n")
         sys.stdout.flush()
 
-    asyncio.run(serve_console(store, settings, say))
+    prices = read_prices(Path(settings.prices) if settings.prices else None)
+    asyncio.run(serve_console(store, settings, say, prices))
     return 0

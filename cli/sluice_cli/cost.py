@@ -1,7 +1,6 @@
 """`sluice cost`: compute what a deployment costs in a month at list prices."""
 
 import re
-import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -10,6 +9,7 @@ from cyclopts import Parameter
 
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
+from sluice_cli.price_files import read_prices
 from sluice_protocol.errors import BadUsage
 
 if TYPE_CHECKING:
@@ -82,9 +82,8 @@ class CostOptions:
 def cost(*, options: Annotated[CostOptions, Parameter(name="*")], json: Json = False) -> None:
     """Compute the cost of a month: requests by component, storage, and what to change."""
     from sluice_cli.costs.report import compute_cost  # noqa: PLC0415 - quick help
-    from sluice_protocol.prices import S3_US_EAST_1, parse_prices  # noqa: PLC0415 - quick help
 
-    prices = S3_US_EAST_1 if options.prices is None else parse_prices(_read(options.prices))
+    prices = read_prices(options.prices)
     report = compute_cost(plan_of(options), prices)
     emit(_plain(report), as_json=json, human=lambda console: _draw(console, report))
 
@@ -163,13 +162,6 @@ def _parse(name: str, text: str, units: dict[str, float] | dict[str, int], form:
         known = ", ".join(units)
         raise BadUsage(f"{name} must be {form}; units are {known}, {name}=`{text}`")
     return float(found[1]) * units[found[2]]
-
-
-def _read(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadUsage(f"cannot read the prices: {error}, path=`{path}`") from error
 
 
 # --- output --------------------------------------------------------------------------------------

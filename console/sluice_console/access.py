@@ -16,6 +16,7 @@ import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
+from sluice_console.oidc import BEGIN_PATH, CALLBACK_PATH
 from sluice_console.sessions import LoginLimit, Role, SessionBook, Visitor
 from sluice_console.settings import ConsoleSettings, split_list
 from sluice_protocol.errors import BadUsage, ErrorCode, Unauthenticated
@@ -30,7 +31,7 @@ COOKIE: Final = "sluice_console"
 CSRF_FIELD: Final = "X-CSRF-Token"
 LOCAL_VIEWER: Final = Visitor(name="local", role=Role.VIEWER)
 VISITOR: Final = web.RequestKey("visitor", Visitor)
-_OPEN_PATHS: Final = frozenset({"/v1/session", "/v1/login"})
+_OPEN_PATHS: Final = frozenset({"/v1/session", "/v1/login", BEGIN_PATH, CALLBACK_PATH})
 _TOKEN_CHARS_MAX: Final = 4096
 
 log = structlog.get_logger()
@@ -51,6 +52,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
         csrf: The value of `X-CSRF-Token` in writes.
         needs_login: Whether the visitor must log in.
         login_exists: Whether the console has tokens to log in with.
+        oidc: Whether it has an identity provider to log in at.
     """
 
     name: str
@@ -58,6 +60,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     csrf: str
     needs_login: bool
     login_exists: bool
+    oidc: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,7 @@ class KnownVisitors:
         proxies: Addresses of reverse proxies.
         proxy_field: The field in which a proxy names the user.
         proxy_operators: Users of the proxy that are operators.
+        oidc: Whether users log in at an identity provider.
     """
 
     viewers: tuple[Operator, ...]
@@ -77,11 +81,12 @@ class KnownVisitors:
     proxies: frozenset[str]
     proxy_field: str
     proxy_operators: frozenset[str]
+    oidc: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether every visitor is a viewer, because no one is configured."""
-        return not (self.viewers or self.operators or self.proxies)
+        return not (self.viewers or self.operators or self.proxies or self.oidc)
 
     def find_token(self, token: str) -> tuple[str, Role] | None:
         """Return whose token it is, or None."""
@@ -104,11 +109,12 @@ def read_visitors(settings: ConsoleSettings) -> KnownVisitors:
         proxies=parse_allowed_hosts(settings.proxy_addresses),
         proxy_field=settings.proxy_user_field,
         proxy_operators=frozenset(split_list(settings.proxy_operators)),
+        oidc=bool(settings.oidc.issuer),
     )
     host, _ = parse_listen(settings.listen)
     if known.is_open and host not in LOOPBACK_NAMES:
         raise BadUsage(
-            "cannot serve the console beyond this machine: set viewers, operators or"
+            "cannot serve the console beyond this machine: set viewers, operators, oidc or"
             f" proxy_addresses, host=`{host}`"
         )
     return known
@@ -193,6 +199,7 @@ class ConsoleAccess:
             csrf="" if visitor is None else visitor.csrf,
             needs_login=visitor is None,
             login_exists=bool(self._known.viewers or self._known.operators),
+            oidc=self._known.oidc,
         )
 
     async def _show(self, request: web.Request) -> web.Response:
@@ -216,14 +223,8 @@ class ConsoleAccess:
         session_id = self._sessions.open(name, role)
         log.info("console_login", by=name, role=role.value, peer=peer)
         response = json_response(self._view(self._sessions.find(session_id)))
-        response.set_cookie(
-            COOKIE,
-            session_id,
-            httponly=True,
-            samesite="Strict",
-            path="/",
-            secure=request.headers.get(hdrs.ORIGIN, "").startswith("https://"),
-        )
+        secure = request.headers.get(hdrs.ORIGIN, "").startswith("https://")
+        set_session_cookie(response, session_id, secure=secure)
         return response
 
     async def _logout(self, request: web.Request) -> web.Response:
@@ -232,6 +233,13 @@ class ConsoleAccess:
         response = json_response(self._view(LOCAL_VIEWER if self._known.is_open else None))
         response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict")
         return response
+
+
+def set_session_cookie(response: web.Response, session_id: str, *, secure: bool) -> None:
+    """Add the cookie of a session to a response."""
+    response.set_cookie(
+        COOKIE, session_id, httponly=True, samesite="Strict", path="/", secure=secure
+    )
 
 
 def check_csrf(request: web.Request) -> Visitor:

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
 
 import aiohttp
 import structlog
@@ -16,13 +17,16 @@ from sluice_console.api import ConsoleApi
 from sluice_console.audit_pages import AuditPages
 from sluice_console.explore import ExploreApi
 from sluice_console.gateway_counters import GatewayCounters
+from sluice_console.oidc import PendingLogins
+from sluice_console.oidc_login import OidcLogin, OidcProvider
 from sluice_console.reconcilers import ServiceClient
 from sluice_console.sampler import SampledSources, Sampler
 from sluice_console.sessions import LoginLimit, SessionBook
-from sluice_console.settings import ConsoleSettings, split_list
+from sluice_console.settings import ConsoleSettings, OidcSettings, split_list
 from sluice_console.site import ConsoleSite
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
@@ -30,6 +34,7 @@ from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
+from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint
 from sluice_web.listening import ServerOptions, listening, stop_event
 from sluice_web.problems import problem_middleware
@@ -43,7 +48,11 @@ log = structlog.get_logger()
 
 @asynccontextmanager
 async def open_console(
-    store: ObjectStore, url: str, settings: ConsoleSettings, clock: Clock
+    store: ObjectStore,
+    url: str,
+    settings: ConsoleSettings,
+    clock: Clock,
+    prices: PriceTable = S3_US_EAST_1,
 ) -> AsyncIterator[web.Application]:
     """Yield the application of a store, with its clients of other services.
 
@@ -73,17 +82,19 @@ async def open_console(
             agents=agents,
             clients=reconcilers if query is None else (*reconcilers, query),
             counters=GatewayCounters(gateways, clock),
-            prices=settings.prices,
+            prices=prices,
         )
         sampler = Sampler(sources, clock, settings.sample_s)
         api = ConsoleApi(store, url, sampler, agents, conflicts, clock)
         sessions = SessionBook(clock, lambda: secrets.token_urlsafe(32), settings.session_s)
-        access = ConsoleAccess(known, sessions, LoginLimit(clock))
+        limit = LoginLimit(clock)
+        access = ConsoleAccess(known, sessions, limit)
         site = ConsoleSite()
         app = make_application(
             [
                 *site.endpoints(),
                 *access.endpoints(),
+                *_oidc_endpoints(settings.oidc, session, sessions, limit, clock),
                 *api.endpoints(),
                 *AuditPages(store, clock, split_list(settings.trusted_keys)).endpoints(),
                 *ExploreApi(query).endpoints(),
@@ -99,6 +110,22 @@ async def open_console(
         app.on_shutdown.append(api.close)
         app.cleanup_ctx.append(_sampling(sampler))
         yield app
+
+
+def _oidc_endpoints(
+    settings: OidcSettings,
+    session: aiohttp.ClientSession,
+    sessions: SessionBook,
+    limit: LoginLimit,
+    clock: Clock,
+) -> tuple[Endpoint, ...]:
+    if not settings.issuer:
+        return ()
+    if find_spec("joserfc") is None:
+        raise BadUsage("logins by OpenID Connect need joserfc: install sluice[console-oidc]")
+    provider = OidcProvider(session, settings, clock)
+    logins = PendingLogins(clock, lambda: secrets.token_urlsafe(32))
+    return OidcLogin(provider, settings, logins, sessions, limit, clock).endpoints()
 
 
 def _client(service: str, url: str, token: str, session: aiohttp.ClientSession) -> ServiceClient:
@@ -119,13 +146,19 @@ def _sampling(sampler: Sampler) -> Callable[[web.Application], AsyncIterator[Non
     return run_sampler
 
 
-async def serve_console(url: str, settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
+async def serve_console(
+    url: str,
+    settings: ConsoleSettings,
+    ready: Callable[[str], None],
+    prices: PriceTable = S3_US_EAST_1,
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         url: The store.
         settings: The settings.
         ready: Called with the URL when the console listens.
+        prices: List prices of the store.
 
     Raises:
         SluiceError: The store cannot be opened, or a setting has another form.
@@ -135,7 +168,7 @@ async def serve_console(url: str, settings: ConsoleSettings, ready: Callable[[st
     options = ServerOptions(shutdown_s=_STOP_S)
     async with (
         open_store(url) as store,
-        open_console(store, url, settings, SystemClock()) as app,
+        open_console(store, url, settings, SystemClock(), prices) as app,
         listening(app, settings.listen, options) as urls,
     ):
         log.info("console_listening", urls=urls)

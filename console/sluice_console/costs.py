@@ -4,37 +4,31 @@ Requests are those that the gateways count, or those that each accepted batch ne
 the newest audit listed. Transfer, versions of derived data and the lake are not contained.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final, Literal
 
 import msgspec
 
-from sluice_console.settings import StorePrices
+from sluice_protocol.prices import (
+    DAY_S,
+    MONTH_S,
+    PriceTable,
+    RequestCounts,
+    request_dollars,
+    requests_of,
+    storage_dollars_per_month,
+)
 
-DAY_S: Final = 86_400
-DAYS_PER_MONTH: Final = 30
-GB: Final = 10**9
-REQUESTS_OF: Final[Mapping[str, "RequestClass"]] = {
-    "create": "put",
-    "overwrite": "put",
-    "replace": "put",
-    "list": "list",
-    "list_incarnations": "list",
-    "get": "get",
-    "head": "get",
-}
-"""Operations of the store by the class in which they are charged; deletions are free."""
-PUTS_PER_BATCH: Final = 3.0
-"""Blob, manifest and reverse reference; index objects and work lists contain many batches."""
-GETS_PER_BATCH: Final = 3.0
-"""The manifest and the blob are read for the indexes, the blob for the lake."""
-RequestClass = Literal["put", "list", "get"]
+BATCH_REQUESTS: Final = RequestCounts(puts=3.0, gets=3.0)
+"""Requests for each accepted batch: blob, manifest and reverse reference are written. The manifest
+and the blob are read for the indexes, the blob for the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRates:
-    """Requests per second by class, and how they were found.
+    """Requests per second, and how they were found.
 
     Attributes:
         per_s: Requests per second.
@@ -42,7 +36,7 @@ class RequestRates:
         at_least: Whether the number is known to be too small.
     """
 
-    per_s: Mapping[RequestClass, float]
+    per_s: RequestCounts
     basis: Literal["counters", "batches"]
     at_least: bool = False
 
@@ -51,7 +45,7 @@ class CostPart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of the cost.
 
     Attributes:
-        name: `put`, `list`, `get` or `storage`.
+        name: `puts`, `lists`, `gets` or `storage`.
         quantity: Requests per day, or stored bytes.
         usd_per_day: The cost.
     """
@@ -66,11 +60,11 @@ class DailyCost(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         usd_per_day: The sum of the parts.
-        parts: The parts.
+        parts: The parts, the most expensive first.
         basis: How requests were counted: `counters` or `batches`.
         at_least: Whether something is missing: requests of a sample that was cut, or the storage
             of a deployment without an audit.
-        price_source: Where the prices are from, with their date.
+        price_source: What is priced, and where the prices are from, with their date.
     """
 
     usd_per_day: float
@@ -82,10 +76,7 @@ class DailyCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def rates_of_batches(batches_per_s: float, *, at_least: bool) -> RequestRates:
     """Return the requests that accepted batches need."""
-    per_s: dict[RequestClass, float] = {
-        "put": batches_per_s * PUTS_PER_BATCH,
-        "get": batches_per_s * GETS_PER_BATCH,
-    }
+    per_s = BATCH_REQUESTS.times(batches_per_s)
     return RequestRates(per_s=per_s, basis="batches", at_least=at_least)
 
 
@@ -100,34 +91,31 @@ def rates_between(
         span_s: The time between the two.
 
     Returns:
-        None if a counter fell, because the gateway has restarted.
+        None if a counter fell, because the gateway has restarted, or if an operation is unknown,
+        because the gateway is newer.
     """
     if span_s <= 0 or any(later.get(op, 0.0) < count for op, count in earlier.items()):
         return None
-    per_s: dict[RequestClass, float] = {}
-    for op, count in later.items():
-        kind = REQUESTS_OF.get(op)
-        if kind is not None:
-            per_s[kind] = per_s.get(kind, 0.0) + (count - earlier.get(op, 0.0)) / span_s
-    return RequestRates(per_s=per_s, basis="counters")
+    try:
+        made = requests_of({op: count - earlier.get(op, 0.0) for op, count in later.items()})
+    except KeyError:
+        return None
+    return RequestRates(per_s=made.times(1 / span_s), basis="counters")
 
 
-def sum_rates(rates: list[RequestRates | None]) -> RequestRates | None:
+def sum_rates(rates: Sequence[RequestRates | None]) -> RequestRates | None:
     """Return the sum over all gateways; None without any, `at_least` if one is missing."""
-    known = [one for one in rates if one is not None]
+    known = [one.per_s for one in rates if one is not None]
     if not known:
         return None
-    per_s: dict[RequestClass, float] = {}
-    for one in known:
-        for kind, value in one.per_s.items():
-            per_s[kind] = per_s.get(kind, 0.0) + value
-    return RequestRates(per_s=per_s, basis="counters", at_least=len(known) < len(rates))
+    total = reduce(RequestCounts.__add__, known)
+    return RequestRates(per_s=total, basis="counters", at_least=len(known) < len(rates))
 
 
 def estimate_cost(
-    rates: RequestRates | None, stored_bytes: float | None, prices: StorePrices
+    rates: RequestRates | None, stored_bytes: float | None, prices: PriceTable
 ) -> DailyCost | None:
-    """Return the cost of a day at the present rates; None without rates.
+    """Return the cost of a day at the present rate; None without rates.
 
     Args:
         rates: Requests per second.
@@ -136,22 +124,23 @@ def estimate_cost(
     """
     if rates is None:
         return None
-    price: dict[RequestClass, float] = {
-        "put": prices.put_1000_usd,
-        "list": prices.list_1000_usd,
-        "get": prices.get_1000_usd,
+    daily = rates.per_s.times(DAY_S)
+    each = {
+        "puts": RequestCounts(puts=daily.puts),
+        "lists": RequestCounts(lists=daily.lists),
+        "gets": RequestCounts(gets=daily.gets),
     }
     parts = [
-        CostPart(name=kind, quantity=count * DAY_S, usd_per_day=count * DAY_S / 1000 * price[kind])
-        for kind, count in rates.per_s.items()
+        CostPart(name=name, quantity=getattr(one, name), usd_per_day=request_dollars(one, prices))
+        for name, one in each.items()
     ]
     if stored_bytes is not None:
-        daily = stored_bytes / GB * prices.gb_month_usd / DAYS_PER_MONTH
-        parts.append(CostPart(name="storage", quantity=stored_bytes, usd_per_day=daily))
+        dollars = storage_dollars_per_month(stored_bytes, prices) * DAY_S / MONTH_S
+        parts.append(CostPart(name="storage", quantity=stored_bytes, usd_per_day=dollars))
     return DailyCost(
         usd_per_day=sum(one.usd_per_day for one in parts),
         parts=tuple(sorted(parts, key=lambda one: -one.usd_per_day)),
         basis=rates.basis,
         at_least=rates.at_least or stored_bytes is None,
-        price_source=prices.source,
+        price_source=f"{prices.name}; {prices.source}",
     )

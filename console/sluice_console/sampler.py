@@ -21,13 +21,13 @@ from sluice_console.overview import (
     sum_activity,
 )
 from sluice_console.reconcilers import ServiceClient, ServiceFailed, ServiceState
-from sluice_console.settings import StorePrices
 from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
 from sluice_maintain.status import MaintenanceStatus
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.prices import PriceTable
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
@@ -125,7 +125,7 @@ class SampledSources:
     agents: AgentReports
     clients: tuple[ServiceClient, ...]
     counters: GatewayCounters
-    prices: StorePrices
+    prices: PriceTable
 
 
 class Sampler:

@@ -6,32 +6,49 @@ from sluice_protocol.errors import BadUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorePrices:
-    """List prices of an object store, without transfer.
+class OidcSettings:
+    """An identity provider with OpenID Connect.
 
     Attributes:
-        put_1000_usd: Price of 1 000 PUT requests, USD.
-        list_1000_usd: Price of 1 000 LIST requests, USD.
-        get_1000_usd: Price of 1 000 GET and HEAD requests, USD.
-        gb_month_usd: Price of 10^9 stored bytes for 30 days, USD.
-        source: Where the prices are from, with their date.
+        issuer: The issuer, `https://…`, exactly as its configuration names it; empty for none.
+        client_id: The id of the console at the provider.
+        client_secret: Its secret; empty for a public client.
+        redirect_url: The public URL of the console's path `/v1/oidc/callback`, as it is registered
+            at the provider.
+        scope: The scopes of a login.
+        name_claim: The claim with the name of a user; the subject if it is missing.
+        roles_claim: The claim with the roles of a user; a dot separates names of nested claims.
+        operator_roles: Values of it that make a user an operator, separated by commas.
+        viewer_roles: Values of it that make a user a viewer, separated by commas; empty for every
+            user of the provider.
     """
 
-    put_1000_usd: float = 0.005
-    list_1000_usd: float = 0.005
-    get_1000_usd: float = 0.0004
-    gb_month_usd: float = 0.023
-    source: str = "AWS S3 Standard in us-east-1, aws.amazon.com/s3/pricing, March 2026"
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    redirect_url: str = ""
+    scope: str = "openid profile"
+    name_claim: str = "preferred_username"
+    roles_claim: str = "groups"
+    operator_roles: str = ""
+    viewer_roles: str = ""
 
     def __post_init__(self) -> None:
-        """Check the prices.
+        """Check that the settings belong together.
 
         Raises:
-            BadUsage: A price is negative.
+            BadUsage: One of them is missing, or the URL of the console has another form.
         """
-        for name in ("put_1000_usd", "list_1000_usd", "get_1000_usd", "gb_month_usd"):
-            if not getattr(self, name) >= 0:
-                raise BadUsage(f"prices.{name} must not be negative: set a price in USD")
+        if not self.issuer:
+            return
+        for name in ("client_id", "redirect_url", "roles_claim"):
+            if not getattr(self, name):
+                raise BadUsage(f"oidc.{name} is missing: set it, or remove oidc.issuer")
+        if not self.redirect_url.endswith("/v1/oidc/callback"):
+            raise BadUsage(
+                "oidc.redirect_url must end with /v1/oidc/callback,"
+                f" redirect_url=`{self.redirect_url}`"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +75,9 @@ class ConsoleSettings:
             viewers.
         gateways: URLs of gateways whose counters of store calls are read for the cost, separated
             by commas. Without them the requests are estimated from the accepted batches.
-        prices: List prices of the store.
+        prices: TOML file with the list prices of the store, as for `sluice cost --prices`. Empty
+            for those of Amazon S3.
+        oidc: An identity provider.
         trusted_keys: Base64 of the auditors' raw public keys, separated by commas, with which
             certificates are verified.
         session_s: Time after which a login ends, seconds.
@@ -78,7 +97,8 @@ class ConsoleSettings:
     proxy_user_field: str = "X-Forwarded-User"
     proxy_operators: str = ""
     gateways: str = ""
-    prices: StorePrices = field(default_factory=StorePrices)
+    prices: str = ""
+    oidc: OidcSettings = field(default_factory=OidcSettings)
     trusted_keys: str = ""
     session_s: float = 8 * 3600.0
     sample_s: float = 10.0

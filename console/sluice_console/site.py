@@ -114,6 +114,7 @@ class ConsoleSite:
                 handler=self._send_page,
                 summary="Return the page",
                 result_type="text/html",
+                linked=True,
             ),
             Endpoint(
                 method="GET",

@@ -35,7 +35,8 @@ def make_application(
         body_bytes_max: Largest request body; a larger one is refused with 413.
     """
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.open_host)
-    gate = gate_middleware(allowed_hosts, open_paths=open_paths)
+    linked_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.linked)
+    gate = gate_middleware(allowed_hosts, open_paths=open_paths, linked_paths=linked_paths)
     app = web.Application(middlewares=[*middlewares, gate], client_max_size=body_bytes_max)
     app.add_routes([_route(endpoint) for endpoint in endpoints])
     if title:

@@ -30,6 +30,8 @@ class Endpoint:
             request before the client sends the body.
         open_host: Whether the gate accepts any `Host` and any media type on this path: each request
             is authenticated by something that a browser cannot send, or learns nothing.
+        linked: Whether links on pages of other origins may open this path in a window: the request
+            changes nothing that its user did not begin.
         described: Whether the OpenAPI description contains it.
     """
 
@@ -47,4 +49,5 @@ class Endpoint:
     problem_types: Mapping[str, object] = field(default_factory=dict)
     sends_continue: bool = False
     open_host: bool = False
+    linked: bool = False
     described: bool = True

@@ -58,6 +58,7 @@ class RequestHead:
         headers: The fields.
         open_host: Whether the path accepts any `Host` and any media type, because each of its
             requests is authenticated and covers `Host`.
+        linked: Whether links on pages of other origins may open the path.
     """
 
     method: str
@@ -66,6 +67,7 @@ class RequestHead:
     local_address: str
     headers: MultiMapping[str]
     open_host: bool = False
+    linked: bool = False
 
 
 def refusal_of(head: RequestHead, allowed_hosts: Collection[str]) -> str:
@@ -83,20 +85,25 @@ def refusal_of(head: RequestHead, allowed_hosts: Collection[str]) -> str:
 
 
 def gate_middleware(
-    allowed_hosts: Collection[str] = (), *, open_paths: Collection[str] = ()
+    allowed_hosts: Collection[str] = (),
+    *,
+    open_paths: Collection[str] = (),
+    linked_paths: Collection[str] = (),
 ) -> Middleware:
     """Return the middleware that refuses what `refusal_of` refuses.
 
     Args:
         allowed_hosts: As `addresses.parse_allowed_hosts` returns them.
         open_paths: Paths of endpoints that accept any `Host` and any media type.
+        linked_paths: Paths of endpoints that links on pages of other origins may open.
     """
 
     @web.middleware
     async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.version not in _VERSIONS:
             raise BadUsage("send HTTP/1.1 or HTTP/1.0")
-        open_host = _path_of(request) in open_paths
+        path = _path_of(request)
+        open_host = path in open_paths
         if open_host and not any(name in request.headers for name in _BROWSER_FIELDS):
             return await handler(request)  # nothing to check: `refusal_of` accepts it
         head = RequestHead(
@@ -106,6 +113,7 @@ def gate_middleware(
             local_address=_local_address(request),
             headers=request.headers,
             open_host=open_host,
+            linked=path in linked_paths,
         )
         reason = refusal_of(head, allowed_hosts)
         if reason:
@@ -143,6 +151,8 @@ def _host_refusal(head: RequestHead, allowed_hosts: Collection[str]) -> str:
 
 
 def _origin_refusal(head: RequestHead) -> str:
+    if head.linked and _is_navigation(head):
+        return ""
     site = head.headers.get("Sec-Fetch-Site")
     if site is not None and site not in _SAME_SITES:
         return f"a page of another origin sent the request, site=`{site[:_SHOWN_CHARS_MAX]}`"
@@ -150,6 +160,12 @@ def _origin_refusal(head: RequestHead) -> str:
         shown = head.headers[hdrs.ORIGIN][:_SHOWN_CHARS_MAX]
         return f"a page of another origin sent the request, origin=`{shown}`"
     return ""
+
+
+def _is_navigation(head: RequestHead) -> bool:
+    """Return whether a user opens the path in a window; a page cannot read the response."""
+    sent = [_one(head.headers, f"Sec-Fetch-{name}") for name in ("Mode", "Dest")]
+    return head.method == "GET" and sent == ["navigate", "document"]
 
 
 def _same_origin(head: RequestHead) -> bool:

@@ -19,7 +19,7 @@ MODULE = ROOT / "deploy" / "terraform"
 OFFLINE = {"TF_CLI_CONFIG_FILE": "/dev/null", "CHECKPOINT_DISABLE": "1"}
 ROLES = {
     *("gateway", "reconciler", "spark", "maintainer", "certifier", "gc", "auditor", "operator"),
-    "deployer",
+    *("console", "deployer"),
 }
 
 

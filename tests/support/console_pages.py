@@ -31,7 +31,7 @@ def log_in(context: BrowserContext, world: ConsoleWorld, token: str = OPERATOR) 
     page.goto(world.url)
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible(timeout=20_000)
     return page
 
 

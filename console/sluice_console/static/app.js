@@ -53,6 +53,13 @@ function Page({ place }) {
   return Shown ? h(Shown, { place }) : html`<${Loading} />`;
 }
 
+const REFUSED = {
+  state: "It was finished before, took longer than ten minutes, or began in another browser. Log in again.",
+  provider: "The identity provider refused it or is unreachable. The log of the console contains the reason.",
+  token: "The identity token is invalid. The log of the console contains the reason.",
+  role: "Your user has no role in this console. Ask an administrator for one of the values of viewer_roles or operator_roles.",
+};
+
 function Login() {
   const [token, setToken] = useState("");
   const [problem, setProblem] = useState(null);
@@ -63,13 +70,16 @@ function Login() {
       setProblem(error.status === 401 ? new ApiProblem(401, "Unknown token", "Check the token. Its sha256 must be listed under viewers or operators of [console].") : error);
     }
   };
+  const refused = REFUSED[readPlace().query.get("login")];
   return html`<main class="login"><form onSubmit=${login}>
     <h1>sluice console</h1>
+    ${refused && html`<${Problem} problem=${new ApiProblem(403, "The login was refused", refused)} />`}
+    ${me?.oidc && html`<p><a class="primary" href="v1/oidc/login">Log in at the identity provider</a></p>`}
     ${me?.login_exists
       ? html`<label>Token<input type="password" autocomplete="current-password" autofocus required value=${token} onInput=${(event) => setToken(event.target.value)} /></label>
         <${Problem} problem=${problem} /><button type="submit" class="primary">Log in</button>
         <p class="quiet">An administrator creates tokens and lists their sha256 in the settings of the console.</p>`
-      : html`<p>Log in at the reverse proxy of this console, then reload the page.</p>`}
+      : !me?.oidc && html`<p>Log in at the reverse proxy of this console, then reload the page.</p>`}
   </form></main>`;
 }
 

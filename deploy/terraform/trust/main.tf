@@ -33,7 +33,7 @@ locals {
   issuer = regex("oidc-provider/(.+)$", var.oidc_provider_arn)[0]
 
   # The service accounts of the chart by role of `sluice policies`. Queries read with the role auditor; with delete
-  # requests (`query.operators`) they need the role operator. The console decides conflicts as an operator.
+  # requests (`query.operators`) they need the role operator.
   accounts = {
     gateway    = ["gateway"]
     reconciler = ["reconciler"]
@@ -42,7 +42,8 @@ locals {
     certifier  = ["certifier"]
     gc         = ["gc"]
     auditor    = ["query"]
-    operator   = ["console"]
+    operator   = []
+    console    = ["console"]
     deployer   = []
   }
   people = ["auditor", "operator", "deployer"]

@@ -20,6 +20,7 @@ def refused(
     scheme: str = "http",
     version: HttpVersion = HttpVersion11,
     open_host: bool = False,
+    linked: bool = False,
 ) -> str:
     head = RequestHead(
         method=method,
@@ -28,6 +29,7 @@ def refused(
         local_address=local,
         headers=CIMultiDict(fields),
         open_host=open_host,
+        linked=linked,
     )
     return refusal_of(head, parse_allowed_hosts(allowed))
 
@@ -170,3 +172,27 @@ def test_allowed_hosts_are_names_or_addresses(text: str) -> None:
 def test_allowed_hosts_are_separated_by_commas() -> None:
     found = parse_allowed_hosts(" A.Example , [2001:DB8::0:1],192.0.2.1,")
     assert found == {"a.example", "2001:db8::1", "192.0.2.1"}
+
+
+@pytest.mark.parametrize(
+    ("method", "mode", "dest", "passes"),
+    [
+        ("GET", "navigate", "document", True),
+        ("GET", "navigate", "iframe", False),
+        ("GET", "navigate", "", False),
+        ("GET", "no-cors", "image", False),
+        ("GET", "cors", "empty", False),
+        ("POST", "navigate", "document", False),
+    ],
+)
+def test_a_link_of_another_origin_opens_a_linked_path_only(
+    method: str, mode: str, dest: str, passes: bool
+) -> None:
+    fields = [
+        *(LOCAL, JSON, ("Sec-Fetch-Site", "cross-site")),
+        *(("Sec-Fetch-Mode", mode), ("Sec-Fetch-Dest", dest)),
+    ]
+    assert (refused(*fields, method=method, linked=True) == "") is passes
+    assert refused(*fields, method=method)
+    strange = [("Host", "evil.test"), *fields[1:]]
+    assert refused(*strange, method=method, linked=True), "after rebinding the host is strange"

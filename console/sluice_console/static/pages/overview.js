@@ -69,7 +69,7 @@ function Tiles({ found }) {
 }
 
 const usd = (value) => `$${value >= 100 ? count(value) : value.toFixed(2)}`;
-const PARTS = { put: "PUT requests", list: "LIST requests", get: "GET and HEAD requests", storage: "stored blobs" };
+const PARTS = { puts: "PUT requests", lists: "LIST requests", gets: "GET and HEAD requests", storage: "stored blobs" };
 
 function Cost({ cost }) {
   if (!cost) return null;
