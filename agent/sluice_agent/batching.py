@@ -43,6 +43,8 @@ class RecordBlock:
         request: The digest of the request to a door; empty where there is none.
         sealed: Called with True once the records are durable, or with False if they were dropped;
             set by inputs that respond to a client.
+        may_wait: Whether the records may stay in memory for `BatchLimits.freshness_s`: they can be
+            read again after a crash, or are samples of the host.
     """
 
     columns: LogColumns | MetricColumns
@@ -50,6 +52,7 @@ class RecordBlock:
     checkpoints: tuple[FileCheckpoint, ...] = ()
     request: bytes = b""
     sealed: "SealedCallback | None" = None
+    may_wait: bool = False
 
 
 SealedCallback = Callable[[bool], None]
@@ -67,12 +70,15 @@ class BatchBuilder:
     _blocks: list[RecordBlock] = field(default_factory=list)
     _cost_bytes: int = 0
     _records: int = 0
-    _since_s: float = 0.0
+    _due_s: float = 0.0
 
     def add(self, block: RecordBlock, *, now_s: float) -> None:
         """Add a block."""
-        if not self._blocks:
-            self._since_s = now_s
+        age_s = self.limits.age_s_max
+        if block.may_wait:
+            age_s = max(age_s, self.limits.freshness_s)
+        due_s = now_s + age_s
+        self._due_s = min(self._due_s, due_s) if self._blocks else due_s
         self._blocks.append(block)
         self._cost_bytes += block.cost_bytes
         self._records += len(block.columns)
@@ -89,7 +95,7 @@ class BatchBuilder:
         if not self._blocks:
             return False
         full = self._cost_bytes >= self.limits.bytes_max or self._records >= self.limits.records_max
-        return full or now_s - self._since_s >= self.limits.age_s_max
+        return full or now_s >= self._due_s
 
     def take(self) -> list[RecordBlock]:
         """Return all collected blocks, which become one batch, and clear the builder."""

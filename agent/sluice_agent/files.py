@@ -139,6 +139,7 @@ class FileInput:
             columns=columns,
             cost_bytes=len(block.data) + each * len(columns),
             checkpoints=(file.checkpoint(start=start),),
+            may_wait=True,
         )
 
     def _rewind(self, file: FollowedFile, now_s: float) -> None:

@@ -184,7 +184,7 @@ class Uploader:
             if isinstance(reaction, Forget):
                 accepted.append(batch)
                 continue
-            await self._is_done(reaction, batch, target, received)
+            await self._react(reaction, batch, target, received)
             self._end_one()
         await self._forget_accepted(*accepted)
         for _ in accepted:
@@ -214,7 +214,7 @@ class Uploader:
             self._count(reaction)
             if not isinstance(reaction, SendAgain | StopSending):
                 self._record_success(target, received, latency_s)
-            if await self._is_done(reaction, batch, target, received):
+            if await self._react(reaction, batch, target, received):
                 return
             attempts = self._gateways.after(attempts, target)
 
@@ -238,9 +238,10 @@ class Uploader:
             await self._clock.sleep(attempt.wait_s)
         return attempt.target
 
-    async def _is_done(
+    async def _react(
         self, reaction: Reaction, batch: SpooledBatch, target: GatewayTarget, received: UploadResult
     ) -> bool:
+        """Perform a reaction; False if the batch has to be sent again."""
         match reaction:
             case Forget():
                 await self._forget_accepted(batch)

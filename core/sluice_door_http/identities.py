@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sluice_door_http.routes import DoorRequest
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
+from sluice_doors.timed_lines import TimedLines, lines_digest
 from sluice_protocol.columns import kind_of
 from sluice_protocol.request_identity import (
     DoorName,
@@ -83,6 +84,24 @@ def identity_of(named: DecodedRecords, origin: RequestOrigin) -> RequestIdentity
         kind=kind_of(named.columns),
         source=source,
         value=value,
+    )
+
+
+def identity_of_lines(found: TimedLines, origin: RequestOrigin) -> RequestIdentity:
+    """Return the identity of a small request in the form of `TimedLines`.
+
+    It differs from the identity of the same records as columns: one request has one form, because
+    the choice follows from its records.
+
+    Raises:
+        BadUsage: The name of the principal is too long for an agent id.
+    """
+    return request_identity(
+        principal=origin.principal,
+        door=origin.door,
+        kind="logs",
+        source="key" if origin.key else "content",
+        value=lines_digest(found) + origin.key,
     )
 
 

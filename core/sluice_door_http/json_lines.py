@@ -1,13 +1,16 @@
 """The JSON door: lines or arrays of objects, from any client that can send HTTP."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 from aiohttp import web
+from yarl import URL
 
 from sluice_door_http.paths import INGEST_PATH
 from sluice_door_http.routes import (
+    Decode,
     DoorRequest,
     DoorResult,
     DoorRoute,
@@ -17,10 +20,14 @@ from sluice_door_http.routes import (
 )
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json_lines import decode_json
+from sluice_doors.timed_lines import TimedLines, timed_lines
 from sluice_protocol.request_identity import IdentitySource
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import json_response
 from sluice_web.problems import Problem, problem_response
+
+QUERIES_MAX: Final = 256
+"""Queries whose names of fields are remembered."""
 
 
 class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,16 +46,27 @@ class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
     identity: IdentitySource
 
 
-def _read(request: web.Request) -> DoorRequest:
-    time_field = request.query.get("time", "time")
-    message_field = request.query.get("message", "message")
+@lru_cache(maxsize=QUERIES_MAX)
+def _readers(query: str) -> tuple[Decode, Callable[[bytes], TimedLines | None]]:
+    """Return what reads a body, for the query of its request; most clients always send the same."""
+    named = URL.build(query_string=query, encoded=True).query
+    time_field = named.get("time", "time")
+    message_field = named.get("message", "message")
 
     def decode(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
         return decode_json(
             body, time_field=time_field, message_field=message_field, received_ns=received_ns
         )
 
-    return request_head(request, "json", decode)
+    def read_lines(body: bytes) -> TimedLines | None:
+        return timed_lines(body, time_field, message_field)
+
+    return decode, read_lines
+
+
+def _read(request: web.Request) -> DoorRequest:
+    decode, read_lines = _readers(request.rel_url.raw_query_string)
+    return request_head(request, "json", decode, read_lines=read_lines)
 
 
 def _respond(request: web.Request, result: DoorResult) -> web.Response:

@@ -8,6 +8,7 @@ from aiohttp import hdrs, web
 
 from sluice_door_http.paths import USUAL_METHODS, Method
 from sluice_doors.decoded import DecodedRecords
+from sluice_doors.timed_lines import TimedLines
 from sluice_protocol.request_identity import DoorName, IdentitySource
 from sluice_protocol.units import UnixNs
 from sluice_web.problems import RETRY_AFTER_S, Problem
@@ -30,12 +31,15 @@ class DoorRequest:
         decode: Decodes the body.
         coding: The Content-Encoding, or the one that the protocol prescribes.
         key: The name that came with the request; empty where there is none.
+        read_lines: Reads a small body so that its records can be decoded together with others; None
+            where the protocol has no such form.
     """
 
     door: DoorName
     decode: Decode
     coding: str
     key: bytes = b""
+    read_lines: Callable[[bytes], TimedLines | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,12 @@ class DoorRoute:
 
 
 def request_head(
-    request: web.Request, door: DoorName, decode: Decode, *, usual_coding: str = "identity"
+    request: web.Request,
+    door: DoorName,
+    decode: Decode,
+    *,
+    usual_coding: str = "identity",
+    read_lines: Callable[[bytes], TimedLines | None] | None = None,
 ) -> DoorRequest:
     """Return what the head of a request states.
 
@@ -99,12 +108,14 @@ def request_head(
         door: The protocol.
         decode: Decodes the body.
         usual_coding: The coding of a body whose head names none.
+        read_lines: As in `DoorRequest`.
     """
     return DoorRequest(
         door=door,
         decode=decode,
         coding=request.headers.get(hdrs.CONTENT_ENCODING, usual_coding),
         key=idempotency_key(request),
+        read_lines=read_lines,
     )
 
 

@@ -59,12 +59,15 @@ def _getter(names: Sequence[str]) -> Callable[[_Object], tuple[object, ...]]:
             return itemgetter(*names)
 
 
-def columns_of(objects: Sequence[_Object], fields: RecordFields) -> FoundColumns | None:
+def columns_of(
+    objects: Sequence[_Object], fields: RecordFields, known_times: Sequence[int] | None = None
+) -> FoundColumns | None:
     """Return the columns of objects.
 
     Args:
         objects: The objects, at least one.
         fields: The fields with a meaning.
+        known_times: The times of the objects, where they were read before.
 
     Returns:
         None where a time cannot be read, a key is empty, or text is not UTF-8.
@@ -75,7 +78,7 @@ def columns_of(objects: Sequence[_Object], fields: RecordFields) -> FoundColumns
     if shaped is not None and dict in set(map(type, shaped[1])):
         objects = [_flat(found, fields.message) for found in objects]
         shaped = _attributes(objects, fields)
-    times = _times(objects, fields)
+    times = _times(objects, fields) if known_times is None else known_times
     if shaped is None or times is None:
         return None
     shapes, values = shaped
@@ -92,7 +95,7 @@ def columns_of(objects: Sequence[_Object], fields: RecordFields) -> FoundColumns
     return FoundColumns(columns=columns, timed=None not in times)
 
 
-def _times(objects: Sequence[_Object], fields: RecordFields) -> list[int | None] | None:
+def _times(objects: Sequence[_Object], fields: RecordFields) -> Sequence[int | None] | None:
     """Return the time of each object, None for none; None for all if one cannot be read."""
     stated = [found.get(fields.time) for found in objects]
     times = [None if one is None else parse_time(one) for one in stated]

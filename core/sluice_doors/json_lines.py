@@ -68,10 +68,19 @@ def _counted(found: FoundColumns, body_bytes: int) -> DecodedRecords:
     return replace(tally.decoded(found.columns), is_canonical=True)
 
 
+def decode_objects(body: bytes) -> list[Any]:
+    """Return the values on the lines, or in the one array, of a body.
+
+    Raises:
+        msgspec.DecodeError: The body, or one of its lines, is not JSON.
+    """
+    return _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
+
+
 def _objects(body: bytes) -> list[Any] | None:
     """Return the values if the whole body is JSON; None if each line has to be read."""
     try:
-        return _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
+        return decode_objects(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if _is_array(body):
             raise BodyUnreadable(f"cannot read body as JSON: {error}") from error

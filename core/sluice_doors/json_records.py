@@ -122,9 +122,6 @@ def _from_number(value: float | Decimal) -> int | None:
 
 
 def _from_text(text: str) -> int | None:
-    if text.isascii() and text[:1].isdigit() and text.replace(".", "", 1).isdigit():
-        # A double loses the nanoseconds of a fraction.
-        return _from_number(Decimal(text)) if len(text) <= _NUMBER_CHARACTERS_MAX else None
     if len(text) > _SECOND_CHARACTERS and text[-1] == "Z" and text[_SECOND_CHARACTERS] == ".":
         second, fraction = _second_ns(text[:_SECOND_CHARACTERS]), text[20:-1]
         if (
@@ -134,6 +131,9 @@ def _from_text(text: str) -> int | None:
             and len(fraction) <= _FRACTION_DIGITS
         ):
             return second + int(fraction.ljust(_FRACTION_DIGITS, "0"))
+    if text.isascii() and text[:1].isdigit() and text.replace(".", "", 1).isdigit():
+        # A double loses the nanoseconds of a fraction.
+        return _from_number(Decimal(text)) if len(text) <= _NUMBER_CHARACTERS_MAX else None
     for offset in ("", "Z"):
         try:
             found = parse_rfc3339(text + offset)

@@ -22,6 +22,7 @@ Source: ADR 0160; pinned by golden files.
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from sluice_protocol.errors import BadUsage
@@ -40,6 +41,7 @@ DOOR_AGENT_PREFIX: Final = "door:"
 BOOT_DIGITS: Final = 32
 _LANE_DIGITS: Final = 2
 _FORM: Final = b"sluice-request-1"
+_HEADS_MAX: Final = 1_024
 _PRINCIPAL_BYTES_MAX: Final = AGENT_ID_BYTES_MAX - len(DOOR_AGENT_PREFIX) - 1 - _LANE_DIGITS
 _REQUEST_BOOT: Final = re.compile(rf"[0-9a-f]{{{BOOT_DIGITS}}}", re.ASCII)
 
@@ -84,13 +86,17 @@ def request_identity(
     Raises:
         BadUsage: The name of the principal is too long for an agent id.
     """
+    head = _digest_head(source, principal, door, kind)
+    digest = hashlib.sha256(head + len(value).to_bytes(4, "little") + value).digest()
+    return RequestIdentity(principal=principal, digest=digest, source=source)
+
+
+@lru_cache(maxsize=_HEADS_MAX)
+def _digest_head(source: IdentitySource, principal: str, door: DoorName, kind: Kind) -> bytes:
+    """Return the bytes in front of the value; they are equal for most requests of a sender."""
     check_door_principal(principal)
-    parts = (_FORM, source.encode(), principal.encode(), door.encode(), kind.encode(), value)
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(4, "little"))
-        digest.update(part)
-    return RequestIdentity(principal=principal, digest=digest.digest(), source=source)
+    parts = (_FORM, source.encode(), principal.encode(), door.encode(), kind.encode())
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
 def check_door_principal(name: str) -> None:

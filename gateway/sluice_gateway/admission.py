@@ -7,8 +7,8 @@ keep-alive connections is closed after the response, so that agents spread over 
 
 import asyncio
 import random  # noqa: TID251 - the type of the seeded source, which the caller passes
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Final
 
 from aiohttp import web
@@ -43,38 +43,61 @@ class BodyBudget:
 
     def __init__(self, bytes_max: int, metrics: GatewayMetrics, rng: random.Random) -> None:
         self._bytes_max = bytes_max
-        self._metrics = metrics
         self._rng = rng
         self.held_bytes = 0
+        metrics.inflight_bytes.set_function(lambda: self.held_bytes)
 
     def room_bytes(self, length_bytes: int) -> int:
         """Return how much more than `length_bytes` a request can take if it is the only one."""
         return max(0, self._bytes_max - memory_cost(length_bytes)) * 4 // 5
 
-    @contextmanager
-    def take(self, length_bytes: int) -> Iterator[None]:
-        """Reserve the cost of a body while it is in memory.
+    def take(self, length_bytes: int) -> AbstractContextManager[None]:
+        """Return a block that reserves the cost of a body while it is in memory.
+
+        The block raises `HttpRefusal` when it is entered with the budget exhausted; then nothing is
+        reserved.
+        """
+        return _Reservation(self, memory_cost(length_bytes))
+
+    def reserve(self, cost_bytes: int) -> None:
+        """Reserve memory.
 
         Raises:
             HttpRefusal: The budget is exhausted; nothing is reserved.
         """
-        cost_bytes = memory_cost(length_bytes)
         if self.held_bytes + cost_bytes > self._bytes_max:
             raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
-        self._hold(cost_bytes)
-        try:
-            yield
-        finally:
-            self._hold(-cost_bytes)
-
-    def _hold(self, cost_bytes: int) -> None:
         self.held_bytes += cost_bytes
-        self._metrics.inflight_bytes.set(self.held_bytes)
+
+    def release(self, cost_bytes: int) -> None:
+        """Release memory that `reserve` reserved."""
+        self.held_bytes -= cost_bytes
 
     def sheds(self) -> bool:
         """Return whether the next response should close its connection."""
         high = self.held_bytes > HIGH_MARK * self._bytes_max
         return high and self._rng.random() < SHED_SHARE
+
+
+class _Reservation(AbstractContextManager[None]):
+    """Memory of a budget; a class, because a generator costs several times as much."""
+
+    __slots__ = ("_budget", "_cost_bytes")
+
+    def __init__(self, budget: BodyBudget, cost_bytes: int) -> None:
+        self._budget = budget
+        self._cost_bytes = cost_bytes
+
+    def __enter__(self) -> None:
+        self._budget.reserve(self._cost_bytes)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._budget.release(self._cost_bytes)
 
 
 class RunningUploads:
@@ -84,12 +107,16 @@ class RunningUploads:
         self._metrics = metrics
         self._idle = asyncio.Event()
         self._idle.set()
+        self._block = _Running(self)
         self.draining = False
         self.count = 0
 
-    @contextmanager
-    def upload(self) -> Iterator[None]:
-        """Count one upload while it runs.
+    def upload(self) -> AbstractContextManager[None]:
+        """Return a block that counts one upload; it raises `HttpRefusal` when draining."""
+        return self._block
+
+    def begin(self) -> None:
+        """Count an upload that begins.
 
         Raises:
             HttpRefusal: The worker is draining.
@@ -98,12 +125,12 @@ class RunningUploads:
             raise HttpRefusal(ErrorCode.DRAINING, "this gateway is stopping: try another gateway")
         self.count += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.count -= 1
-            if self.count == 0:
-                self._idle.set()
+
+    def end(self) -> None:
+        """Count an upload that ended."""
+        self.count -= 1
+        if self.count == 0:
+            self._idle.set()
 
     def drain(self) -> None:
         """Refuse new uploads from now on."""
@@ -118,6 +145,26 @@ class RunningUploads:
         except TimeoutError:
             return False
         return True
+
+
+class _Running(AbstractContextManager[None]):
+    """The block of every upload: it has no state of one upload."""
+
+    __slots__ = ("_uploads",)
+
+    def __init__(self, uploads: RunningUploads) -> None:
+        self._uploads = uploads
+
+    def __enter__(self) -> None:
+        self._uploads.begin()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._uploads.end()
 
 
 class ModeWatch:

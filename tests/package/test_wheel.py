@@ -13,7 +13,6 @@ from support.local_deployment import clean_environment, free_ports
 
 pytestmark = pytest.mark.package
 
-ROOT = Path(__file__).parents[2]
 AGENT_MB_MAX = 110
 """The install of the agent alone: numpy has 59 MB of it, cryptography 15, aiohttp 7."""
 AGENT_RATIO_MAX = 2.2
@@ -35,15 +34,6 @@ def run(*words: str | Path, cwd: Path, **env: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    uv = Path(sys.executable).with_name("uv")
-    run(uv, "build", "--wheel", "--out-dir", folder, ROOT, cwd=folder)
-    (built,) = folder.glob("*.whl")
-    return built
 
 
 def install(wheel: Path, folder: Path, extras: str = "") -> Path:

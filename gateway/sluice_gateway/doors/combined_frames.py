@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.outer_attributes import with_resource_in_records
+from sluice_doors.timed_lines import TimedLines, columns_of_lines
 from sluice_protocol.column_joins import columns_bytes, join_columns
 from sluice_protocol.columns import check_columns, kind_of
 from sluice_protocol.envelope import Envelope, Resource, encode_envelope
@@ -58,19 +60,20 @@ class SmallRequest:
     """The records of one kind of a request that is combined with others.
 
     Attributes:
-        records: The records, in canonical form, which pass every check of a frame.
+        records: The records in canonical form, or lines that are decoded with the frame.
         identity: The identity of the request.
         size_bytes: Bytes that they add to a frame, at most.
     """
 
-    records: DecodedRecords
+    records: DecodedRecords | TimedLines
     identity: RequestIdentity
     size_bytes: int
 
     @property
     def count(self) -> int:
         """Number of records."""
-        return len(self.records.columns)
+        records = self.records
+        return len(records.times) if isinstance(records, TimedLines) else len(records.columns)
 
     @property
     def source(self) -> IdentitySource:
@@ -80,9 +83,10 @@ class SmallRequest:
     @property
     def lane(self) -> DoorLane:
         """The lane where equal requests meet."""
+        records = self.records
         return DoorLane(
             principal=self.identity.principal,
-            kind=kind_of(self.records.columns),
+            kind="logs" if isinstance(records, TimedLines) else kind_of(records.columns),
             number=self.identity.digest[REQUEST_BYTES] % DOOR_LANES,
         )
 
@@ -129,11 +133,11 @@ def combine(
         InvalidFrame: The records break a rule of frames.
         TooLarge: The frame exceeds a limit.
     """
-    shared = _shared_pairs(requests)
-    moved = [_with_outer(one.records, shared) for one in requests]
-    columns = join_columns([one.columns for one in moved])
+    ordered, records = _in_groups(requests)
+    shared = _shared_pairs(records)
+    columns = join_columns([_with_outer(one, shared).columns for one in records])
     parts, at = list[RequestPart](), 0
-    for one in requests:
+    for one in ordered:
         count = one.count
         if one.request is not None:
             parts.append(RequestPart(request=one.request, start=at, count=count))
@@ -144,12 +148,36 @@ def combine(
     return encode_frame(identity=identity, columns=columns, resource=shared), encode_parts(parts)
 
 
-def _shared_pairs(requests: Sequence[SmallRequest]) -> Resource:
+def decoded(*records: DecodedRecords | TimedLines) -> DecodedRecords:
+    """Return records in columns: of one request, or of several with lines of equal fields."""
+    if isinstance(records[0], DecodedRecords):
+        return records[0]
+    lines = [one for one in records if isinstance(one, TimedLines)]
+    columns = columns_of_lines(lines)
+    return DecodedRecords(columns=columns, resource=(), timed=True, unreadable=0)
+
+
+def _in_groups(
+    requests: Sequence[SmallRequest],
+) -> tuple[list[SmallRequest], list[DecodedRecords]]:
+    """Return the requests in the order of their records, and the records.
+
+    Lines with equal fields are decoded together, which costs little more than one of them.
+    """
+    groups: dict[object, list[SmallRequest]] = {}
+    for place, one in enumerate(requests):
+        name = one.records.fields if isinstance(one.records, TimedLines) else place
+        groups.setdefault(name, []).append(one)
+    ordered = list(chain.from_iterable(groups.values()))
+    return ordered, [decoded(*(one.records for one in group)) for group in groups.values()]
+
+
+def _shared_pairs(records: Sequence[DecodedRecords]) -> Resource:
     """Return the pairs that the resources of all requests contain."""
-    first = requests[0].records.resource
-    if all(one.records.resource == first for one in requests):
+    first = records[0].resource
+    if all(one.resource == first for one in records):
         return first
-    common = set(first).intersection(*(one.records.resource for one in requests))
+    common = set(first).intersection(*(one.resource for one in records))
     return tuple(pair for pair in first if pair in common)
 
 

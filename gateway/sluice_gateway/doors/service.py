@@ -17,13 +17,13 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_door_http.identities import RequestOrigin, canonical_records
+from sluice_door_http.identities import RequestOrigin, canonical_records, identity_of_lines
 from sluice_door_http.routes import DoorRequest, DoorResult
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge
 from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
-from sluice_gateway.doors.combiner import Combiner
+from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.doors.frames import MadeFrame, make_frames
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
@@ -77,6 +77,7 @@ class DoorService:
         body_bytes_max: int,
         own_frame_bytes: int = 0,
         flush_s: float = 0.25,
+        flush_bytes: int = 1024 * 1024,
     ) -> None:
         """Bind the acceptance of this worker.
 
@@ -87,6 +88,7 @@ class DoorService:
             own_frame_bytes: Size of the records of a request from which it becomes a separate
                 batch; 0 for all.
             flush_s: Time for which the first request of a combined batch is kept.
+            flush_bytes: Size of the requests from which such a batch is made earlier.
         """
         self.uploads = uploads
         self._store = store
@@ -103,7 +105,7 @@ class DoorService:
             self._threads,
             uploads.clock,
             uploads.ids,
-            flush_s=flush_s,
+            flush=FlushLimits(age_s=flush_s, bytes_least=flush_bytes),
         )
 
     async def close(self) -> None:
@@ -160,8 +162,8 @@ class DoorService:
         """Count a request that was accepted."""
         metrics = self.uploads.metrics
         metrics.count(metrics.door_requests, door, "duplicate" if result.duplicate else "new")
-        metrics.door_records.labels(door).inc(result.records)
-        metrics.door_unreadable.labels(door).inc(result.unreadable)
+        metrics.count(metrics.door_records, door, amount=result.records)
+        metrics.count(metrics.door_unreadable, door, amount=result.unreadable)
 
     def count_refused(self, door: DoorName, problem: Problem) -> None:
         """Count a request that was refused, or not accepted yet."""
@@ -213,10 +215,10 @@ class DoorService:
     async def _read(self, request: web.Request, length_bytes: int) -> bytes:
         announced = request.content_length is not None
         wanted_bytes = length_bytes if announced else length_bytes + 1
-        received = await self.uploads.frames.read_body(request, wanted_bytes)
-        if len(received.body) > self._body_bytes_max:
-            raise TooLarge("body", len(received.body), self._body_bytes_max)
-        return received.body
+        body = await self.uploads.frames.read_plain(request, wanted_bytes)
+        if len(body) > self._body_bytes_max:
+            raise TooLarge("body", len(body), self._body_bytes_max)
+        return body
 
     async def _make(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest, reserved_bytes: int
@@ -255,6 +257,9 @@ class DoorService:
     def _decode(
         self, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs, plain: bytes
     ) -> _Made:
+        small = self._small_lines(wanted, origin, plain)
+        if small is not None:
+            return [small], 0
         kinds = canonical_records(plain, wanted, received_ns)
         frames = [
             frame
@@ -264,6 +269,24 @@ class DoorService:
             )
         ]
         return frames, sum(kind.records.unreadable for kind in kinds)
+
+    def _small_lines(
+        self, wanted: DoorRequest, origin: RequestOrigin, plain: bytes
+    ) -> SmallRequest | None:
+        """Return a small request whose records are decoded when its frame is made.
+
+        The choice follows from the records, so every repetition of a request has the same form.
+        """
+        if not self._own_frame_bytes or wanted.read_lines is None or len(plain) > LARGE_BYTES:
+            return None
+        found = wanted.read_lines(plain)
+        if found is None or found.size_bytes >= self._own_frame_bytes:
+            return None
+        return SmallRequest(
+            records=found,
+            identity=identity_of_lines(found, origin),
+            size_bytes=found.size_bytes,
+        )
 
     async def _accept_frame(self, made: MadeFrame, sender: VerifiedSender) -> bool:
         """Accept one frame; return whether its records were accepted before."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gzip
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +94,41 @@ def test_equal_requests_through_two_gateways_are_read_once(tmp_path: Path) -> No
     run(main())
 
 
+def test_lines_in_another_form_are_read_once(tmp_path: Path) -> None:
+    """A repetition through another gateway has other keys first, white space and a coding."""
+    path, token = "/v1/ingest?time=t&message=m", SHOP.token.token
+    objects = [{"t": 1_790_000_000 + n, "m": f"line {n}", "a": n / 2} for n in range(30)]
+
+    async def main() -> None:
+        async with (
+            running(tmp_path, HOST, SHOP, BANK, **SETTINGS) as one,
+            running(tmp_path / "b", HOST, SHOP, BANK, store=one.store.inner, **SETTINGS) as two,
+        ):
+            store = one.store.inner
+            first = [post(one, path, json.dumps(found).encode(), token) for found in objects]
+            await asyncio.gather(*first)
+            again = [
+                post(
+                    two,
+                    path,
+                    gzip.compress(json.dumps(dict(reversed(found.items())), indent=2).encode()),
+                    token,
+                    {"Content-Encoding": "gzip"},
+                )
+                for found in objects
+            ]
+            answers = [*await asyncio.gather(*again), await post(one, path, b'{"m":"x"}', token)]
+            assert {answer.status for answer in answers} == {200}
+            names = [answer.headers["Sluice-Identity"] for answer in answers]
+            assert set(names) == {"content; combined", "none"}
+            assert names[-1] == "none"
+            await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
+            expected = {str(found["m"]): 1 for found in objects} | {"x": 1}
+            assert await queued_bodies(store) == Counter(expected)
+
+    run(main())
+
+
 def test_requests_without_an_identity_are_always_new(tmp_path: Path) -> None:
     async def check(served: Running) -> None:
         for _ in range(2):
@@ -173,7 +210,7 @@ def test_waiting_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         frames = await accepted_frames(served.store.inner)
         assert sum(frame.envelope.count for frame in frames) == accepted
 
-    serve(tmp_path, check)
+    serve(tmp_path, check, door_flush_bytes=100)
 
 
 def test_a_lane_makes_few_batches_per_second(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """One frame of many requests: records, resources, parts and sizes."""
 
+import json
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from sluice_door_http.identities import identity_of_lines
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json_lines import decode_json
+from sluice_doors.timed_lines import timed_lines
 from sluice_gateway.doors.combined_frames import (
     DoorLane,
     SmallRequest,
@@ -101,6 +104,37 @@ def test_a_frame_lists_its_parts_and_a_cut_returns_each_request() -> None:
         cut = slice_columns(frame.columns, *part.records)
         assert isinstance(cut, LogColumns)
         assert lines(cut) == lines(request.records.columns)
+
+
+def test_lines_are_decoded_together_and_each_request_keeps_its_part() -> None:
+    bodies = (b'{"time":1,"message":"a","x":1}\n{"time":2}', b'[{"y":null,"time":3}]')
+    first, third = (_lines_request(body, "message") for body in bodies)
+    other = _lines_request(b'{"time":4,"text":"t"}', "text")
+    columns = small(logs("c"), (("host", "h"),))
+    requests = [first, columns, other, third]
+    assert {one.lane.kind for one in requests} == {"logs"}
+    body, text = combine(LANE, "boot", 0, requests)
+    frame = decode_frame(body)
+    assert frame.envelope.resource == ()
+    parts = {one.request: one for one in decode_parts("k", text, 5)}
+    expected = {
+        first.request: (["a", ""], [10**9, 2 * 10**9]),
+        columns.request: (["c"], [0]),
+        other.request: (["t"], [4 * 10**9]),
+        third.request: ([""], [3 * 10**9]),
+    }
+    for name, (texts, times) in expected.items():
+        cut = slice_columns(frame.columns, *parts[name].records)
+        assert isinstance(cut, LogColumns)
+        assert [json.loads(one)["body"] for one in lines(cut)] == texts
+        assert cut.ts.tolist() == times
+
+
+def _lines_request(body: bytes, message: str) -> SmallRequest:
+    found = timed_lines(body, "time", message)
+    assert found is not None
+    identity = identity_of_lines(found, ORIGIN)
+    return SmallRequest(records=found, identity=identity, size_bytes=found.size_bytes)
 
 
 def test_pairs_that_not_all_requests_have_become_attributes() -> None:
