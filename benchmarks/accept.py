@@ -43,6 +43,7 @@ from benchmarks.accept_load import (
 from benchmarks.accept_servers import child, cpu_of, environment, first_line, gateway, peak_bytes
 from benchmarks.accept_servers import stub as run_stub
 from benchmarks.measure import Sample, ratio, report
+from benchmarks.request_costs import read_gateway_counts
 
 SIZES: Final = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20}
 LATENCY_MS: Final = 20
@@ -70,7 +71,9 @@ def latency(folder: Path) -> None:
     ):
         handler_port = first_line(handler)
         for name, size_bytes in SIZES.items():
+            before = read_gateway_counts(port)
             rounds = uvloop.run(_latency_rounds(endpoint, port, handler_port, size_bytes))
+            made = read_gateway_counts(port).since(before)
             for quantile, place, limit in _PERCENTILES:
                 for what, subject, control, target in _LATENCY_ROWS:
                     ratios = [
@@ -85,6 +88,7 @@ def latency(folder: Path) -> None:
                     )
             put_ms = [1e3 * _percentile(one["PUTs"], 49) for one in rounds]
             lines.append(f"{name} p50 of two PUTs {statistics.median(put_ms):.1f} ms")
+            lines.append(f"{name} {made.describe()}")
     report("accept-latency", lines, kept)
 
 

@@ -35,9 +35,10 @@ from tests.support.store_versitygw import CREDENTIALS, free_port, versitygw
 
 from benchmarks.accept_servers import cpu_of, gateway_on, peak_bytes
 from benchmarks.doors_bodies import OTLP, SHAPES, BodyShape, DoorBody, bodies
-from benchmarks.end_to_end import WRITES, gateway_requests
+from benchmarks.end_to_end import WRITES
 from benchmarks.measure import Sample, ratio, report
 from benchmarks.peer_servers import BUCKETS, PeerServer, collector
+from benchmarks.request_costs import read_gateway_counts
 from sluice_gateway.door_tokens import create_token
 
 COLLECTOR_RATIO_MIN: Final = 0.5
@@ -193,7 +194,7 @@ def _writes(subject: Subject) -> float:
     """Return the writes of the gateway to the store so far."""
     if subject.metrics_port is None:
         return 0.0
-    made = gateway_requests(subject.metrics_port)
+    made = read_gateway_counts(subject.metrics_port).calls
     return sum(made.get(verb, 0) for verb in WRITES)
 
 

@@ -124,7 +124,11 @@ def prepared(load: Load, size: str, port: int) -> tuple[Iterator[PreparedRequest
 def measure(
     server: PeerServer, load: Load, requests: Path, count: int, seconds: float
 ) -> PeerSample:
-    """Send the requests of a file and return the sample."""
+    """Send the requests of a file and return the sample.
+
+    Raises:
+        PeerUnavailable: A request failed; standard error has the reason.
+    """
     command = [
         *(CACHE / "bin" / "peerload", "--kind", server.kind),
         *("--address", f"127.0.0.1:{server.port}", "--clients", str(CLIENTS)),
@@ -136,7 +140,7 @@ def measure(
         if process.stdin is None or process.stdout is None:
             raise RuntimeError(command)
         if process.stdout.readline() != "ready\n":
-            raise RuntimeError(command)
+            raise PeerUnavailable("the clients cannot connect")
         before = server.cpu_s()
         process.stdin.write("\n")
         process.stdin.flush()
@@ -144,7 +148,7 @@ def measure(
         time.sleep(SETTLE_S)
         after = server.cpu_s()
     if not line:
-        raise RuntimeError(command)
+        raise PeerUnavailable("a request failed")
     found = json.loads(line)
     return PeerSample(
         wall_s=found["wall_s"],
@@ -191,20 +195,42 @@ def started(
 
 def run_rounds(
     folder: Path, running: dict[str, PeerServer], sizes: list[str], rounds: int
-) -> dict[tuple[str, str], list[PeerSample]]:
-    """Measure every subject with every size, in turn."""
-    if KAFKA in running:
-        sample(folder, KAFKA, running[KAFKA], SMALL, WARM_S)
+) -> tuple[dict[tuple[str, str], list[PeerSample]], dict[str, str]]:
+    """Measure every subject with every size, in turn.
+
+    Returns:
+        The samples, and why a server was left out after a request failed.
+    """
     found: dict[tuple[str, str], list[PeerSample]] = {}
+    failed: dict[str, str] = {}
+    if KAFKA in running:
+        _try_sample(folder, KAFKA, running[KAFKA], SMALL, failed, WARM_S)
     for number in range(rounds + 1):
-        for size in sizes:
-            for name, load in LOADS.items():
-                if load.server not in running or size not in load.sizes:
-                    continue
-                one = sample(folder, name, running[load.server], size)
-                if number:
-                    found.setdefault((size, name), []).append(one)
-    return found
+        for size, (name, load) in itertools.product(sizes, LOADS.items()):
+            server = running.get(load.server)
+            if server is None or load.server in failed or size not in load.sizes:
+                continue
+            one = _try_sample(folder, name, server, size, failed)
+            if number and one is not None:
+                found.setdefault((size, name), []).append(one)
+    return {key: one for key, one in found.items() if LOADS[key[1]].server not in failed}, failed
+
+
+def _try_sample(
+    folder: Path,
+    name: str,
+    server: PeerServer,
+    size: str,
+    failed: dict[str, str],
+    seconds: float = SAMPLE_S,
+) -> PeerSample | None:
+    """Measure one subject, or record why its server is left out."""
+    try:
+        return sample(folder, name, server, size, seconds)
+    except PeerUnavailable as error:
+        failed[LOADS[name].server] = f"{error}, batch={size}"
+        print(f"left out {LOADS[name].server}: {error}, batch={size}", file=sys.stderr)
+        return None
 
 
 def main(words: list[str]) -> int:
@@ -217,6 +243,8 @@ def main(words: list[str]) -> int:
     parser.add_argument("--write", action="store_true", help=f"record the run in {PAGE}")
     parser.add_argument("--agents", action="store_true", help="only the agent and syslog-ng")
     wanted = parser.parse_args(words)
+    if wanted.write and (wanted.agents or wanted.only or wanted.sizes != list(SIZES)):
+        parser.error("--write records a whole run: leave out --agents, --only and --sizes")
     os.environ.update(CREDENTIALS | {"AWS_EC2_METADATA_DISABLED": "true"})
     began = datetime.now(UTC)
     found: dict[tuple[str, str], list[PeerSample]] = {}
@@ -228,9 +256,9 @@ def main(words: list[str]) -> int:
             built("peerload")
             with ExitStack() as stack:
                 running, skipped = started(stack, folder, wanted.workers, wanted.only)
-                found = run_rounds(folder, running, wanted.sizes, wanted.rounds)
+                found, failed = run_rounds(folder, running, wanted.sizes, wanted.rounds)
             notes = [f"{name}: {one.version}" for name, one in running.items()]
-            notes += [f"{name}: skipped, {why}" for name, why in skipped.items()]
+            notes += [f"{name}: skipped, {why}" for name, why in (skipped | failed).items()]
         if wanted.agents or not wanted.only:
             agents, more = measure_agents(folder, wanted.rounds)
             found |= agents
@@ -258,4 +286,7 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except PeerUnavailable as unavailable:
+        sys.exit(f"cannot run the comparison: {unavailable}")

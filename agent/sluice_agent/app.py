@@ -19,6 +19,7 @@ from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked
 from sluice_agent.gateway_addresses import Gateways, SystemResolver
 from sluice_agent.line_readers import PipeInput
+from sluice_agent.memory import keep_freed_memory
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings, Durability, SpoolSettings, UploaderSettings
@@ -85,6 +86,7 @@ async def _opened(
     slots: int = 0,
     give_up_s: float = 0.0,
 ) -> AsyncIterator[Agent]:
+    keep_freed_memory()
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)

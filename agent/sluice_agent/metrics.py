@@ -59,7 +59,7 @@ class AgentMetrics:
         self.resolved = self._counter(
             "resolved_batches", "Refused batches removed by decision", "resolution"
         )
-        self.sealed_batches = self.sealed_records = 0
+        self.sealed_batches = self.sealed_records = self.sealed_bytes = 0
         self.dropped_records = 0
         self._dropped = self._counter(
             "dropped_records", ("Records dropped because the spool was full")
@@ -92,6 +92,7 @@ class AgentMetrics:
         """Count a batch that became durable."""
         self.sealed_batches += 1
         self.sealed_records += header.identity.count
+        self.sealed_bytes += header.frame_bytes
         self._batches.labels(header.kind).inc()
         self._records.labels(header.kind).inc(header.identity.count)
         self._bytes.labels(header.kind).inc(header.frame_bytes)

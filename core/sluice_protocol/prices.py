@@ -136,6 +136,8 @@ def describe_requests(
     counts: RequestCounts, payload_bytes: float, prices: PriceTable = S3_US_EAST_1
 ) -> str:
     """Return the requests and dollars for each GiB of payload, for the output of a benchmark."""
+    if payload_bytes <= 0:
+        return "requests per GiB: no payload"
     gib = payload_bytes / GIB_BYTES
     each = counts.times(1 / gib)
     return (

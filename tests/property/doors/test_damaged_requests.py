@@ -17,15 +17,33 @@ from sluice_doors.hec import decode_events
 from sluice_doors.json_lines import decode_json
 from sluice_doors.loki import JSON, PROTOBUF, decode_loki
 from sluice_doors.prometheus import VERSION_2, decode_remote_write
+from sluice_doors.timed_lines import columns_of_lines, timed_lines
 from sluice_protocol.columns import check_columns
+from sluice_protocol.payload import encode_payload
 
+TIMED = b"\n".join(
+    b'{"time":"2025-11-22T00:00:0%d.5Z","message":"line \\u00e9 %d","a":%d.25,"b":[null,{}]}'
+    % (place, place, place)
+    for place in range(4)
+)
 NOW = 1_763_000_000_000_000_000
 Decode = Callable[[bytes], tuple[DecodedRecords, ...]]
+
+
+def decode_both_ways(body: bytes) -> tuple[DecodedRecords, ...]:
+    """Decode JSON as the door does for single requests, and as it does for small ones."""
+    found = decode_json(body, time_field="time", message_field="message", received_ns=NOW)
+    lines = timed_lines(body, "time", "message")
+    if lines is not None:
+        (decoded,) = found
+        assert encode_payload(columns_of_lines([lines])) == encode_payload(decoded.columns)
+        assert (decoded.timed, decoded.unreadable) == (True, 0)
+    return found
+
+
 DOORS: dict[str, tuple[bytes, Decode]] = {
-    "json": (
-        NDJSON,
-        lambda body: decode_json(body, time_field="time", message_field="message", received_ns=NOW),
-    ),
+    "json": (NDJSON, decode_both_ways),
+    "json lines": (TIMED, decode_both_ways),
     "elasticsearch": (BULK, lambda body: decode_bulk(body, received_ns=NOW).records),
     "loki": (LOKI, lambda body: decode_loki(body, PROTOBUF, received_ns=NOW)),
     "loki json": (LOKI_JSON, lambda body: decode_loki(body, JSON, received_ns=NOW)),

@@ -68,14 +68,16 @@ def test_a_bar_is_met_at_its_limit(cpu_s: float, at_least: bool, is_missed: bool
     assert verdict.line.endswith("| missed |" if is_missed else "| met |")
 
 
-def test_the_median_decides() -> None:
+@pytest.mark.parametrize(("middle", "is_missed"), [(0.9, False), (1.1, True)])
+def test_the_median_decides(middle: float, is_missed: bool) -> None:
+    """Minimum and maximum are on both sides of the limit."""
     rounds = {
-        ("1 KiB", "a"): [sample(cpu_s=value) for value in (0.5, 0.9, 5.0)],
+        ("1 KiB", "a"): [sample(cpu_s=value) for value in (0.5, middle, 5.0)],
         ("1 KiB", "b"): [sample(cpu_s=1.0)] * 3,
     }
     (verdict,) = judge([BAR], rounds)
-    assert not verdict.is_missed
-    assert "0.50 · 0.90 · 5.00" in verdict.line
+    assert verdict.is_missed is is_missed
+    assert f"0.50 · {middle:.2f} · 5.00" in verdict.line
 
 
 @pytest.mark.parametrize("missing", ["a", "b"])

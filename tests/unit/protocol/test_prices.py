@@ -77,5 +77,6 @@ def test_a_wrong_file_is_refused(document: dict[str, object]) -> None:
 
 
 def test_a_benchmark_prints_requests_and_dollars_per_gib() -> None:
+    assert describe_requests(RequestCounts(puts=1), 0) == "requests per GiB: no payload"
     text = describe_requests(RequestCounts(puts=1024, gets=10), GIB_BYTES / 2)
     assert text.startswith("requests per GiB: 2,048 PUT, 0 LIST, 20 GET and HEAD; 0.0102 dollars")

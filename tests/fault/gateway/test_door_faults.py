@@ -1,0 +1,146 @@
+"""Splunk HEC and Fluent forward: a fault before or after each write, a kill, and a lost answer.
+
+Each fault is followed by the retry of the client at another gateway, and by one more, as after an
+answer that was lost. Consumers then read every record once.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.door_client import TestSender, post
+from support.event_bodies import S, pack
+from support.forward_client import close_clients, connect
+from support.gateway import Running, TestKey, run, running
+from support.reconciler_seed import enqueued
+from support.write_faults import WriteFault, WriteFaultStore
+
+from sluice_gateway.app import serving_forward_port
+from sluice_protocol.authority import Authority
+from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.frame import decode_frame
+from sluice_protocol.ndjson import ndjson_from_columns
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.service import Reconciler
+from sluice_store import open_store
+from sluice_store.port import ObjectStore
+
+HOST = TestKey("host-1", ("host-1",))
+SHOP = TestSender("shop", (), doors=("hec", "forward"))
+HEC = b"".join(
+    json.dumps(one).encode()
+    for one in (
+        {"time": S, "host": "web-1", "event": "first"},
+        {"time": S + 1, "event": "metric", "fields": {"metric_name:load": 0.5}},
+        {"time": S + 2, "host": "web-1", "event": "second"},
+    )
+)
+CHUNK = pack(["app", [[S, {"log": "first"}], [S + 1, {"log": "second"}]], {"chunk": "c1"}])
+RECORDS = {"hec": Counter(["first", "second", "load"]), "forward": Counter(["first", "second"])}
+WRITES = {"hec": 4, "forward": 2}
+"""Blob and manifest of each frame; the HEC request has two kinds of records, so two frames."""
+FORMS = {"separate": 0, "combined": 4096}
+
+
+async def send_hec(served: Running, port: int) -> bool:
+    """Send the request; return whether it is a success."""
+    answer = await post(served, "/services/collector/event", HEC, SHOP.token.token, {})
+    assert answer.status in {200, 503}, answer
+    return answer.status == 200
+
+
+async def send_forward(served: Running, port: int) -> bool:
+    """Send the chunk; return whether it is acknowledged."""
+    client = await connect(port)
+    try:
+        await client.send(CHUNK)
+        answer = await client.receive()
+    finally:
+        client.close()
+    assert answer in (None, {"ack": "c1"})
+    return answer is not None
+
+
+SENDERS: dict[str, Callable[[Running, int], Awaitable[bool]]] = {
+    "hec": send_hec,
+    "forward": send_forward,
+}
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, store: ObjectStore, own_frame_bytes: int
+) -> AsyncIterator[tuple[Running, int]]:
+    options = {"door_own_frame_bytes": own_frame_bytes, "door_flush_ms": 5}
+    async with (
+        running(
+            folder, HOST, SHOP, store=store, doors=("hec", "forward"), upload_time_s_max=0.5,
+            forward_listen="127.0.0.1:0", forward_principal="shop", **options,
+        ) as served,
+        serving_forward_port(served.gateway) as port,
+    ):  # fmt: skip
+        try:
+            yield served, port
+        finally:
+            await close_clients()
+
+
+async def read_records(store: ObjectStore) -> Counter[str]:
+    """Return how often a consumer of the work lists reads each body or name of a metric."""
+    await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
+    found: Counter[str] = Counter()
+    for batch in await enqueued(store):
+        blob = await store.get(ObjectKey(batch.raw_blob_key))
+        assert isinstance(blob, Found)
+        columns = decode_frame(blob.body).columns
+        for start, end in batch.kept:
+            for line in ndjson_from_columns(slice_columns(columns, start, end)):
+                record = json.loads(line)
+                found[record["body"] if "body" in record else record["name"]] += 1
+    return found
+
+
+async def send_with(
+    folder: Path, inner: ObjectStore, door: str, form: str, fault: WriteFault
+) -> None:
+    """Send to a gateway with a fault, and twice to another one, as a client with a lost answer."""
+    store, send = WriteFaultStore(inner, fault), SENDERS[door]
+    async with serving(folder / "a", store, FORMS[form]) as (served, port):
+        first = asyncio.create_task(send(served, port))
+        reached = asyncio.create_task(store.reached.wait())
+        await asyncio.wait([first, reached], return_when=asyncio.FIRST_COMPLETED)
+        if not fault.kills:
+            await first
+        assert store.reached.is_set()
+    first.cancel()
+    with suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
+        assert not (await first and fault.kills)
+    async with serving(folder / "b", inner, FORMS[form]) as (served, port):
+        for _ in range(2):
+            async with asyncio.timeout(60):
+                while not await send(served, port):  # noqa: ASYNC110 - each try is a request
+                    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["fails", "killed"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("door", SENDERS)
+def test_a_fault_at_every_write_loses_and_doubles_nothing(
+    tmp_path: Path, door: str, form: str, kills: bool
+) -> None:
+    async def main() -> None:
+        for nth in range(1, WRITES[door] + 1):
+            for applies in (False, True):
+                folder = tmp_path / f"{nth}-{applies}"
+                async with open_store(f"file://{folder}/store") as inner:
+                    fault = WriteFault(nth=nth, applies=applies, kills=kills)
+                    await send_with(folder, inner, door, form, fault)
+                    assert await read_records(inner) == RECORDS[door], fault
+
+    run(main())
