@@ -62,7 +62,7 @@ test-package: setup  ## build the wheel, install it into empty environments, and
 	-@deploy/clients/build.sh
 	$(BIN)/python -m pytest -s tests/package
 
-test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu, buildah and promtool; installs the tools once
+test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu and promtool; installs the tools once
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
 
