@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PATH := $(abspath $(BIN)):$(PATH)
+# Tests and demo start hundreds of processes: without compiled modules each needs half a second more.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs test test-long nightly check format bench test-s3 test-clients test-browser test-console test-package test-deploy site release clean
+.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-browser test-console test-package test-deploy site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -17,7 +19,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "sluice needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(STAMP)
 
@@ -36,8 +38,8 @@ test-long: setup  ## run the long tests: races, soak, fuzzing; some need the rea
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest $(LONG_PARALLEL) -m long
 
-nightly: setup  ## run every target and summarise; WRITE=1 records the summary in docs/verification.md
-	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write)
+nightly: setup  ## run every target, or TARGETS="test test-s3", and summarise; WRITE=1 records the results in docs/verification.md
+	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write) $(TARGETS)
 
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
@@ -56,10 +58,11 @@ test-console: setup  ## run the console's tests in Debian's chromium, which is i
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
 	$(BIN)/python -m pytest tests/integration/console tests/unit/console
 
-test-package: setup  ## build the wheel, install it into empty environments, and run it there
+test-package: setup  ## build the wheel, install it into empty environments, and run every documented command
+	-@deploy/clients/build.sh
 	$(BIN)/python -m pytest -s tests/package
 
-test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose and promtool; installs the tools once
+test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu, buildah and promtool; installs the tools once
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
 
@@ -77,8 +80,12 @@ format: setup  ## format the code with ruff
 bench: setup  ## run every benchmark with its control; NAME=store runs one of them
 	$(BIN)/python -m benchmarks $(NAME)
 
+bench-peers: setup  ## compare with NATS, Kafka, the Collector and syslog-ng in one run; builds them once. WRITE=1 records the run in docs/comparison.md
+	$(BIN)/python -m benchmarks.peers $(if $(WRITE),--write)
+
 docs: setup  ## write the pages that are generated from code
 	$(BIN)/python -m deploy.events_page
+	$(BIN)/python -m deploy.reference
 
 demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java

@@ -9,6 +9,8 @@ HELPERS = {
     *("__main__", "measure", "accept_load", "accept_servers"),
     "doors_bodies",
     *("end_to_end_roles", "manifests", "older_manifests"),
+    *("peer_agents", "peer_figures", "peer_requests", "peer_servers"),
+    "peers",  # `make bench-peers` runs it, because it builds and runs other servers
     *("pipeline_batches", "reconcile_steady", "reconcile_world"),
 }
 

@@ -8,7 +8,7 @@ is a server that receives the body and then does what `adapter` does. Figures ar
 round, because the machine is shared.
 
     python -m benchmarks.accept                # all parts
-    python -m benchmarks.accept latency cpu    # some of: latency cpu cpu-mtls lists memory
+    python -m benchmarks.accept latency cpu    # some of: latency crowd cpu cpu-mtls lists memory
 """
 
 import asyncio
@@ -43,6 +43,7 @@ from benchmarks.accept_load import (
 from benchmarks.accept_servers import child, cpu_of, environment, first_line, gateway, peak_bytes
 from benchmarks.accept_servers import stub as run_stub
 from benchmarks.measure import Sample, ratio, report
+from benchmarks.request_costs import read_gateway_counts
 
 SIZES: Final = {"1 KiB": 1 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20}
 LATENCY_MS: Final = 20
@@ -51,44 +52,108 @@ LIST_FRAMES: Final = (16, 256)
 _Sent = TypeVar("_Sent")
 
 
+_LATENCY_ROWS: Final = (
+    ("accept / two PUTs", "accept", "PUTs", "target <= {limit}"),
+    ("accept / bare handler", "accept", "handler", "target <= {limit}"),
+    ("bare handler / two PUTs", "handler", "PUTs", "no target"),
+)
+_PERCENTILES: Final = (("p50", 49, 1.06), ("p99", 98, 1.15))
+
+
 def latency(folder: Path) -> None:
-    """Measure p50 and p99 of an accept against two sequential PUTs, with 20 ms store latency."""
+    """Measure p50 and p99 of an accept against both controls, with 20 ms store latency."""
     lines: list[str] = []
     kept: dict[str, list[Sample]] = {}
-    with run_stub(LATENCY_MS) as endpoint, gateway(endpoint, folder) as (_, port):
+    with (
+        run_stub(LATENCY_MS) as endpoint,
+        gateway(endpoint, folder) as (_, port),
+        child(*_HANDLER, endpoint) as handler,
+    ):
+        handler_port = first_line(handler)
         for name, size_bytes in SIZES.items():
-            rounds = uvloop.run(_latency_rounds(endpoint, port, size_bytes))
-            for quantile, place, limit in (("p50", 49, 1.06), ("p99", 98, 1.15)):
-                ratios = [
-                    statistics.quantiles(ours, n=100)[place]
-                    / statistics.quantiles(bare, n=100)[place]
-                    for ours, bare in rounds
-                ]
-                kept[f"{name} {quantile}"] = [
-                    Sample(wall_s=value, cpu_s=0, units=1) for value in ratios
-                ]
-                lines.append(_line(f"{name} {quantile} accept / two PUTs", ratios, f"<= {limit}"))
-            bare_ms = [1e3 * statistics.median(bare) for _, bare in rounds]
-            lines.append(f"{name} control p50 {statistics.median(bare_ms):.1f} ms")
+            before = read_gateway_counts(port)
+            rounds = uvloop.run(_latency_rounds(endpoint, port, handler_port, size_bytes))
+            made = read_gateway_counts(port).since(before)
+            for quantile, place, limit in _PERCENTILES:
+                for what, subject, control, target in _LATENCY_ROWS:
+                    ratios = [
+                        _percentile(one[subject], place) / _percentile(one[control], place)
+                        for one in rounds
+                    ]
+                    kept[f"{name} {quantile} {what}"] = [
+                        Sample(wall_s=value, cpu_s=0, units=1) for value in ratios
+                    ]
+                    lines.append(
+                        _line(f"{name} {quantile} {what}", ratios, target.format(limit=limit))
+                    )
+            put_ms = [1e3 * _percentile(one["PUTs"], 49) for one in rounds]
+            lines.append(f"{name} p50 of two PUTs {statistics.median(put_ms):.1f} ms")
+            lines.append(f"{name} {made.describe()}")
     report("accept-latency", lines, kept)
 
 
+def _percentile(seconds: list[float], place: int) -> float:
+    return statistics.quantiles(seconds, n=100)[place]
+
+
 async def _latency_rounds(
-    endpoint: str, port: int, size_bytes: int
-) -> list[tuple[list[float], list[float]]]:
+    endpoint: str, port: int, handler_port: int, size_bytes: int
+) -> list[dict[str, list[float]]]:
     rounds = []
-    async with uploading(port) as upload, putting(endpoint) as put:
+    async with (
+        uploading(port) as upload,
+        uploading(handler_port) as handle,
+        putting(endpoint) as put,
+    ):
+        subjects = {"accept": upload, "handler": handle, "PUTs": put}
         for number in range(ROUNDS + 1):
-            ours = await drive(upload, [UploadBatch(size_bytes, port) for _ in range(120)], 4)
-            bare = await drive(put, [UploadBatch(size_bytes, port) for _ in range(120)], 4)
+            found = {
+                who: await drive(send, [UploadBatch(size_bytes, port) for _ in range(120)], 4)
+                for who, send in subjects.items()
+            }
             if number:
-                rounds.append((ours, bare))
+                rounds.append(found)
     return rounds
 
 
 def _line(what: str, ratios: list[float], target: str) -> str:
     median = statistics.median(ratios)
-    return f"{what}: {median:.2f} ({min(ratios):.2f}-{max(ratios):.2f}), target {target}"
+    return f"{what}: {median:.2f} ({min(ratios):.2f}-{max(ratios):.2f}), {target}"
+
+
+CROWD_CLIENTS: Final = 128
+CROWD_UPLOADS: Final = 4_000
+
+
+def crowd(folder: Path) -> None:
+    """Measure the slowest of many uploads, with clients for eight workers on every core."""
+    workers = os.cpu_count() or 1
+    lines: list[str] = []
+    kept: dict[str, list[Sample]] = {}
+    with (
+        run_stub(0) as endpoint,
+        gateway(endpoint, folder, "--workers", str(workers)) as (_, port),
+    ):
+        for name, size_bytes in SIZES.items():
+            rounds = uvloop.run(_crowd_rounds(port, size_bytes))
+            ratios = [max(seconds) / statistics.median(seconds) for seconds in rounds]
+            lines.append(_line(f"{name} slowest upload / p50", ratios, "target <= 10"))
+            p50_ms = 1e3 * statistics.median(statistics.median(seconds) for seconds in rounds)
+            lines.append(f"{name} p50 {p50_ms:.0f} ms, {CROWD_CLIENTS} clients, {workers} workers")
+            kept[name] = [Sample(wall_s=value, cpu_s=0, units=1) for value in ratios]
+    report("accept-crowd", lines, kept)
+
+
+async def _crowd_rounds(port: int, size_bytes: int) -> list[list[float]]:
+    count = CROWD_UPLOADS if size_bytes < 1 << 20 else CROWD_UPLOADS // 10
+    rounds = []
+    async with uploading(port) as upload:
+        for number in range(ROUNDS + 1):
+            batches = [UploadBatch(size_bytes, port) for _ in range(count)]
+            found = await drive(upload, batches, CROWD_CLIENTS)
+            if number:
+                rounds.append(found)
+    return rounds
 
 
 def cpu(folder: Path, *, tls: bool = False) -> None:
@@ -255,6 +320,7 @@ async def _flood(port: int) -> dict[int, int]:
 
 PARTS: Final[dict[str, Callable[[Path], None]]] = {
     "latency": latency,
+    "crowd": crowd,
     "cpu": cpu,
     "cpu-mtls": partial(cpu, tls=True),
     "lists": lists,

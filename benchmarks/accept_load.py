@@ -27,7 +27,12 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_protocol.upload_http import FRAME_LIST_MEDIA_TYPE, UPLOAD_LIST_PATH
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    FRAME_MEDIA_TYPE,
+    UPLOAD_LIST_PATH,
+    UPLOAD_PATH,
+)
 from sluice_store import open_store
 from sluice_store.s3.exchange import encode_checksum
 
@@ -50,20 +55,30 @@ class UploadBatch:
         self.identity = identity
         self.frame = _frame(self.identity, size_bytes, at_ns)
         self.digest = digest_of(self.frame)
-        self.plain = {
-            "Content-Digest": content_digest(self.digest),
-            "Content-Length": str(len(self.frame)),
-            "Content-Type": "application/vnd.lightmetrics.batch",
-        }
-        self.signed = self.plain | sign_request(
-            key=KEY,
-            key_id="k",
-            method="POST",
-            authority=f"127.0.0.1:{port}",
-            path="/v1/batches",
-            headers=self.plain,
-            created_s=int(time.time()),
-        )
+        self.plain = plain_headers(self.frame, self.digest, FRAME_MEDIA_TYPE)
+        self.signed = signed_headers(self.plain, UPLOAD_PATH, port)
+
+
+def plain_headers(body: bytes, digest: Digest, media_type: str) -> dict[str, str]:
+    """Return the header fields of an upload without its signature."""
+    return {
+        "Content-Digest": content_digest(digest),
+        "Content-Length": str(len(body)),
+        "Content-Type": media_type,
+    }
+
+
+def signed_headers(plain: dict[str, str], path: str, port: int) -> dict[str, str]:
+    """Return the header fields of an upload with its signature."""
+    return plain | sign_request(
+        key=KEY,
+        key_id="k",
+        method="POST",
+        authority=f"127.0.0.1:{port}",
+        path=path,
+        headers=plain,
+        created_s=int(time.time()),
+    )
 
 
 @functools.cache
@@ -120,20 +135,8 @@ class UploadList:
         """Create the list of the frames of `batches`."""
         self.count = len(batches)
         self.body = encode_frame_list([ListedFrame(frame=one.frame) for one in batches])
-        self.plain = {
-            "Content-Digest": content_digest(digest_of(self.body)),
-            "Content-Length": str(len(self.body)),
-            "Content-Type": FRAME_LIST_MEDIA_TYPE,
-        }
-        self.signed = self.plain | sign_request(
-            key=KEY,
-            key_id="k",
-            method="POST",
-            authority=f"127.0.0.1:{port}",
-            path=UPLOAD_LIST_PATH,
-            headers=self.plain,
-            created_s=int(time.time()),
-        )
+        self.plain = plain_headers(self.body, digest_of(self.body), FRAME_LIST_MEDIA_TYPE)
+        self.signed = signed_headers(self.plain, UPLOAD_LIST_PATH, port)
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Final
 
+import psutil
 import uvloop
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -301,6 +302,15 @@ def cpu_of(pid: int) -> float:
     """Return the user and system processor seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tree_cpu_of(pid: int) -> float:
+    """Return the processor seconds of a process, of those that it started, and of those ended."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(
+        sum(one.user + one.system + one.children_user + one.children_system for one in times)
+    )
 
 
 def peak_bytes(pid: int) -> int:

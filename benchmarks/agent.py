@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -104,21 +105,26 @@ def keep(path: Path, body: bytes) -> None:
     os.close(number)
 
 
+@contextmanager
+def discarding_server() -> Iterator[str]:
+    """Run the server that hashes and discards; yield its URL."""
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE)
+    try:
+        if server.stdout is None:
+            raise RuntimeError(SERVER)
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def main() -> None:
     """Run the agent and the control in turn."""
-    with tempfile.TemporaryDirectory(prefix="agent-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="agent-bench-") as name, discarding_server() as url:
         folder = Path(name)
         records = write_log(folder / "app.log")
         make_key(folder / "key.pem")
-        server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE)
-        try:
-            if server.stdout is None:
-                raise RuntimeError(SERVER)
-            url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-            measure(folder, url, records)
-        finally:
-            server.terminate()
-            server.wait()
+        measure(folder, url, records)
 
 
 def measure(folder: Path, url: str, records: int) -> None:

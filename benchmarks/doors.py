@@ -16,7 +16,6 @@ The memory part opens 1 000 connections of mixed doors, and sends bodies of mixe
 import argparse
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,18 +31,14 @@ import aiohttp
 import grpc
 import uvloop
 from tests.support.store_buckets import make_bucket
-from tests.support.store_versitygw import (
-    CREDENTIALS,
-    binary,
-    free_port,
-    versitygw,
-    wait_for_port,
-)
+from tests.support.store_versitygw import CREDENTIALS, free_port, versitygw
 
 from benchmarks.accept_servers import cpu_of, gateway_on, peak_bytes
 from benchmarks.doors_bodies import OTLP, SHAPES, BodyShape, DoorBody, bodies
-from benchmarks.end_to_end import WRITES, gateway_requests
+from benchmarks.end_to_end import WRITES
 from benchmarks.measure import Sample, ratio, report
+from benchmarks.peer_servers import BUCKETS, PeerServer, collector
+from benchmarks.request_costs import read_gateway_counts
 from sluice_gateway.door_tokens import create_token
 
 COLLECTOR_RATIO_MIN: Final = 0.5
@@ -53,16 +48,8 @@ CONNECTIONS: Final = 1_000
 SIZES: Final = {"1KiB": 1 << 10, "256KiB": 256 << 10, "4MiB": 4 << 20}
 REQUESTS: Final = {"1KiB": 400, "256KiB": 60, "4MiB": 12}
 """Requests in a round: enough that a hundredth of a second, the kernel's unit, is a few percent."""
-BUCKETS: Final = ("sluice", "collector")
 COLLECTORS: Final = {"collector": "otlp_json", "collector-proto": "otlp_proto"}
 _GRPC_METHOD: Final = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
-_COLLECTOR: Final = """
-receivers: {{otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}}}
-exporters: {{s3: {{endpoint: "{endpoint}", s3_bucket: collector, marshaler: {marshaler}}}}}
-service:
-  telemetry: {{metrics: {{level: none}}, logs: {{level: error}}}}
-  pipelines: {{logs: {{receivers: [otlp], exporters: [s3]}}}}
-"""
 
 Send = Callable[[DoorBody], Awaitable[None]]
 
@@ -75,13 +62,13 @@ class Servers:
         gateway: Process id and port.
         grpc_port: The port of OTLP over gRPC.
         token: The token of the client.
-        collectors: Process id and port by name.
+        collectors: The Collectors by name.
     """
 
     gateway: tuple[int, int]
     grpc_port: int
     token: str
-    collectors: Mapping[str, tuple[int, int]]
+    collectors: Mapping[str, PeerServer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +89,6 @@ class Subject:
 
 
 @contextmanager
-def collector(folder: Path, endpoint: str, marshaler: str) -> Iterator[tuple[int, int]]:
-    """Run the Collector; yield its process id and port."""
-    port = free_port()
-    config = folder / f"{marshaler}.yaml"
-    config.write_text(_COLLECTOR.format(port=port, endpoint=endpoint, marshaler=marshaler))
-    subprocess.run(["deploy/clients/collector-s3.sh"], check=True)  # builds it the first time
-    program = str(binary().with_name("otelcol-s3"))
-    process = subprocess.Popen([program, "--config", str(config)])
-    try:
-        wait_for_port(port, process)
-        yield process.pid, port
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
 def servers(folder: Path, *more: str) -> Iterator[Servers]:
     """Run the store, a gateway with all doors and both Collectors."""
     token, grpc_port = create_token("bench-doors", [one.door for one in SHAPES]), free_port()
@@ -136,7 +106,7 @@ def servers(folder: Path, *more: str) -> Iterator[Servers]:
             grpc_port=grpc_port,
             token=token.token,
             collectors={
-                name: enter(collector(folder, server.endpoint, marshaler))
+                name: enter(collector(folder, server.endpoint, BUCKETS[1], marshaler=marshaler))
                 for name, marshaler in COLLECTORS.items()
             },
         )
@@ -180,9 +150,9 @@ async def subjects(running: Servers, doors: frozenset[str]) -> AsyncIterator[dic
             )
 
         found["otlp-grpc"] = Subject(shape=OTLP, pid=pid, send=send_grpc, metrics_port=port)
-        for name, (other, other_port) in running.collectors.items():
-            send = over_http(OTLP, other_port, {})
-            found[name] = Subject(shape=OTLP, pid=other, send=send, metrics_port=None)
+        for name, other in running.collectors.items():
+            send = over_http(OTLP, other.port, {})
+            found[name] = Subject(shape=OTLP, pid=other.pid, send=send, metrics_port=None)
         yield {name: one for name, one in found.items() if not doors or one.shape.door in doors}
 
 
@@ -224,7 +194,7 @@ def _writes(subject: Subject) -> float:
     """Return the writes of the gateway to the store so far."""
     if subject.metrics_port is None:
         return 0.0
-    made = gateway_requests(subject.metrics_port)
+    made = read_gateway_counts(subject.metrics_port).calls
     return sum(made.get(verb, 0) for verb in WRITES)
 
 

@@ -17,34 +17,33 @@ import argparse
 import asyncio
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 from tests.support.store_buckets import make_bucket
 from tests.support.store_versitygw import CREDENTIALS, versitygw
 
-from benchmarks.accept_servers import KEY, KEY_VARIABLE, gateway_on
+from benchmarks.accept_servers import KEY, KEY_VARIABLE, gateway_on, tree_cpu_of
 from benchmarks.end_to_end_roles import AGENTS_EACH, RoleCost, agent_of, agents_of
 from benchmarks.older_manifests import ObjectFolder, leave_older
+from benchmarks.request_costs import GatewayCounts, read_gateway_counts
+from sluice_protocol.prices import RequestCounts, describe_requests, requests_of
 
 PUTS_MAX: Final = 3.15
 ENQUEUED_MAX_S, VISIBLE_MAX_S = 2.0, 3.0
 DRAIN_S: Final = 12.0
 WRITES: Final = ("create", "replace", "overwrite")
+PRICED: Final = (*WRITES, "get", "head", "list", "delete")
 BUCKET: Final = "bench"
-_SAMPLE: Final = re.compile(r'sluice_store_requests_total\{.*?op="(\w+)".*?\} ([0-9.e+]+)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +136,6 @@ def store_in(plan: LoadPlan, folder: Path) -> Iterator[str]:
         yield url
 
 
-def gateway_requests(port: int) -> dict[str, float]:
-    """Return the store requests of the gateway by verb."""
-    found: dict[str, float] = {}
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        for verb, value in _SAMPLE.findall(answer.read().decode()):
-            found[verb] = found.get(verb, 0) + float(value)
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFigures:
     """What was measured.
@@ -159,6 +149,8 @@ class LoadFigures:
         queries_s: The duration of each query.
         writes: Writes of gateway and reconciler.
         lists: Listings of both.
+        requests: All requests of both.
+        accepted_bytes: Bytes of the accepted frames.
         wall_s: Duration of the load.
         costs: What each process spent.
     """
@@ -171,6 +163,8 @@ class LoadFigures:
     queries_s: list[float]
     writes: tuple[float, float]
     lists: tuple[float, float]
+    requests: RequestCounts
+    accepted_bytes: float
     wall_s: float
     costs: list[tuple[str, RoleCost]]
 
@@ -195,7 +189,7 @@ def measure(plan: LoadPlan, url: str, folder: Path) -> LoadFigures:
             stack.callback(one.stop)
         for one in roles:
             one.wait_until_ready()
-        before, spent_s = gateway_requests(port), _cpu_s(pid)
+        before, spent_s = read_gateway_counts(port), tree_cpu_of(pid)
         started_s = time.perf_counter()
         for one in (*clients, reconciler, reader):
             one.signal()
@@ -205,22 +199,15 @@ def measure(plan: LoadPlan, url: str, folder: Path) -> LoadFigures:
         for one in (reconciler, consumer, reader):
             one.signal()
         costs += [(one.name, one.cost()) for one in (reconciler, consumer, reader)]
-        after = gateway_requests(port)
-        costs.append(("gateway", RoleCost(cpu_s=_cpu_s(pid) - spent_s, requests={})))
-    gateway_made = {verb: after[verb] - before.get(verb, 0) for verb in after}
-    return _figures(plan, out, gateway_made, costs, wall_s)
-
-
-def _cpu_s(pid: int) -> float:
-    process = psutil.Process(pid)
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    return float(sum(one.user + one.system for one in times))
+        after = read_gateway_counts(port)
+        costs.append(("gateway", RoleCost(cpu_s=tree_cpu_of(pid) - spent_s, requests={})))
+    return _figures(plan, out, after.since(before), costs, wall_s)
 
 
 def _figures(
     plan: LoadPlan,
     out: Path,
-    gateway: dict[str, float],
+    gateway: GatewayCounts,
     costs: list[tuple[str, RoleCost]],
     wall_s: float,
 ) -> LoadFigures:
@@ -244,13 +231,20 @@ def _figures(
         unseen=len(visible["unseen"]),
         queries_s=visible["took"],
         writes=(
-            sum(gateway.get(one, 0) for one in WRITES),
+            sum(gateway.calls.get(one, 0) for one in WRITES),
             sum(made.get(one, 0) for one in WRITES),
         ),
-        lists=(gateway.get("list", 0), made.get("list", 0)),
+        lists=(gateway.calls.get("list", 0), made.get("list", 0)),
+        requests=requests_of(gateway.calls) + requests_of(_priced(made)),
+        accepted_bytes=gateway.accepted_bytes,
         wall_s=wall_s,
         costs=costs,
     )
+
+
+def _priced(made: Mapping[str, float]) -> dict[str, float]:
+    """Return the calls of the reconciler that are requests; its other methods make none."""
+    return {name: made.get(name, 0) for name in PRICED}
 
 
 def _spread(lags: list[float]) -> str:
@@ -284,6 +278,7 @@ def print_figures(plan: LoadPlan, found: LoadFigures) -> bool:
         f" {found.writes[1] / batches:.3f}); bar {PUTS_MAX} {_verdict(met['puts'])}",
         f"LISTs per minute: gateway {found.lists[0] / minutes:.1f}, reconciler"
         f" {found.lists[1] / minutes:.1f}; compare with another --older",
+        f"gateway and reconciler, {describe_requests(found.requests, found.accepted_bytes)}",
         "processor time per batch: "
         + ", ".join(f"{name} {1e3 * cost.cpu_s / batches:.2f} ms" for name, cost in found.costs),
         sep="\n  ",

@@ -1,9 +1,12 @@
-"""Benchmark `gc`: the deletion plan on Spark compared with DuckDB's anti-join of the same shards.
+"""Benchmark `gc`: the deletion plan compared with DuckDB's anti-join of the same shards.
 
-Both read the same Parquet files with the same number of threads. Starting Spark and DuckDB is not
-measured. The plan does more: it checks the sha256 of every file, applies the clauses, and writes
-candidates; the control only counts keys. `SLUICE_BENCH_GC_BLOBS` sets the sizes, by default 10^6,
-5·10^6 and 10^7.
+The plan runs in this process, as `sluice gc plan` does by default, and on Spark. All three read the
+same Parquet files with the same number of cores, and shards as an audit makes them by default. The
+start of Spark and DuckDB is not measured. The plan does more: it checks the sha256 of every file,
+applies the clauses, and writes candidates; the control only counts keys.
+
+`SLUICE_BENCH_GC_BLOBS` sets the sizes, by default 10^6, 5·10^6 and 10^7, and
+`SLUICE_BENCH_GC_ENGINES` the engines, by default `local,spark`.
 """
 
 import asyncio
@@ -19,52 +22,57 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pyarrow as pa
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_gc.candidates import PlanTotals
-from sluice_gc.evidence_files import BLOBS, NAMES, EvidenceFile, put_table
+from sluice_gc.certificate import ShardFiles
+from sluice_gc.evidence_files import BLOBS, NAMES, put_table
 from sluice_gc.key_ranges import DigestShard, split_shards
-from sluice_gc.planner import PlanTask, plan_shards
-from sluice_gc.task_engine import SparkTaskEngine
+from sluice_gc.planner import TASKS_TOGETHER, PlanTask, plan_shards, task_count
+from sluice_gc.settings import AuditSettings
+from sluice_gc.task_engine import LocalTaskEngine, SparkTaskEngine, TaskEngine
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import open_store
 from sluice_store.retry import Backoff
 
-SHARDS: Final = 256
-TASKS_PER_CORE: Final = 8
+SHARDS: Final = AuditSettings().shards
+ENGINES: Final = "local,spark"
+GATES: Final = {1_000_000: 3.0, 10_000_000: 1.2}
+MEMORY_GIB_MAX: Final = 1.5
 CORES: Final = 2
+ROUNDS: Final = 5
 REFERENCED: Final = 0.9
 SIZES: Final = "1000000,5000000,10000000"
 NOW_NS: Final = 1_800_000_000 * NS_PER_S
 HORIZON_NS: Final = 7 * 86_400 * NS_PER_S
 
-Files = list[tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]]
+Files = list[ShardFiles]
 
 
 def main() -> None:
-    """Run every size and print ratios, growth and memory."""
-    session = open_session(SessionSettings(master=f"local[{CORES}]"), delta=False)
+    """Run every size on every engine and print ratios, growth and memory."""
     sizes = [int(one) for one in os.environ.get("SLUICE_BENCH_GC_BLOBS", SIZES).split(",")]
     lines: list[str] = []
     samples: dict[str, list[Sample]] = {}
-    walls: dict[int, float] = {}
-    for blobs in sizes:
-        walls[blobs] = _measure(session, blobs, lines, samples)
-    if len(sizes) > 1:
-        grown = (walls[sizes[-1]] / walls[sizes[0]]) / (sizes[-1] / sizes[0])
-        lines.append(
-            f"growth {sizes[0]:,} to {sizes[-1]:,}: {grown:.2f} of linear growth (target: 1.0)"
-        )
-    lines.append(
-        f"peak memory: {_peak_gib():.2f} GiB, driver, JVM and workers together (target: 4)"
-    )
+    for engine in os.environ.get("SLUICE_BENCH_GC_ENGINES", ENGINES).split(","):
+        session = None
+        if engine == "spark":
+            session = open_session(SessionSettings(master=f"local[{CORES}]"), delta=False)
+        walls = {blobs: _measure(session, blobs, lines, samples) for blobs in sizes}
+        if len(sizes) > 1:
+            grown = (walls[sizes[-1]] / walls[sizes[0]]) / (sizes[-1] / sizes[0])
+            lines.append(
+                f"{engine}: growth {sizes[0]:,} to {sizes[-1]:,}: {grown:.2f} of linear growth"
+            )
+        if session is not None:
+            session.stop()
     lines.append(
         "requests: 2 GET per shard to read, 1 PUT per shard with candidates, none per blob"
     )
-    session.stop()
     report("gc", lines, samples)
 
 
@@ -74,23 +82,29 @@ def _measure(
     lines: list[str],
     samples: dict[str, list[Sample]],
 ) -> float:
+    engine = "local" if session is None else "spark"
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-gc-"))
     try:
         files = asyncio.run(_make(folder, blobs))
         subjects: dict[str, Callable[[], Sample]] = {
-            f"plan {blobs}": lambda: timed(lambda: _plan(session, folder, files, blobs)),
-            f"duckdb {blobs}": lambda: timed(lambda: _control(folder, blobs)),
+            f"{engine} {blobs}": lambda: timed(lambda: _plan(session, folder, files, blobs)),
+            f"duckdb with {engine} {blobs}": lambda: timed(lambda: _control(folder, blobs)),
         }
-        taken = interleave(subjects, rounds=3, warmup=1)
+        _forget_peaks()
+        _plan(session, folder, files, blobs)
+        peak = _peak_gib()
+        taken = interleave(subjects, rounds=ROUNDS, warmup=1)
     finally:
         shutil.rmtree(folder)
     samples.update(taken)
-    plan, control = taken[f"plan {blobs}"], taken[f"duckdb {blobs}"]
+    plan, control = taken.values()
     low, middle, high = ratio(plan, control, lambda sample: sample.wall_s)
     wall_s = sorted(sample.wall_s for sample in plan)[len(plan) // 2]
+    gate = f"; bar {GATES[blobs]}" if blobs in GATES else ""
     lines.append(
-        f"{blobs:,} blobs, {int(blobs * REFERENCED):,} named: plan {wall_s:.2f} s,"
-        f" {middle:.2f} x DuckDB ({low:.2f} to {high:.2f}; gate at 10^7: 2.0)"
+        f"{engine}, {blobs:,} blobs, {int(blobs * REFERENCED):,} named: plan {wall_s:.2f} s,"
+        f" {middle:.2f} x DuckDB ({low:.2f} to {high:.2f}{gate});"
+        f" peak memory of all its processes {peak:.2f} GiB (bar {MEMORY_GIB_MAX})"
     )
     return wall_s
 
@@ -146,8 +160,7 @@ def _blobs(rng: np.random.Generator, digests: npt.NDArray[np.uint8]) -> pa.Table
 
 
 def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noqa: ANN401
-    engine = SparkTaskEngine(session, f"file://{folder}/store")
-    count = CORES * TASKS_PER_CORE
+    count = task_count(files, CORES if session else 1)
     tasks = [
         PlanTask(
             folder=f"plans/{os.urandom(8).hex()}/",
@@ -161,15 +174,20 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
         for at in range(count)
     ]
     sums = PlanTotals()
-    for group in asyncio.run(_run(engine, tasks)):
+    for group in asyncio.run(_run(session, f"file://{folder}/store", tasks)):
         for facts in group:
             sums.add(facts)
     _check(sums.summary().orphans.incarnations, blobs)
     return float(blobs)
 
 
-async def _run(engine: SparkTaskEngine, tasks: list[PlanTask]) -> list[Any]:
-    return list(await engine.run(partial(plan_shards, clock=SystemClock()), tasks))
+async def _run(session: Any, url: str, tasks: list[PlanTask]) -> list[Any]:  # noqa: ANN401
+    async with open_store(url) as store:
+        engine: TaskEngine = LocalTaskEngine(store)
+        if session is not None:
+            engine = SparkTaskEngine(session, url)
+        work = partial(plan_shards, clock=SystemClock())
+        return list(await engine.run(work, tasks, together=TASKS_TOGETHER))
 
 
 def _control(folder: Path, blobs: int) -> float:
@@ -183,18 +201,29 @@ def _control(folder: Path, blobs: int) -> float:
     return float(blobs)
 
 
+def _own_processes() -> list[psutil.Process]:
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
+
+
+def _forget_peaks() -> None:
+    """Reset the peak memory that the kernel records of this process and its children."""
+    for one in _own_processes():
+        with suppress(OSError):
+            Path(f"/proc/{one.pid}/clear_refs").write_text("5")
+
+
 def _peak_gib() -> float:
     """Return the sum of the peak memory of this process and all processes that it started."""
-    peaks: dict[int, tuple[int, int]] = {}
-    for place in Path("/proc").glob("[0-9]*/status"):
+    total = 0
+    for one in _own_processes():
         with suppress(OSError):
-            rows = dict(line.split(":", 1) for line in place.read_text().splitlines())
-            peak_kib = int(rows.get("VmHWM", "0").split()[0])
-            peaks[int(place.parent.name)] = (int(rows["PPid"]), peak_kib)
-    mine = {os.getpid()}
-    for _ in range(4):  # driver, JVM, daemon, worker
-        mine |= {pid for pid, (parent, _) in peaks.items() if parent in mine}
-    return sum(peaks[pid][1] for pid in mine) / 2**20
+            rows = dict(
+                line.split(":", 1)
+                for line in Path(f"/proc/{one.pid}/status").read_text().splitlines()
+            )
+            total += int(rows.get("VmHWM", "0").split()[0])
+    return total / 2**20
 
 
 def _check(orphans: int, blobs: int) -> None:

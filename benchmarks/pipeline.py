@@ -30,10 +30,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Sample, interleave, ratio, report
 from benchmarks.pipeline_batches import T0_NS, PipelineBatch, make_batch
+from sluice_cli.costs.requests import TABLE_GETS, TABLE_LISTS, TABLES
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.prices import RequestCounts, describe_requests
 from sluice_queue.producer import Producer
 from sluice_spark.ingest import run_ingest
 from sluice_spark.microbatch import IngestTotals
@@ -158,7 +160,7 @@ class Sluice:
         self._root = root
         self._durations: list[float] = []
         self.triggers: list[Sample] = []
-        self.micro_batches = 0
+        self.micro_batches = self.files = 0
         spark.streams.addListener(_listener(self._durations))
 
     def _reset(self, lists: Sequence[Sequence[PipelineBatch]]) -> None:
@@ -184,7 +186,7 @@ class Sluice:
         self._reset(_lists(batches, LONG_LIST))
         wall_s, totals = self._ingest(len(batches), IngestSettings(once=True))
         self.triggers.append(_sample(sum(self._durations), batches))
-        self.micro_batches = totals.rounds
+        self.micro_batches, self.files = totals.rounds, totals.files
         return _sample(wall_s, batches)
 
     def small(self, batches: Sequence[PipelineBatch]) -> float:
@@ -283,6 +285,13 @@ def _apart(samples: dict[str, list[Sample]], micro_batches: int) -> Iterator[tup
     yield f"control varies by {(max(spread) / min(spread) - 1) * 100:.0f} %", True
 
 
+def _priced(batches: int, micro_batches: int, files: int) -> str:
+    """Return what blobs and commits of a run would cost on S3, per GiB of raw columns."""
+    commits = RequestCounts(puts=TABLES + 1, lists=TABLES * TABLE_LISTS, gets=TABLES * TABLE_GETS)
+    made = commits.times(micro_batches) + RequestCounts(puts=files, gets=batches)
+    return f"as on S3, without the queue, {describe_requests(made, RAW_MIB * MIB)}"
+
+
 def _memory(sluice: Sluice, batches: Sequence[PipelineBatch]) -> tuple[str, bool]:
     short = batches[: len(batches) // MEMORY_SHARE]
     limit = sum(batch.manifest.frame_bytes for batch in short) // 2
@@ -313,6 +322,7 @@ def measure(folder: Path, spark: Session) -> tuple[list[tuple[str, bool]], dict[
     figures = [
         *_speeds(samples, {"trigger": TRIGGER_BAR, "run": RUN_BAR, "decode": DECODE_BAR}),
         *_apart(samples, sluice.micro_batches),
+        (_priced(len(batches), sluice.micro_batches, sluice.files), True),
         (f"micro-batch of one small work list: {small_s:.2f} s, {verdict}", met),
         memory,
     ]

@@ -50,14 +50,20 @@ from benchmarks.reconcile_world import (
     who_is,
 )
 from sluice_protocol.keys import ACCEPTED, accepted_key
+from sluice_protocol.prices import (
+    GIB_BYTES,
+    RequestCounts,
+    describe_requests,
+    request_dollars,
+    requests_of,
+)
 from sluice_protocol.units import ETag, UnixNs
 from sluice_store.local import open_local_store
 from sluice_store.port import ListedObject, ListPage, ObjectStore
 
 BATCHES: Final = int(os.environ.get("SLUICE_BENCH_BATCHES", "20000"))
 MEMORY_COUNTS: Final = (10**5, 10**6)
-PRICE_PUT: Final = 0.005 / 1000
-PRICE_GET: Final = 0.0004 / 1000
+PRICED_VERBS: Final = ("create", "replace", "overwrite", "list", "get", "head")
 FRAME_BYTES_PRICED: Final = 1024 * 1024
 
 
@@ -234,14 +240,13 @@ async def first_pass_of(name: str, lines: list[str], *, packed: bool) -> dict[st
 
 def priced(counts: Counter[str], batches: int) -> str:
     """Return requests per batch, and their price per GiB of 1 MiB frames."""
-    writes = sum(counts[verb] for verb in ("create", "replace", "overwrite", "list"))
-    reads = sum(counts[verb] for verb in ("get", "head"))
-    per_gib = 1024**3 / FRAME_BYTES_PRICED / batches
-    dollars = (writes * PRICE_PUT + reads * PRICE_GET) * per_gib
+    requests = requests_of({verb: counts[verb] for verb in PRICED_VERBS})
+    each = requests.times(1 / batches)
+    gateway = request_dollars(RequestCounts(puts=2 * GIB_BYTES / FRAME_BYTES_PRICED))
     return (
-        f"{writes / batches:.3f} PUT and LIST, {reads / batches:.3f} GET and HEAD a"
-        f" batch; ${dollars:.4f} a GiB of 1 MiB frames (the gateway's 2 PUT:"
-        f" ${2 * PRICE_PUT * 1024:.4f})"
+        f"{each.puts + each.lists:.3f} PUT and LIST, {each.gets:.3f} GET and HEAD a batch; with"
+        f" 1 MiB frames {describe_requests(requests, FRAME_BYTES_PRICED * batches)}; the gateway's"
+        f" 2 PUT: {gateway:.4f} dollars"
     )
 
 

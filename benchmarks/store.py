@@ -25,6 +25,7 @@ from yarl import URL
 from benchmarks.measure import Sample, interleave, ratio, report
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
+from sluice_protocol.prices import RequestCounts, describe_requests
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.s3.exchange import S3Request, encode_checksum
 from sluice_store.s3.sdk import open_s3_store, open_sdk
@@ -241,7 +242,7 @@ def main() -> int:
         for size, (size_bytes, count) in SIZES.items():
             samples = measure(bench, size_bytes, count)
             more, good = figures(size, samples)
-            lines += more
+            lines += [*more, f"{size}: {describe_requests(RequestCounts(puts=1), size_bytes)}"]
             met = met and good
             kept.update({f"{size} {name}": taken for name, taken in samples.items()})
     report("store", [*lines, f"concurrency {CONCURRENCY}, {ROUNDS} rounds, versitygw 1.8.0"], kept)

@@ -26,7 +26,7 @@ from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query import search
+from sluice_query import reading
 from sluice_query.pending import FetchedBatches
 from sluice_query.request import Query
 from sluice_query.result import QuerySummary
@@ -98,7 +98,7 @@ async def _fetch_alone(
 @contextmanager
 def _alone() -> Iterator[None]:
     with (
-        patch.object(search, "fetch_batches", _fetch_alone),
+        patch.object(reading, "fetch_batches", _fetch_alone),
         patch.object(payload, "read_short_map", lambda *_: None),
         patch.object(envelope, "read_short_map", lambda *_: None),
     ):

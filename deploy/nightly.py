@@ -1,11 +1,12 @@
-"""Run every check and test, and summarise the results: `python -m deploy.nightly [--write]`.
+"""Run checks and tests, and summarise them: `python -m deploy.nightly [--write] [TARGET …]`.
 
-The stages are the targets of the Makefile. With `--write` the summary replaces the section of the
-last run in `docs/verification.md`. The exit code is 1 if a stage failed.
+The stages are targets of the Makefile; without a name all of them run. With `--write` each stage
+replaces its own row of the last results in `docs/verification.md` when it ends, so an interrupted
+run keeps the rows of the stages before. The exit code is 1 if a stage failed.
 """
 
+import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from deploy.programs import find_program
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
@@ -31,6 +33,10 @@ END: Final = "<!-- end -->"
 _CLOSING: Final = re.compile(r"^=* ?(\d+ (?:passed|failed|error).*?)(?: in [\d.:hms ()]+)? ?=*$")
 
 
+_ROW: Final = re.compile(r"^\| `make ([a-z0-9-]+)` \|.*\|$", re.MULTILINE)
+_HEAD: Final = "| target | result | day | revision | time | summary |\n|---|---|---|---|---|---|\n"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
     """The result of one stage.
@@ -41,6 +47,16 @@ class StageResult:
         seconds: Its wall-clock time.
         summary: The closing line of pytest, or the last line of the output.
     """
+
+    def row(self, *, revision: str, at: datetime) -> str:
+        """Return the result as a row of the table in Markdown."""
+        result = "passed" if self.passed else "FAILED"
+        minutes, seconds = divmod(round(self.seconds), 60)
+        summary = self.summary.replace("|", "\\|")
+        return (
+            f"| `make {self.name}` | {result} | {at:%Y-%m-%d} | `{revision}`"
+            f" | {minutes} min {seconds} s | {summary} |"
+        )
 
     name: str
     passed: bool
@@ -57,75 +73,72 @@ def summary_of(output: str) -> str:
     return lines[-1][:120] if lines else "no output"
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise BadUsage(f"cannot run the tests: install {name}")
-    return found
-
-
 def run_stage(name: str, clock: Clock) -> StageResult:
     """Run one target of the Makefile, and show its output."""
     started_ns = clock.monotonic_ns()
-    lines = []
+    output = bytearray()
     with subprocess.Popen(  # noqa: S603 - the targets are constants
-        (_program("make"), name),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        (find_program("make"), name), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        for line in process.stdout or ():
-            sys.stdout.write(line)
-            lines.append(line)
+        while process.stdout and (chunk := os.read(process.stdout.fileno(), 64 * 1024)):
+            output += chunk
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
         code = process.wait(timeout=STAGE_S_MAX)
     return StageResult(
         name=name,
         passed=code == 0,
         seconds=(clock.monotonic_ns() - started_ns) / NS_PER_S,
-        summary=summary_of("".join(lines)),
+        summary=summary_of(output.decode(errors="replace")),
     )
 
 
-def render_summary(results: list[StageResult], *, revision: str, at: datetime) -> str:
-    """Return the summary as Markdown."""
-    head = (
-        f"{at:%Y-%m-%d}, revision `{revision}`:\n\n"
-        "| target | result | time | summary |\n|---|---|---|---|\n"
-    )
-    rows = (
-        f"| `make {one.name}` | {'passed' if one.passed else 'FAILED'}"
-        f" | {one.seconds / 60:.0f} min {one.seconds % 60:.0f} s | {one.summary} |\n"
-        for one in results
-    )
-    return head + "".join(rows)
-
-
-def updated_page(page: str, summary: str) -> str:
-    """Return the page with the section of the last run replaced."""
+def updated_page(page: str, row: str) -> str:
+    """Return the page with the row of one target replaced or added, in the order of the stages."""
     before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{summary}\n{END}{after}"
+    old, _, after = rest.partition(END)
+    rows = {found[1]: found[0] for text in (old, row) for found in _ROW.finditer(text)}
+    table = _HEAD + "".join(f"{rows[name]}\n" for name in STAGES if name in rows)
+    return f"{before}{BEGIN}\n\n{table}\n{END}{after}"
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(  # noqa: S603 - the arguments are constants
+        (find_program("git"), *words), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def _revision() -> str:
+    """Return the commit, with `+changes` if another file than the page of results differs."""
+    changes = _git("status", "--porcelain", "--", ".", f":!{PAGE.relative_to(ROOT)}")
+    return _git("rev-parse", "--short", "HEAD") + ("+changes" if changes else "")
 
 
 def main(arguments: list[str]) -> int:
-    """Run all stages, also after a failure, and print the summary."""
+    """Run the stages, also after a failure, and print the results.
+
+    Raises:
+        BadUsage: A name is not a stage, or a program is missing.
+    """
+    names = [one for one in arguments if one != "--write"] or list(STAGES)
+    if unknown := sorted(set(names) - set(STAGES)):
+        raise BadUsage(f"unknown target: use {' '.join(STAGES)}, target=`{' '.join(unknown)}`")
     clock = SystemClock()
-    results = [run_stage(name, clock) for name in STAGES]
-    revision = subprocess.run(  # noqa: S603 - the arguments are constants
-        (_program("git"), "rev-parse", "--short", "HEAD"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    now = datetime.fromtimestamp(clock.now_ns() / NS_PER_S, UTC)
-    summary = render_summary(results, revision=revision, at=now)
-    sys.stdout.write(f"\n{summary}")
-    if "--write" in arguments:
-        PAGE.write_text(updated_page(PAGE.read_text(), summary))
-    return 0 if all(one.passed for one in results) else 1
+    passed, rows = True, []
+    for name in names:
+        revision = _revision()
+        result = run_stage(name, clock)
+        now = datetime.fromtimestamp(clock.now_ns() / NS_PER_S, UTC)
+        rows.append(result.row(revision=revision, at=now))
+        if "--write" in arguments:
+            PAGE.write_text(updated_page(PAGE.read_text(), rows[-1]))
+        passed = passed and result.passed
+    sys.stdout.write(f"\n{_HEAD}" + "".join(f"{row}\n" for row in rows))
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BadUsage as error:
+        sys.exit(str(error))

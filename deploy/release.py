@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from deploy.programs import find_program
 from sluice_protocol.errors import BadUsage
 
 ROOT: Final = Path(__file__).parents[1]
@@ -65,23 +66,15 @@ def checksum_lines(files: Iterable[Path]) -> str:
 
 def _git(*words: str) -> str:
     done = subprocess.run(  # noqa: S603 - the arguments are constants
-        (_program("git"), *words), cwd=ROOT, capture_output=True, text=True, check=True
+        (find_program("git"), *words), cwd=ROOT, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
-
-
-def _program(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise BadUsage(f"missing program: run `make setup` or install it, program=`{name}`")
-    return found
 
 
 def build(source: Path, folder: Path, epoch: str) -> list[Path]:
     """Build wheel and sdist of a folder; `epoch` is the time of every file in them."""
     subprocess.run(  # noqa: S603 - the arguments are constants
-        (_program("uv"), "build", "--quiet", "--out-dir", str(folder), str(source)),
+        (find_program("uv"), "build", "--quiet", "--out-dir", str(folder), str(source)),
         check=True,
         env={**os.environ, "SOURCE_DATE_EPOCH": epoch, "UV_NO_PROGRESS": "1"},
     )

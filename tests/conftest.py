@@ -15,6 +15,9 @@ from xdist.scheduler import LoadFileScheduling
 settings.register_profile("sluice", deadline=None)
 settings.load_profile("sluice")
 
+# The processes of tests start faster with compiled modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A JVM of a test runs for seconds: the second compiler would cost more than it saves.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1")

@@ -18,8 +18,8 @@ from sluice_agent.batching import Batcher
 from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked
 from sluice_agent.gateway_addresses import Gateways, SystemResolver
-from sluice_agent.health import serve_health
 from sluice_agent.line_readers import PipeInput
+from sluice_agent.memory import keep_freed_memory
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings, Durability, SpoolSettings, UploaderSettings
@@ -86,6 +86,7 @@ async def _opened(
     slots: int = 0,
     give_up_s: float = 0.0,
 ) -> AsyncIterator[Agent]:
+    keep_freed_memory()
     clock, metrics = SystemClock(), AgentMetrics()
     key = read_key(settings.key) if settings.key is not None else None
     spool = await asyncio.to_thread(_open_spool, spool_settings, slots)
@@ -104,15 +105,23 @@ async def _opened(
     agent = _build(settings, uploading, spool, transport, metrics, clock)
     _log.info("agent_started", agent_id=settings.agent_id, boot_id=spool.boot_id)
     try:
-        async with (
-            session,
-            serve_health(
-                settings.health, metrics, agent.problem, parse_allowed_hosts(settings.allowed_hosts)
-            ),
-        ):
+        async with session, _served_health(agent):
             yield agent
     finally:
         await asyncio.to_thread(spool.close)
+
+
+@asynccontextmanager
+async def _served_health(agent: Agent) -> AsyncIterator[None]:
+    hosts = parse_allowed_hosts(agent.settings.allowed_hosts)  # wrong ones are reported always
+    if not agent.settings.health:
+        yield
+        return
+    # The server and the Prometheus client are not needed otherwise.
+    from sluice_agent.health import serve_health  # noqa: PLC0415 - rarely needed
+
+    async with serve_health(agent.settings.health, agent.metrics, agent.problem, hosts):
+        yield
 
 
 def _build(

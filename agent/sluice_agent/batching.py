@@ -21,7 +21,7 @@ from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.clock import Clock
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
 from sluice_protocol.manifests import Kind
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 
 RECORD_COST_BYTES: Final = 28
 """The size of a record in addition to its text: time, offsets and the indexes of one attribute."""
@@ -43,6 +43,8 @@ class RecordBlock:
         request: The digest of the request to a door; empty where there is none.
         sealed: Called with True once the records are durable, or with False if they were dropped;
             set by inputs that respond to a client.
+        may_wait: Whether the records may stay in memory for `BatchLimits.freshness_s`: they can be
+            read again after a crash, or are samples of the host.
     """
 
     columns: LogColumns | MetricColumns
@@ -50,26 +52,10 @@ class RecordBlock:
     checkpoints: tuple[FileCheckpoint, ...] = ()
     request: bytes = b""
     sealed: "SealedCallback | None" = None
+    may_wait: bool = False
 
 
 SealedCallback = Callable[[bool], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchContents:
-    """The content of a batch.
-
-    Attributes:
-        columns: The records.
-        checkpoints: The positions of their files after these records.
-        requests: The digests of their requests.
-        sealed: The callbacks that receive whether the records are durable.
-    """
-
-    columns: Columns
-    checkpoints: tuple[FileCheckpoint, ...]
-    requests: bytes
-    sealed: tuple[SealedCallback, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,12 +70,15 @@ class BatchBuilder:
     _blocks: list[RecordBlock] = field(default_factory=list)
     _cost_bytes: int = 0
     _records: int = 0
-    _since_s: float = 0.0
+    _due_s: float = 0.0
 
     def add(self, block: RecordBlock, *, now_s: float) -> None:
         """Add a block."""
-        if not self._blocks:
-            self._since_s = now_s
+        age_s = self.limits.age_s_max
+        if block.may_wait:
+            age_s = max(age_s, self.limits.freshness_s)
+        due_s = now_s + age_s
+        self._due_s = min(self._due_s, due_s) if self._blocks else due_s
         self._blocks.append(block)
         self._cost_bytes += block.cost_bytes
         self._records += len(block.columns)
@@ -106,20 +95,13 @@ class BatchBuilder:
         if not self._blocks:
             return False
         full = self._cost_bytes >= self.limits.bytes_max or self._records >= self.limits.records_max
-        return full or now_s - self._since_s >= self.limits.age_s_max
+        return full or now_s >= self._due_s
 
-    def take(self) -> BatchContents | None:
-        """Return all collected records as one batch and clear the builder; None if it is empty."""
+    def take(self) -> list[RecordBlock]:
+        """Return all collected blocks, which become one batch, and clear the builder."""
         blocks, self._blocks = self._blocks, []
         self._cost_bytes = self._records = 0
-        if not blocks:
-            return None
-        return BatchContents(
-            columns=join_blocks(blocks),
-            checkpoints=join_checkpoints(blocks),
-            requests=b"".join(block.request for block in blocks),
-            sealed=tuple(block.sealed for block in blocks if block.sealed is not None),
-        )
+        return blocks
 
 
 def join_blocks(blocks: Sequence[RecordBlock]) -> Columns:
@@ -191,22 +173,24 @@ class Batcher:
                 await self._seal(builder)
 
     async def _seal(self, builder: BatchBuilder) -> None:
-        contents = builder.take()
-        if contents is None:
+        blocks = builder.take()
+        if not blocks:
             return
-        sealed = await asyncio.to_thread(
-            self._spool.seal,
-            contents.columns,
-            contents.checkpoints,
-            now_ns=self._clock.now_ns(),
-            requests=contents.requests,
-        )
+        sealed = await asyncio.to_thread(self._sealed, blocks, self._clock.now_ns())
         batch = await self._commit(sealed)
-        for callback in contents.sealed:
+        for callback in (block.sealed for block in blocks if block.sealed is not None):
             callback(batch is not None)
         if batch is not None:
             self._metrics.sealed(batch.header)
             self.on_sealed(batch)
+
+    def _sealed(self, blocks: list[RecordBlock], now_ns: UnixNs) -> SealedBatch:
+        return self._spool.seal(
+            join_blocks(blocks),
+            join_checkpoints(blocks),
+            now_ns=now_ns,
+            requests=b"".join(block.request for block in blocks),
+        )
 
     async def _commit(self, sealed: SealedBatch) -> SpooledBatch | None:
         """Commit the same bytes until they are in the spool; return None if they were dropped."""

@@ -58,10 +58,8 @@ def logs_from_block(
     extras = [(PATH_ATTRIBUTE, path)] if path else []
     repeated = _repeated(extras, len(body))
     extra: dict[int, Pairs] = {}
-    try:
-        body.data.decode()
-        exact = body
-    except UnicodeDecodeError:
+    exact = body
+    if not _is_utf8(body.data):
         exact, extra = _replace_invalid(body)
     if continues:
         extra.setdefault(len(body) - 1, []).append((CONTINUES_ATTRIBUTE, "true"))
@@ -70,6 +68,16 @@ def logs_from_block(
         body=exact,
         attributes=_mixed(extras, extra, len(body)) if extra else repeated,
     )
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _replace_invalid(body: TextColumn) -> tuple[TextColumn, dict[int, Pairs]]:

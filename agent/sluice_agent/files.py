@@ -139,6 +139,7 @@ class FileInput:
             columns=columns,
             cost_bytes=len(block.data) + each * len(columns),
             checkpoints=(file.checkpoint(start=start),),
+            may_wait=True,
         )
 
     def _rewind(self, file: FollowedFile, now_s: float) -> None:
@@ -199,7 +200,7 @@ class FileInput:
 
     def _open(self, path: str, now_s: float) -> FollowedFile | None:
         try:
-            file = FollowedFile(path)
+            file = FollowedFile(path, block_bytes=self._settings.block_bytes)
         except OSError as error:
             _log.warning("file_unreadable", path=path, reason=error.strerror)
             return None

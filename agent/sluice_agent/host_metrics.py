@@ -60,6 +60,7 @@ class HostMetricsInput:
         return RecordBlock(
             columns=columns_from_metrics(metrics, now_ns=now_ns),
             cost_bytes=4 * RECORD_COST_BYTES * len(metrics),
+            may_wait=True,
         )
 
     def _read(self, source: MetricSource) -> list[HostMetric]:

@@ -10,12 +10,11 @@ import numpy as np
 
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import logs_from_block
-from sluice_agent.settings import Zone
+from sluice_agent.settings import BLOCK_BYTES_MIN, Zone
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import character_end
 
-BLOCK_BYTES: Final = 256 * 1024
 WAIT_S: Final = 0.1
 LINE_BYTES_MAX: Final = 1024 * 1024
 """A longer line is split into records with the attribute `sluice.continues`."""
@@ -48,13 +47,14 @@ class FollowedFile:
         moved: Its path now names another file or none.
     """
 
-    def __init__(self, path: str, *, offset: int = 0) -> None:
-        """Open the file at `offset`.
+    def __init__(self, path: str, *, offset: int = 0, block_bytes: int = BLOCK_BYTES_MIN) -> None:
+        """Open the file at `offset`; a read returns about `block_bytes`.
 
         Raises:
             OSError: It cannot be opened.
         """
         self.path = path
+        self._block_bytes = block_bytes
         self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.source = source_of(os.fstat(self._number))
         self.idle_since_s: float | None = None
@@ -113,11 +113,11 @@ class FollowedFile:
         Args:
             final: Nothing will be appended: a last line without newline is complete.
         """
-        data = self._bytes(self.offset, BLOCK_BYTES)
+        data = self._bytes(self.offset, self._block_bytes)
         cut = data.rfind(b"\n") + 1
         if cut:
             return self._advance(LineBlock(data=self._limit_cost(data[:cut])))
-        if len(data) == BLOCK_BYTES:
+        if len(data) == self._block_bytes:
             return self._read_long(final=final)
         return self._advance(LineBlock(data=data)) if final and data else None
 
@@ -133,10 +133,10 @@ class FollowedFile:
     def _limit_cost(self, data: bytes) -> bytes:
         """Shorten a block of very many short lines, whose cost as records exceeds their text."""
         most = max(1, COST_BYTES_MAX // self._cost_each_bytes)
-        if data.count(b"\n") <= most:
+        newlines = np.frombuffer(data, np.uint8) == ord("\n")
+        if np.count_nonzero(newlines) <= most:
             return data
-        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
-        return data[: int(ends[most - 1]) + 1]
+        return data[: int(np.flatnonzero(newlines)[most - 1]) + 1]
 
     def _advance(self, block: LineBlock) -> LineBlock:
         self.offset += len(block.data)
@@ -196,7 +196,7 @@ class PipeInput:
         """Return the lines that arrived within `WAIT_S`."""
         if not select.select([self._descriptor], [], [], WAIT_S)[0]:
             return PipeRead(block=None, ended=False)
-        data = os.read(self._descriptor, BLOCK_BYTES)
+        data = os.read(self._descriptor, BLOCK_BYTES_MIN)
         if not data:
             rest, self._rest = self._rest, b""
             return PipeRead(block=self._block(rest, now_ns), ended=True)

@@ -30,8 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
+from sluice_agent.metric_values import LabelledMetric
 from sluice_agent.spool import Spool
 from sluice_agent.spool_format import EntryHeader
 
@@ -39,11 +38,15 @@ PREFIX: Final = "sluice_agent_"
 
 
 class AgentMetrics:
-    """The metrics of one agent, in a separate registry."""
+    """The metrics of one agent.
+
+    Attributes:
+        listed: All of them, in the order of the table above.
+    """
 
     def __init__(self) -> None:
         self.is_blocked = False
-        self.registry = CollectorRegistry()
+        self.listed: list[LabelledMetric] = []
         self._batches = self._counter("sealed_batches", "Batches made durable in the spool", "kind")
         self._records = self._counter("sealed_records", "Records made durable in the spool", "kind")
         self._bytes = self._counter("sealed_bytes", "Frame bytes made durable in the spool", "kind")
@@ -56,7 +59,7 @@ class AgentMetrics:
         self.resolved = self._counter(
             "resolved_batches", "Refused batches removed by decision", "resolution"
         )
-        self.sealed_batches = self.sealed_records = 0
+        self.sealed_batches = self.sealed_records = self.sealed_bytes = 0
         self.dropped_records = 0
         self._dropped = self._counter(
             "dropped_records", ("Records dropped because the spool was full")
@@ -89,6 +92,7 @@ class AgentMetrics:
         """Count a batch that became durable."""
         self.sealed_batches += 1
         self.sealed_records += header.identity.count
+        self.sealed_bytes += header.frame_bytes
         self._batches.labels(header.kind).inc()
         self._records.labels(header.kind).inc(header.identity.count)
         self._bytes.labels(header.kind).inc(header.frame_bytes)
@@ -114,8 +118,12 @@ class AgentMetrics:
             self.blocked.set(0)
             self.is_blocked = False
 
-    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        return Counter(PREFIX + name, meaning, labels, registry=self.registry)
+    def _counter(self, name: str, meaning: str, *labels: str) -> LabelledMetric:
+        return self._listed(LabelledMetric(name, meaning, labels, counter=True))
 
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(PREFIX + name, meaning, registry=self.registry)
+    def _gauge(self, name: str, meaning: str) -> LabelledMetric:
+        return self._listed(LabelledMetric(name, meaning, (), counter=False))
+
+    def _listed(self, metric: LabelledMetric) -> LabelledMetric:
+        self.listed.append(metric)
+        return metric

@@ -6,7 +6,6 @@ from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from yarl import URL
 
@@ -21,8 +20,16 @@ from sluice_protocol.errors import BadUsage
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
+FRESH_RECORDS_MAX: Final = 300_000
+"""Records of a batch that is cut by freshness: about as many as empty lines fit into its bytes."""
+FRESHNESS_S_MAX: Final = 3600.0
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
+
+BLOCK_BYTES_MIN: Final = 256 * 1024
+BLOCK_BYTES_MAX: Final = 512 * 1024
+"""Larger blocks are not parsed faster, and a batch consists of whole blocks."""
+BLOCKS_PER_BATCH: Final = 8
 
 Zone = tzinfo | None
 """A time zone; None is the system's zone."""
@@ -56,6 +63,8 @@ class BatchLimits:
         bytes_max: Approximate size before compression; at most 8 MiB.
         records_max: Number of records.
         age_s_max: Seconds since the first record.
+        freshness_s: Seconds since the first record, if every record may wait: see
+            `RecordBlock.may_wait`. 0 means `age_s_max`.
 
     Raises:
         BadUsage: A limit is out of range, or would produce frames that no gateway accepts.
@@ -64,6 +73,7 @@ class BatchLimits:
     bytes_max: int = 4 * 1024 * 1024
     records_max: int = 100_000
     age_s_max: float = 1.0
+    freshness_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.bytes_max <= BATCH_BYTES_MAX:
@@ -72,6 +82,10 @@ class BatchLimits:
             )
         if self.records_max < 1 or self.age_s_max < 0:
             raise BadUsage("batch records must be at least 1 and batch age must not be negative")
+        if not 0 <= self.freshness_s <= FRESHNESS_S_MAX:
+            raise BadUsage(
+                f"freshness must be 0 to {FRESHNESS_S_MAX:g} s, freshness_s=`{self.freshness_s}`"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +117,7 @@ class FileSettings:
         from_end: Read files that exist when the spool is new from their end.
         zone: The time zone of timestamps that specify none; None is the system's zone.
         rotated_wait_s: A renamed file is closed after this many seconds without new lines.
+        block_bytes: How much of a file is read and parsed together.
     """
 
     patterns: tuple[str, ...]
@@ -110,6 +125,7 @@ class FileSettings:
     from_end: bool = False
     zone: Zone = None
     rotated_wait_s: float = 60.0
+    block_bytes: int = BLOCK_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +182,10 @@ class AgentSettings:
         batch_bytes: Cut a batch at about this size before compression.
         batch_records: Cut a batch at this number of records.
         batch_age_s: Cut a batch this many seconds after its first record.
+        freshness_s: How old lines of files and samples of the host may be when their batch is cut,
+            seconds; fewer and larger batches cost fewer requests. Batches then have up to 8 MiB,
+            whatever `batch_bytes` is. Records that cannot be read again are still cut after
+            `batch_age_s`. 0 treats all records alike.
         uploads: Number of concurrent uploads; 1 sends batches in order.
         spool_bytes: Maximum size of the spool; when it is reached, inputs are blocked.
         when_full: What to do while the spool is full: `block`, or `drop_newest` (counted).
@@ -204,6 +224,7 @@ class AgentSettings:
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000
     batch_age_s: float = 1.0
+    freshness_s: float = 0.0
     uploads: int = 4
     spool_bytes: int = 1024 * 1024 * 1024
     when_full: WhenFull = WhenFull.BLOCK
@@ -243,6 +264,8 @@ class AgentSettings:
         """
         if not self.timezone:
             return None
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 - rarely needed
+
         try:
             return ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError) as error:
@@ -294,13 +317,28 @@ class AgentSettings:
     def for_files(self) -> FileSettings:
         """Return the settings of the file input."""
         return FileSettings(
-            patterns=self.paths, exclude=self.exclude, from_end=self.from_end, zone=self.zone()
+            patterns=self.paths,
+            exclude=self.exclude,
+            from_end=self.from_end,
+            zone=self.zone(),
+            block_bytes=min(
+                BLOCK_BYTES_MAX, max(BLOCK_BYTES_MIN, self.batch_bytes // BLOCKS_PER_BATCH)
+            ),
         )
 
     def for_batching(self) -> BatchLimits:
         """Return the limits at which batches are cut."""
+        if not self.freshness_s:
+            return BatchLimits(
+                bytes_max=self.batch_bytes,
+                records_max=self.batch_records,
+                age_s_max=self.batch_age_s,
+            )
         return BatchLimits(
-            bytes_max=self.batch_bytes, records_max=self.batch_records, age_s_max=self.batch_age_s
+            bytes_max=BATCH_BYTES_MAX,
+            records_max=FRESH_RECORDS_MAX,
+            age_s_max=self.batch_age_s,
+            freshness_s=self.freshness_s,
         )
 
     def for_uploader(self, *, stop_when_refused: bool, give_up_s: float = 0.0) -> UploaderSettings:

@@ -239,18 +239,33 @@ class Spool:
                 self._discard(batch)
                 raise
 
-    def forget(self, batch: SpooledBatch) -> None:
-        """Remove a batch that a gateway accepted.
+    def read_all(self, batches: Iterable[SpooledBatch]) -> list[bytes | CorruptEntry]:
+        """Return the frame of each batch, as `read` does, or the error of a damaged one.
 
-        Its file is removed at the next sweep. After a crash before that, the same bytes are sent
-        again.
+        Raises:
+            SpoolUnwritable: One cannot be read; all may be read again.
+        """
+        return [self._read_or_error(batch) for batch in batches]
+
+    def _read_or_error(self, batch: SpooledBatch) -> bytes | CorruptEntry:
+        try:
+            return self.read(batch)
+        except CorruptEntry as error:
+            return error
+
+    def forget(self, *batches: SpooledBatch) -> None:
+        """Remove batches that gateways accepted.
+
+        Their files are removed at the next sweep. After a crash before that, the same bytes are
+        sent again.
 
         Raises:
             SpoolUnwritable: A sweep was due and could not write; the batches remain on disk.
         """
         with self._mutex:
-            self._ready.pop(batch.header.order, None)
-            self._accepted.append(batch.header)
+            for batch in batches:
+                self._ready.pop(batch.header.order, None)
+                self._accepted.append(batch.header)
             due = len(self._accepted) >= SWEEP_AT
         if due:
             self.sweep()

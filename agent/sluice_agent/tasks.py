@@ -10,9 +10,10 @@ import structlog
 
 from sluice_agent.batching import Batcher
 from sluice_agent.errors import SpoolUnwritable
-from sluice_agent.files import FileInput
+from sluice_agent.files import FileInput, PollResult
 from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
+from sluice_agent.memory import IdleRelease, release_freed_memory
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings
@@ -149,25 +150,45 @@ async def _open_doors(agent: Agent) -> AsyncIterator[None]:
 
 
 async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
-    """Read files until `stop`, or with `once` until every file is at its end."""
-    while not stop.is_set():
-        polled = await asyncio.to_thread(
-            files.poll,
-            now_s=agent.clock.monotonic_ns() / NS_PER_S,
-            now_ns=agent.clock.now_ns(),
-            sealed=agent.spool.checkpoints(),
-            final=agent.settings.once,
-        )
-        if polled.new_checkpoints:
-            await asyncio.to_thread(agent.spool.save_checkpoints, polled.new_checkpoints)
-        for block in polled.blocks:
-            await agent.batcher.put(block)
-        if polled.finished:
-            await asyncio.to_thread(agent.spool.sweep, finished_sources=polled.finished)
-        if not polled.blocks and agent.settings.once:
-            return
-        if not polled.blocks:
-            await _pause(stop, POLL_S)
+    """Read files until `stop`, or with `once` until every file is at its end.
+
+    While blocks are sealed, the next poll runs in a thread. A cancelled poll is lost and is read
+    again at the next start, because no checkpoint covers it.
+    """
+    polling: asyncio.Task[PollResult] | None = None
+    try:
+        while polling is not None or not stop.is_set():
+            polling = polling or asyncio.create_task(_poll(agent, files))
+            polled = await asyncio.shield(polling)
+            more = bool(polled.blocks) and not stop.is_set()
+            polling = asyncio.create_task(_poll(agent, files)) if more else None
+            await _put_polled(agent, polled)
+            if not polled.blocks and agent.settings.once:
+                return
+            if not polled.blocks:
+                await _pause(stop, POLL_S)
+    finally:
+        if polling is not None:  # it uses the files, which are closed next
+            await asyncio.gather(polling, return_exceptions=True)
+
+
+async def _poll(agent: Agent, files: FileInput) -> PollResult:
+    return await asyncio.to_thread(
+        files.poll,
+        now_s=agent.clock.monotonic_ns() / NS_PER_S,
+        now_ns=agent.clock.now_ns(),
+        sealed=agent.spool.checkpoints(),
+        final=agent.settings.once,
+    )
+
+
+async def _put_polled(agent: Agent, polled: PollResult) -> None:
+    if polled.new_checkpoints:
+        await asyncio.to_thread(agent.spool.save_checkpoints, polled.new_checkpoints)
+    for block in polled.blocks:
+        await agent.batcher.put(block)
+    if polled.finished:
+        await asyncio.to_thread(agent.spool.sweep, finished_sources=polled.finished)
 
 
 async def _sample(agent: Agent, stop: asyncio.Event) -> None:
@@ -256,9 +277,12 @@ async def _all(*work: Coroutine[None, None, None]) -> None:
 
 
 async def _sweep(agent: Agent) -> None:
+    memory = IdleRelease(metrics=agent.metrics)
     while True:
         await agent.clock.sleep(SWEEP_S)
         await _sweep_once(agent)
+        if memory.is_due(now_s=agent.clock.monotonic_ns() / NS_PER_S):
+            await asyncio.to_thread(release_freed_memory)
 
 
 async def _sweep_once(agent: Agent) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice_agent.settings import Zone
+from sluice_agent.uniform_timestamps import YEARS, Ints, offset_of_zone, parse_uniform
 from sluice_protocol.columns import TextColumn
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 Bytes2D = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _HEAD_BYTES: Final = 36
@@ -28,7 +28,6 @@ _HEAD_BYTES: Final = 36
 _ISO_DIGITS: Final = (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18)
 _FRACTION_DIGITS: Final = 9
 _SLACK_NS: Final = 86_400 * NS_PER_S
-_YEARS: Final = (1970, 2261)
 _MONTHS: Final = {
     int.from_bytes(name.encode(), "big"): number
     for number, name in enumerate(
@@ -46,9 +45,15 @@ def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> In
         arrived_ns: The time of lines without a timestamp.
         zone: The zone of timestamps that specify none.
     """
-    ts = np.full(len(lines), arrived_ns, np.int64)
     if not len(lines):
-        return ts
+        return np.zeros(0, np.int64)
+    uniform = parse_uniform(lines, zone)
+    return parse_mixed(lines, arrived_ns=arrived_ns, zone=zone) if uniform is None else uniform
+
+
+def parse_mixed(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
+    """Return the time of each line, of which each may have another form."""
+    ts = np.full(len(lines), arrived_ns, np.int64)
     head = _heads(lines)
     iso = _looks_iso(head)
     if iso.any():
@@ -164,7 +169,7 @@ def _seconds(date: tuple[Ints, Ints, Ints], clock: tuple[Ints, Ints, Ints]) -> t
 
 def _days(year: Ints, month: Ints, day: Ints) -> tuple[Ints, Bools]:
     """Return days since 1970, and which rows are valid days."""
-    valid = (year >= _YEARS[0]) & (year <= _YEARS[1]) & (month >= 1) & (month <= 12)  # noqa: PLR2004
+    valid = (year >= YEARS[0]) & (year <= YEARS[1]) & (month >= 1) & (month <= 12)  # noqa: PLR2004
     valid &= day >= 1
     months = np.where(valid, (year - 1970) * 12 + month - 1, 0).astype("M8[M]")
     days = months.astype("M8[D]") + np.where(valid, day - 1, 0).astype("m8[D]")
@@ -209,12 +214,5 @@ def _at(head: Bytes2D, at: Ints) -> Bytes2D:
 def _local_offsets(seconds: Ints, zone: Zone) -> Ints:
     """Return the zone's offset at each local time, computed once for each hour that occurs."""
     hours, back = np.unique(seconds // _HOUR_S, return_inverse=True)
-    offsets = np.array([_offset_s(int(hour) * _HOUR_S, zone) for hour in hours], np.int64)
+    offsets = np.array([offset_of_zone(int(hour) * _HOUR_S, zone) for hour in hours], np.int64)
     return offsets[back]
-
-
-def _offset_s(seconds: int, zone: Zone) -> int:
-    naive = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
-    aware = naive.replace(tzinfo=zone) if zone is not None else naive.astimezone()
-    offset = aware.utcoffset()
-    return int(offset.total_seconds()) if offset is not None else 0

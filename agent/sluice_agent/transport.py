@@ -3,9 +3,8 @@
 Redirects are not followed. Only the status, the code and the digest of a response are used.
 """
 
-import io
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -38,6 +37,7 @@ from sluice_protocol.upload_http import (
 RESPONSE_BYTES_MAX: Final = 64 * 1024
 LIST_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 """A result of a list has at most 2 KiB, a conflict with long ids included."""
+PIECE_BYTES: Final = 256 * 1024
 _OK: Final = 200
 
 
@@ -137,7 +137,7 @@ class HttpTransport:
         try:
             async with self._session.post(
                 url.with_host(target.address) if target.address else url,
-                data=io.BytesIO(body),
+                data=_pieces(body),  # aiohttp reads a file object in threads, 64 KiB at a time
                 headers=self._headers(url, fields),
                 allow_redirects=False,
                 server_hostname=url.host if target.address else None,
@@ -168,6 +168,13 @@ class HttpTransport:
                 created_s=self._clock.now_ns() // NS_PER_S,
             )
         return {**headers, "host": authority}
+
+
+async def _pieces(body: bytes) -> AsyncIterator[memoryview]:
+    """Yield a body in pieces, so that other uploads run while one is sent."""
+    view = memoryview(body)
+    for start in range(0, len(view), PIECE_BYTES):
+        yield view[start : start + PIECE_BYTES]
 
 
 def _frame_fields(upload: UploadRequest) -> dict[str, str]:

@@ -161,45 +161,49 @@ class Uploader:
             if self._lists.note(target, results.response, self._now_s()):
                 tried = SendAttempts()  # no frame of it was read
             return [(batch, tried) for batch, _ in sent]
-        latency_s = self._now_s() - sent_s
-        left: list[tuple[SpooledBatch, SendAttempts]] = []
+        unsettled = await self._settle(sent, target, results, self._now_s() - sent_s)
+        return [(batch, tried) for batch in unsettled]
+
+    async def _settle(
+        self,
+        sent: list[tuple[SpooledBatch, UploadRequest]],
+        target: GatewayTarget,
+        results: tuple[UploadResult, ...],
+        latency_s: float,
+    ) -> list[SpooledBatch]:
+        """Perform the reactions to the results of a list; return the batches to send again."""
+        accepted: list[SpooledBatch] = []
+        left: list[SpooledBatch] = []
         for (batch, upload), received in zip(sent, results, strict=True):
-            if not await self._is_settled(batch, upload, target, received, latency_s):
-                left.append((batch, tried))
+            reaction = decide_reaction(received.response, sent=upload.digest)
+            if isinstance(reaction, SendAgain | StopSending):
+                left.append(batch)
+                continue
+            self._count(reaction)
+            self._record_success(target, received, latency_s)
+            if isinstance(reaction, Forget):
+                accepted.append(batch)
+                continue
+            await self._react(reaction, batch, target, received)
+            self._end_one()
+        await self._forget_accepted(*accepted)
+        for _ in accepted:
+            self._end_one()
         return left
 
     async def _read_list(
         self, batches: list[SpooledBatch]
     ) -> list[tuple[SpooledBatch, UploadRequest]]:
         sent: list[tuple[SpooledBatch, UploadRequest]] = []
-        for batch in batches:
-            frame = await self._read(batch)
+        for batch, frame in zip(batches, await self._read(*batches), strict=True):
             if frame is None:
                 self._end_one()
             else:
                 sent.append((batch, self._request(batch, frame, SendAttempts())))
         return sent
 
-    async def _is_settled(
-        self,
-        batch: SpooledBatch,
-        upload: UploadRequest,
-        target: GatewayTarget,
-        received: UploadResult,
-        latency_s: float,
-    ) -> bool:
-        """Perform the reaction to one result of a list, unless the batch has to be sent again."""
-        reaction = decide_reaction(received.response, sent=upload.digest)
-        if isinstance(reaction, SendAgain | StopSending):
-            return False
-        self._count(reaction)
-        self._record_success(target, received, latency_s)
-        await self._is_done(reaction, batch, target, received)
-        self._end_one()
-        return True
-
     async def _deliver(self, batch: SpooledBatch, attempts: SendAttempts) -> None:
-        frame = await self._read(batch)
+        (frame,) = await self._read(batch)
         while frame is not None:
             target = await self._next_gateway(attempts)
             upload = self._request(batch, frame, attempts)
@@ -210,7 +214,7 @@ class Uploader:
             self._count(reaction)
             if not isinstance(reaction, SendAgain | StopSending):
                 self._record_success(target, received, latency_s)
-            if await self._is_done(reaction, batch, target, received):
+            if await self._react(reaction, batch, target, received):
                 return
             attempts = self._gateways.after(attempts, target)
 
@@ -234,13 +238,13 @@ class Uploader:
             await self._clock.sleep(attempt.wait_s)
         return attempt.target
 
-    async def _is_done(
+    async def _react(
         self, reaction: Reaction, batch: SpooledBatch, target: GatewayTarget, received: UploadResult
     ) -> bool:
+        """Perform a reaction; False if the batch has to be sent again."""
         match reaction:
             case Forget():
-                self._metrics.accepted_bytes.inc(batch.header.frame_bytes)
-                await self._forget(batch)
+                await self._forget_accepted(batch)
                 return True
             case Park(reason=reason):
                 await self._park(batch, reason, str(target), received)
@@ -315,21 +319,34 @@ class Uploader:
 
     # -- spool operations, retried until they succeed ------------------------------------
 
-    async def _read(self, batch: SpooledBatch) -> bytes | None:
+    async def _read(self, *batches: SpooledBatch) -> list[bytes | None]:
+        """Read batches in one thread; None is a damaged one, which was moved away."""
         while True:
             try:
-                return await asyncio.to_thread(self._spool.read, batch)
-            except CorruptEntry as error:
-                self._metrics.corrupt.inc()
-                _log.error("spool_file_corrupt", name=batch.header.name, reason=error.reason)
-                return None
+                found = await asyncio.to_thread(self._spool.read_all, batches)
             except SpoolUnwritable as error:
                 await self._pause_after_error(error)
+            else:
+                return [
+                    self._undamaged(batch, one) for batch, one in zip(batches, found, strict=True)
+                ]
 
-    async def _forget(self, batch: SpooledBatch) -> None:
+    def _undamaged(self, batch: SpooledBatch, found: bytes | CorruptEntry) -> bytes | None:
+        if isinstance(found, bytes):
+            return found
+        self._metrics.corrupt.inc()
+        _log.error("spool_file_corrupt", name=batch.header.name, reason=found.reason)
+        return None
+
+    async def _forget_accepted(self, *batches: SpooledBatch) -> None:
+        if batches:
+            self._metrics.accepted_bytes.inc(sum(batch.header.frame_bytes for batch in batches))
+            await self._forget(*batches)
+
+    async def _forget(self, *batches: SpooledBatch) -> None:
         try:
-            await asyncio.to_thread(self._spool.forget, batch)
-        except SpoolUnwritable as error:  # it is forgotten already; a later sweep removes its file
+            await asyncio.to_thread(self._spool.forget, *batches)
+        except SpoolUnwritable as error:  # forgotten already; a later sweep removes the files
             await self._pause_after_error(error)
 
     async def _park(

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "gc": ("sluice_cli.gc:app", "Delete orphan blobs, each with a proof."),
     "maintain": ("sluice_cli.maintain:app", "Run all maintenance of a store by policies."),
     "policies": ("sluice_cli.policies:app", "Render, prove and apply bucket and IAM policies."),
+    "cost": ("sluice_cli.cost:cost", "Compute the cost of a deployment at list prices."),
     "status": ("sluice_cli.status:status", "Show the state of the whole deployment."),
     "support": ("sluice_cli.support:app", "Collect what a report about a fault needs."),
     "config": ("sluice_cli.config_show:app", "Show each setting and its source."),

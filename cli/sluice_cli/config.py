@@ -10,7 +10,6 @@ The file is `sluice.toml` in the working directory, or the path in `SLUICE_CONFI
 An unknown key is an error. The environment variable of that option is `SLUICE_GATEWAY_LISTEN`.
 """
 
-import difflib
 import os
 import tomllib
 from pathlib import Path
@@ -67,7 +66,9 @@ def refuse_unknown_command(command: str) -> None:
         BadUsage: There is no such command; the error names the nearest one.
     """
     if command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, 1, cutoff=0)[0]
+        from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+        near = get_close_matches(command, COMMANDS, 1, cutoff=0)[0]
         raise BadUsage(f"unknown command: the nearest known name is {near}, command=`{command}`")
 
 

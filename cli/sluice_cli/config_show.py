@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from cyclopts import App, Argument, CycloptsError
@@ -11,6 +11,7 @@ from cyclopts import App, Argument, CycloptsError
 from sluice_cli.application import build
 from sluice_cli.commands import COMMANDS
 from sluice_cli.config import refuse_unknown_command
+from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
 from sluice_cli.environment import check_variables
 from sluice_cli.options import Json
 from sluice_cli.output import emit
@@ -19,11 +20,16 @@ from sluice_protocol.errors import BadUsage
 if TYPE_CHECKING:
     from rich.console import Console
 
+HIDDEN_VALUE: Final = "(secret)"
+
 app = App(name="config", help="Show each setting and its source.")
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One option of one command; `origin` is `default`, a file's path or a variable's name."""
+    """One option of one command; `origin` is `default`, a file's path or a variable's name.
+
+    A secret `value` is replaced by `HIDDEN_VALUE`.
+    """
 
     command: str
     option: str
@@ -93,6 +99,10 @@ def _setting(command: str, argument: Argument) -> Setting:
             origin = str(tokens[0].keyword)
     else:
         value, origin = _default(argument), "default"
+    if origin != "default":
+        value = (
+            HIDDEN_VALUE if value and is_secret_option(argument.names[0]) else remove_secrets(value)
+        )
     return Setting(command=command, option=argument.names[0], value=value, origin=origin)
 
 

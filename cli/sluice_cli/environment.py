@@ -1,6 +1,5 @@
 """Environment variables that no option reads: a mistyped name is an error."""
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,8 @@ _OF_KUBERNETES: Final = re.compile(
     r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)", re.ASCII
 )
 """Kubernetes sets these in each pod for a service whose name begins with `sluice-`."""
+OF_CLIENTS: Final = frozenset({"SLUICE_URL", "SLUICE_HOST", "SLUICE_PORT", "SLUICE_TOKEN"})
+"""Configurations of other clients in `docs/send` read these; an operator may export them."""
 TEST_NAMES: Final = frozenset({"SLUICE_GOLDEN", "SLUICE_UPDATE_GOLDEN", "SLUICE_LIVE_BUCKET"})
 
 
@@ -55,7 +56,9 @@ def check_variables(app: App, loaded: Iterable[str]) -> None:
             continue
         if not name.startswith(checked) and name.startswith(others):
             continue
-        near = difflib.get_close_matches(name, [*known, *SHARED, *others], 1, cutoff=0)
+        from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+        near = get_close_matches(name, [*known, *SHARED, *others], 1, cutoff=0)
         raise BadUsage(
             f"unknown environment variable: the nearest known name is {near[0]}, variable=`{name}`"
         )
@@ -73,12 +76,17 @@ def variables_of(app: App, path: tuple[str, ...]) -> Iterator[str]:
         for argument in here.assemble_argument_collection(parse_docstring=False):
             for name in argument.names:
                 if argument.parse and name.startswith("--"):
-                    option = name.removeprefix("--").replace(".", "-")
-                    yield _prefix(path) + option.upper().replace("-", "_")
+                    yield variable_of(path, name)
+
+
+def variable_of(path: tuple[str, ...], option: str) -> str:
+    """Return the variable of an option `--name` of a command."""
+    name = option.removeprefix("--").replace(".", "-")
+    return _prefix(path) + name.upper().replace("-", "_")
 
 
 def _is_checked(name: str) -> bool:
-    if not name.startswith(PREFIX) or name in SHARED or name in TEST_NAMES:
+    if not name.startswith(PREFIX) or name in SHARED | OF_CLIENTS | TEST_NAMES:
         return False
     return not name.startswith(TEST_PREFIXES)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from sluice_cli.gc_decisions import approve, stop
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.settings import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from sluice_gc.trash import PurgeReport, RestoreReport
 
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
+app.command(approve)
+app.command(stop)
 
 _PLAN = PlanSettings()
 _RUN = RunSettings()

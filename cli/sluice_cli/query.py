@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
+from sluice_cli.dead_letters import draw_dead_letters
 from sluice_cli.options import STORE_DEFAULT, ExistingDirectory, Json, StoreUrl
-from sluice_cli.output import format_size
+from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock
@@ -215,6 +216,29 @@ def serve(
     asyncio.run(
         _with_searcher((store, spool), settings, lambda one: serve_queries(one, serving, say))
     )
+
+
+@app.command
+def dead_letters(
+    *,
+    agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
+    limit: Annotated[int, Parameter(help="Most dead letters, those accepted last.")] = 100,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
+    json: Json = False,
+) -> int:
+    """List accepted batches that could not be ingested, and why.
+
+    Returns:
+        0 if there are none, 1 if there are some.
+    """
+    from sluice_query.dead_letter_list import list_dead_letters  # noqa: PLC0415 - imports DuckDB
+
+    found = asyncio.run(
+        _with_searcher((store, None), settings, lambda one: list_dead_letters(one, agent, limit))
+    )
+    emit(found, as_json=json, human=lambda console: draw_dead_letters(console, found))
+    return 1 if found.dead_letters else 0
 
 
 async def _follow(searcher: "Searcher", question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001

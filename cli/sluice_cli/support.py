@@ -11,10 +11,9 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from cyclopts import App
 
-from sluice_cli.deployment.redaction import HIDDEN, is_secret_option, remove_secrets
+from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, encode_json
 from sluice_protocol.errors import BadUsage, SluiceError
@@ -76,14 +75,7 @@ def _status(store: str) -> str:
 def _settings() -> str:
     from sluice_cli.config_show import read_settings  # noqa: PLC0415 - imports every command
 
-    shown = [
-        msgspec.structs.replace(one, value=HIDDEN)
-        if one.value and is_secret_option(one.option)
-        else one
-        for one in read_settings()
-        if one.origin != "default"
-    ]
-    return encode_json(shown)
+    return encode_json([one for one in read_settings() if one.origin != "default"])
 
 
 def _versions() -> str:

@@ -22,6 +22,8 @@ AgentOrder = Literal["gaps", "seen", "name"]
 KEPT_S: Final = 30.0
 """Age from which the report is read again."""
 BOOTS_SHOWN_MAX: Final = 200
+_FOUND_MAX: Final = 8
+"""Texts whose agents are remembered."""
 YOUNG_TAIL_S: Final = 600.0
 """Age up to which a gap at the end is records in transit: the agent has a backlog."""
 
@@ -98,7 +100,7 @@ class AgentDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReport:
-    """Every agent at one time, with the orders that were requested so far."""
+    """Every agent at one time, with the orders and the texts that were requested lately."""
 
     rows: tuple[AgentRow, ...]
     boots: Mapping[str, tuple[BootReport, ...]]
@@ -106,6 +108,7 @@ class AgentReport:
     source: str
     partial: str = ""
     sorted_rows: dict[str, tuple[AgentRow, ...]] = field(default_factory=dict)
+    found_rows: dict[tuple[str, str], tuple[AgentRow, ...]] = field(default_factory=dict)
 
     @property
     def oldest_gap_s(self) -> float:
@@ -121,9 +124,7 @@ class AgentReport:
         """Return a page; `after` is the number of rows before it."""
         if order not in self.sorted_rows:
             self.sorted_rows[order] = tuple(sorted(self.rows, key=_ORDERS[order]))
-        rows = self.sorted_rows[order]
-        if text:
-            rows = tuple(row for row in rows if text.lower() in row.agent_id.lower())
+        rows = self._matching(order, text.lower())
         end = after + limit
         return AgentPage(
             agents=rows[after:end],
@@ -134,6 +135,19 @@ class AgentReport:
             partial=self.partial,
             next=str(end) if end < len(rows) else None,
         )
+
+    def _matching(self, order: AgentOrder, text: str) -> tuple[AgentRow, ...]:
+        """Return the rows whose agent id contains a text; a list is scrolled by many requests."""
+        rows = self.sorted_rows[order]
+        if not text:
+            return rows
+        found = self.found_rows.get((order, text))
+        if found is None:
+            found = tuple(row for row in rows if text in row.agent_id.lower())
+            while len(self.found_rows) >= _FOUND_MAX:
+                self.found_rows.pop(next(iter(self.found_rows)))
+            self.found_rows[order, text] = found
+        return found
 
     def detail(self, agent_id: str) -> AgentDetail | None:
         """Return one agent, or None if the report does not contain it."""

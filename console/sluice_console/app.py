@@ -15,6 +15,7 @@ from sluice_console.agents import AgentReports
 from sluice_console.api import ConsoleApi
 from sluice_console.audit_pages import AuditPages
 from sluice_console.explore import ExploreApi
+from sluice_console.gateway_counters import GatewayCounters
 from sluice_console.reconcilers import ServiceClient
 from sluice_console.sampler import SampledSources, Sampler
 from sluice_console.sessions import LoginLimit, SessionBook
@@ -60,6 +61,9 @@ async def open_console(
             if settings.query
             else None
         )
+        gateways = tuple(
+            _client("gateway", one, "", session) for one in split_list(settings.gateways)
+        )
         agents = AgentReports(store, reconcilers, clock, settings.list_batches_max)
         conflicts = StoredConflicts(store, DecisionsReader(store), clock=clock, ids=SystemIds())
         sources = SampledSources(
@@ -68,6 +72,8 @@ async def open_console(
             conflicts=conflicts,
             agents=agents,
             clients=reconcilers if query is None else (*reconcilers, query),
+            counters=GatewayCounters(gateways, clock),
+            prices=settings.prices,
         )
         sampler = Sampler(sources, clock, settings.sample_s)
         api = ConsoleApi(store, url, sampler, agents, conflicts, clock)

@@ -1,4 +1,4 @@
-"""Audits and deletion plans: the newest of each, their verification, and stopping a plan."""
+"""Audits and deletion plans: the newest of each, their verification, and decisions about plans."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,9 @@ from sluice_maintain.app import read_stored_status
 from sluice_maintain.status import MaintenanceStatus
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
+from sluice_protocol.keys import parse_digest
+from sluice_protocol.plan_approvals import ApprovalRuling, PlanApproval
+from sluice_protocol.units import Digest
 from sluice_reconciler.audit_summaries import (
     AuditOverview,
     PlanOverview,
@@ -78,6 +81,20 @@ class StoppedPlan(msgspec.Struct, frozen=True, kw_only=True):
     plan_id: str
 
 
+class ApproveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The approval of a plan.
+
+    Attributes:
+        typed_plan_id: The id of the plan, as the operator typed it.
+        plan_sha256: The sha256 of the plan that was shown.
+        note: Why.
+    """
+
+    typed_plan_id: str
+    plan_sha256: str
+    note: str = ""
+
+
 class AuditPages:
     """The endpoints of the page about audits and garbage collection."""
 
@@ -111,6 +128,14 @@ class AuditPages:
                 summary="Stop a deletion plan permanently, as an operator",
                 body=StopRequest,
                 result=StoppedPlan,
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/gc/plans/{id}/approve",
+                handler=self._approve,
+                summary="Approve a deletion plan, as an operator",
+                body=ApproveRequest,
+                result=PlanApproval,
             ),
         )
 
@@ -177,3 +202,52 @@ class AuditPages:
             )
         log.info("console_write", what="stop_plan", plan=plan_id, by=visitor.name, outcome="done")
         return json_response(StoppedPlan(plan_id=plan_id))
+
+    async def _approve(self, request: web.Request) -> web.Response:
+        from sluice_gc.plan_approval import approve_plan  # noqa: PLC0415 - as above
+
+        visitor = check_operator(request)
+        check_json_type(request)
+        wanted = decode_body(await request.read(), ApproveRequest)
+        plan_id = request.match_info["id"]
+        if wanted.typed_plan_id != plan_id:
+            raise BadUsage("typed_plan_id must be the id of the plan")
+        if len(wanted.note) > _REASON_CHARS_MAX:
+            raise BadUsage(f"note must have at most {_REASON_CHARS_MAX} characters")
+        written = {"what": "approve_plan", "plan": plan_id[:40], "by": visitor.name}
+        try:
+            result = await approve_plan(
+                self._store,
+                plan_id,
+                shown_sha256=_digest(wanted.plan_sha256),
+                by=f"operator:{visitor.name}",
+                note=wanted.note.strip(),
+                backoff=Backoff.seeded_by(self._clock),
+            )
+        except SluiceError as error:
+            log.info("console_write", **written, outcome="failed", reason=str(error))
+            raise
+        if isinstance(result, ApprovalRuling):
+            log.info("console_write", **written, outcome="refused", reason=result.value)
+            raise _refusal(result, plan_id)
+        log.info("console_write", **written, outcome="done")
+        return json_response(result)
+
+
+def _digest(text: str) -> Digest:
+    try:
+        return parse_digest(text)
+    except ValueError as error:
+        raise BadUsage("plan_sha256 must have 64 lower-case hexadecimal digits") from error
+
+
+def _refusal(ruling: ApprovalRuling, plan_id: str) -> SluiceError | HttpRefusal:
+    match ruling:
+        case ApprovalRuling.STOPPED:
+            return BadUsage(f"the plan is stopped: make a new plan, id=`{plan_id}`")
+        case ApprovalRuling.OTHER_BYTES:
+            return BadUsage(f"the plan is not the one that was shown: reload, id=`{plan_id}`")
+        case _:
+            return HttpRefusal(
+                ErrorCode.NOT_FOUND, f"no such open plan: it is unknown or finished, id=`{plan_id}`"
+            )

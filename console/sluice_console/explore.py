@@ -1,4 +1,4 @@
-"""Explore and Metrics: requests of the page are passed to the query service, and streamed back.
+"""Explore, Metrics and dead letters: requests are passed to the query service, and streamed back.
 
 The console adds the token of the query service; the browser never sees it. The query parameters are
 passed unchanged, so the query service alone decides what they mean.
@@ -21,6 +21,7 @@ PATHS: Final = (
     "fields",
     "fields/values",
     "context",
+    "dead-letters",
     "tail",
     "download",
 )
@@ -99,10 +100,11 @@ class ExploreApi:
         for name in _FIELDS:
             if name in found.headers:
                 response.headers[name] = found.headers[name]
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             async for chunk in found.content.iter_any():
                 await response.write(chunk)
+            await response.write_eof()
         except ConnectionError:
             return response  # the page was closed, which also ends the query
         except aiohttp.ClientError:
@@ -110,6 +112,4 @@ class ExploreApi:
             response.force_close()
             if request.transport is not None:
                 request.transport.abort()
-            return response
-        await response.write_eof()
         return response

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from sluice_console.attention import AttentionItem, OverviewFacts, list_attention
+from sluice_console.costs import DailyCost
 from sluice_console.reconcilers import ServiceState
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
@@ -146,8 +147,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         numbers: The current numbers.
         history: The numbers of the last hour.
         activity: What was accepted, by agent and kind.
+        activity_at_least: Whether more was accepted, because only some index objects were read.
         gateways: The gateway processes.
         services: The other services.
+        cost: The estimated cost of a day; None for a directory, and before it is known.
     """
 
     at_unix_ns: int
@@ -158,8 +161,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     numbers: OverviewNumbers
     history: OverviewHistory
     activity: tuple[ActivityRow, ...]
+    activity_at_least: bool
     gateways: tuple[ProcessStatus, ...]
     services: tuple[ServiceState, ...]
+    cost: DailyCost | None = None
 
 
 class SampleHistory:
@@ -242,6 +247,7 @@ def make_overview(
         numbers=numbers,
         history=history,
         activity=() if activity is None else activity.rows,
+        activity_at_least=activity is not None and activity.at_least,
         gateways=() if discovery is None else discovery.processes[:PROCESSES_MAX],
         services=facts.services,
     )

@@ -1,4 +1,4 @@
-"""Client of the reconcilers' operator API: what only their memory contains."""
+"""Client of the other services: what only their memory contains."""
 
 import asyncio
 import math
@@ -41,7 +41,7 @@ class ServiceClient:
     """Sends requests to one service.
 
     Attributes:
-        service: `reconciler` or `query`.
+        service: `reconciler`, `query` or `gateway`.
         url: Its URL, without a slash at the end.
         token: Its `api_token`; empty for none.
         session: The HTTP client.
@@ -88,6 +88,19 @@ class ServiceClient:
         line = rf"^{re.escape(name)}\{{[^}}]*{re.escape(label)}[^}}]*\}} (\S+)$"
         found = re.findall(line, text, re.MULTILINE)
         return [value for value in map(float, found) if math.isfinite(value)]
+
+    async def counters(self, name: str, label: str) -> dict[str, float]:
+        """Return the values of a counter by one of its labels, summed over the others.
+
+        Raises:
+            ServiceFailed: The service is unreachable or refused the request.
+        """
+        text = (await self._read("/metrics")).decode(errors="replace")
+        line = rf'^{re.escape(name)}\{{(?:[^}}]*,)?{re.escape(label)}="([^"]*)"[^}}]*\}} (\S+)$'
+        found: dict[str, float] = {}
+        for value, count in re.findall(line, text, re.MULTILINE):
+            found[value] = found.get(value, 0.0) + float(count)
+        return found
 
     async def _read(self, path: str) -> bytes:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)

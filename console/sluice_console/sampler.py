@@ -1,14 +1,17 @@
 """Reads one sample of the deployment at a time, for all visitors together."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
+from msgspec.structs import replace as copy_with
 
 from sluice_console.agents import AgentReports
 from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
+from sluice_console.costs import DailyCost, RequestRates, estimate_cost, rates_of_batches
+from sluice_console.gateway_counters import GatewayCounters
 from sluice_console.overview import (
     ActivityTotals,
     Overview,
@@ -18,6 +21,7 @@ from sluice_console.overview import (
     sum_activity,
 )
 from sluice_console.reconcilers import ServiceClient, ServiceFailed, ServiceState
+from sluice_console.settings import StorePrices
 from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
 from sluice_maintain.status import MaintenanceStatus
@@ -26,6 +30,11 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.inspection import LaneStatus
+from sluice_reconciler.audit_summaries import (
+    AuditOverview,
+    UnreadableRecord,
+    list_newest_audits,
+)
 from sluice_reconciler.batch_lists import read_span
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
@@ -62,6 +71,7 @@ class _SlowFacts:
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
     maintenance: MaintenanceStatus | None = None
+    stored_bytes: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +115,8 @@ class SampledSources:
         conflicts: The conflicts of the store.
         agents: The report of all agents.
         clients: The other services.
+        counters: The counters of gateways.
+        prices: List prices of the store.
     """
 
     url: str
@@ -112,6 +124,8 @@ class SampledSources:
     conflicts: StoredConflicts
     agents: AgentReports
     clients: tuple[ServiceClient, ...]
+    counters: GatewayCounters
+    prices: StorePrices
 
 
 class Sampler:
@@ -166,6 +180,7 @@ class Sampler:
             accepting = group.create_task(run.read("accepted batches", self._read_activity(now_ns)))
             checking = group.create_task(self._services())
             indexing = group.create_task(self._index_lag())
+            counting = group.create_task(run.read("gateways", sources.counters.read()))
             group.create_task(self._refresh_slow())
         conflicts, held, activity = conflicting.result(), holding.result(), accepting.result()
         slow = self._slow
@@ -200,11 +215,22 @@ class Sampler:
             activity=activity,
             history=self._history.view(),
         )
+        overview = copy_with(overview, cost=self._cost(activity, counting.result()))
         async with self._taken:
             self.current = overview
             self._number += 1
             self._taken.notify_all()
         return overview
+
+    def _cost(
+        self, activity: ActivityTotals | None, counted: RequestRates | None
+    ) -> DailyCost | None:
+        if not self._sources.url.startswith("s3://"):
+            return None  # a directory has no list price
+        rates = counted
+        if rates is None and activity is not None:
+            rates = rates_of_batches(activity.batches_per_s, at_least=activity.at_least)
+        return estimate_cost(rates, self._slow.stored_bytes, self._sources.prices)
 
     async def _discovery(self) -> DiscoveryStatus:
         return await read_discovery_status(self._sources.store)
@@ -250,10 +276,11 @@ class Sampler:
         if slow.read_ns is not None and now_ns - slow.read_ns < SLOW_S * NS_PER_S:
             return
         run = _SampleRun(clock=self._clock)
-        report, doctor, maintenance = await asyncio.gather(
+        report, doctor, maintenance, audits = await asyncio.gather(
             run.read("agents", self._sources.agents.read()),
             run.read("the doctor's result", self._doctor()),
             run.read("maintenance", read_stored_status(self._sources.store)),
+            run.read("audits", list_newest_audits(self._sources.store, 1)),
         )
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
@@ -264,7 +291,16 @@ class Sampler:
             doctor=doctor[0] if doctor else None,
             doctor_ran=None if doctor is None else doctor[0] is not None,
             maintenance=maintenance,
+            stored_bytes=_blob_bytes(audits or ()),
         )
 
     async def _doctor(self) -> tuple[DoctorResult | None]:
         return (await read_doctor(self._sources.store),)
+
+
+def _blob_bytes(audits: Sequence[AuditOverview | UnreadableRecord]) -> float | None:
+    """Return the bytes of all versions of blobs in the newest audit, if it listed them."""
+    for one in audits:
+        if isinstance(one, AuditOverview):
+            return one.counts.get("incarnations_bytes")
+    return None

@@ -6,6 +6,35 @@ from sluice_protocol.errors import BadUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorePrices:
+    """List prices of an object store, without transfer.
+
+    Attributes:
+        put_1000_usd: Price of 1 000 PUT requests, USD.
+        list_1000_usd: Price of 1 000 LIST requests, USD.
+        get_1000_usd: Price of 1 000 GET and HEAD requests, USD.
+        gb_month_usd: Price of 10^9 stored bytes for 30 days, USD.
+        source: Where the prices are from, with their date.
+    """
+
+    put_1000_usd: float = 0.005
+    list_1000_usd: float = 0.005
+    get_1000_usd: float = 0.0004
+    gb_month_usd: float = 0.023
+    source: str = "AWS S3 Standard in us-east-1, aws.amazon.com/s3/pricing, March 2026"
+
+    def __post_init__(self) -> None:
+        """Check the prices.
+
+        Raises:
+            BadUsage: A price is negative.
+        """
+        for name in ("put_1000_usd", "list_1000_usd", "get_1000_usd", "gb_month_usd"):
+            if not getattr(self, name) >= 0:
+                raise BadUsage(f"prices.{name} must not be negative: set a price in USD")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
     """Where the console is served, to whom, and which services it reads.
 
@@ -16,7 +45,7 @@ class ConsoleSettings:
         viewers: Who may read, as `name=<sha256 of the token>`, separated by commas. Without
             viewers, operators and a proxy the console listens on a loopback address only, and
             every visitor is a viewer.
-        operators: Who may also resolve conflicts and stop plans, in the same form.
+        operators: Who may also resolve conflicts, and approve and stop plans, in the same form.
         reconciler: URLs of reconcilers, separated by commas. Without one, agents are listed from
             the store.
         reconciler_token: The `api_token` of the reconcilers.
@@ -27,6 +56,9 @@ class ConsoleSettings:
         proxy_user_field: The request field that contains the user.
         proxy_operators: Users of the proxy that are operators, separated by commas; the others are
             viewers.
+        gateways: URLs of gateways whose counters of store calls are read for the cost, separated
+            by commas. Without them the requests are estimated from the accepted batches.
+        prices: List prices of the store.
         trusted_keys: Base64 of the auditors' raw public keys, separated by commas, with which
             certificates are verified.
         session_s: Time after which a login ends, seconds.
@@ -45,6 +77,8 @@ class ConsoleSettings:
     proxy_addresses: str = ""
     proxy_user_field: str = "X-Forwarded-User"
     proxy_operators: str = ""
+    gateways: str = ""
+    prices: StorePrices = field(default_factory=StorePrices)
     trusted_keys: str = ""
     session_s: float = 8 * 3600.0
     sample_s: float = 10.0

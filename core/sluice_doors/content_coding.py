@@ -9,19 +9,16 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
-import zstandard
-
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
+from sluice_protocol.zstd_frames import ZstdError, open_zstd, read_zstd_head
 
 MEMBERS_MAX: Final = 1_000
 """Limit of gzip members and zstd frames in a body: each one copies the bytes after it."""
-WINDOW_BYTES_MAX: Final = 8 << 20
+_ZSTD_WINDOW_LOG_MAX: Final = 23
 """RFC 8878, section 3.1.1.1.2: decoders should support windows of 8 MiB and may refuse larger."""
 _GZIP_WBITS: Final = 31
 _ZLIB_WBITS: Final = 15
 _RAW_DEFLATE_WBITS: Final = -15
-_ZSTD_INPUT_STEP_BYTES: Final = 256
-"""At most 86 repeated blocks of 3 bytes, which expand to 11 MiB."""
 _SNAPPY_STREAM: Final = b"\xff\x06\x00\x00sNaPpY"
 _ZLIB_METHOD_DEFLATE: Final = 8
 _ZLIB_CHECK: Final = 31
@@ -106,38 +103,30 @@ def _inflate(body: bytes, wbits: int, found: bytearray, bytes_max: int) -> bytes
 def _zstd(body: bytes, bytes_max: int) -> bytes:
     found = bytearray()
     rest = body
-    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
     for _ in range(MEMBERS_MAX):
-        rest = _zstd_frame(decompressor.decompressobj(), rest, found, bytes_max)
+        rest = _zstd_frame(rest, found, bytes_max)
         if not rest:
             return bytes(found)
     raise _damaged("zstd", f"data has more than {MEMBERS_MAX} frames")
 
 
-def _zstd_frame(
-    decompressor: "zstandard.ZstdDecompressionObj", body: bytes, found: bytearray, bytes_max: int
-) -> bytes:
-    _check_stated_size(body, bytes_max - len(found))
-    # One call returns all that its input expands to, without a limit. The steps are its limit.
-    for start in range(0, len(body), _ZSTD_INPUT_STEP_BYTES):
-        try:
-            found += decompressor.decompress(body[start : start + _ZSTD_INPUT_STEP_BYTES])
-        except zstandard.ZstdError as error:
-            raise _damaged("zstd", str(error)) from error
-        if len(found) > bytes_max:
-            raise _too_large(bytes_max)
-        if decompressor.eof:
-            return decompressor.unused_data + body[start + _ZSTD_INPUT_STEP_BYTES :]
-    raise _damaged("zstd", "data is truncated")
-
-
-def _check_stated_size(body: bytes, room: int) -> None:
+def _zstd_frame(body: bytes, found: bytearray, bytes_max: int) -> bytes:
+    """Append one frame to `found` and return the bytes after it."""
+    room = bytes_max - len(found)
     try:
-        size = zstandard.get_frame_parameters(body).content_size
-    except zstandard.ZstdError as error:
+        stated_bytes = read_zstd_head(body).content_bytes
+        if stated_bytes is not None and stated_bytes > room:
+            raise _too_large(room)
+        decompressor = open_zstd(window_log_max=_ZSTD_WINDOW_LOG_MAX)
+        # At most one byte above the limit, whatever the frame states.
+        found += decompressor.decompress(body, room + 1)
+    except ZstdError as error:
         raise _damaged("zstd", str(error)) from error
-    if size != zstandard.CONTENTSIZE_UNKNOWN and size > room:
-        raise _too_large(room)
+    if len(found) > bytes_max:
+        raise _too_large(bytes_max)
+    if not decompressor.eof:
+        raise _damaged("zstd", "data is truncated")
+    return decompressor.unused_data
 
 
 def _snappy(body: bytes, bytes_max: int) -> bytes:

@@ -28,11 +28,11 @@ from typing import Final
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.versions import decoder_for
+from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 
 MAGIC: Final = b"LMI1"
 SCHEMA: Final = "sluice.index.v1"
@@ -165,7 +165,7 @@ def encode_chunk(table: str, files: Sequence[FileIndex]) -> bytes:
     ordered = sorted(files, key=lambda one: one.file.path)
     head = encode_record(_Head(table=table, files=tuple(one.file for one in ordered)))
     body = b"".join([_HEAD.pack(MAGIC, len(head)), head, *(one.filter for one in ordered)])
-    return zstandard.ZstdCompressor(level=3, write_content_size=True).compress(body)
+    return compress_zstd(body, level=3)
 
 
 def _decode_chunk_v1(key: str, raw: bytes) -> tuple[FileIndex, ...]:
@@ -213,8 +213,8 @@ def decode_chunk(
 
 def _decompress(key: str, body: bytes) -> bytes:
     try:
-        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=CHUNK_BYTES_MAX)
-    except zstandard.ZstdError as error:
+        raw = decompress_zstd(body, CHUNK_BYTES_MAX)
+    except ZstdError as error:
         raise InvalidRecord(key, f"index chunk is not zstd: {error}") from error
     if len(raw) < _HEAD.size:
         raise InvalidRecord(key, "index chunk is shorter than its head")

@@ -26,7 +26,10 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 
 JOURNAL_INTERVAL_S: Final = 1.0
-"""Pause between two journal objects of a process that has something to report."""
+"""Pause between two journal objects of a process that has something to report, by default."""
+JOURNAL_INTERVAL_S_MAX: Final = 10.0
+"""Longest such pause: an idle process still writes its heartbeat within two of them, far below
+`FENCE_S`."""
 HEARTBEAT_S: Final = 15.0
 """Longest time between two journal objects of an idle process."""
 FENCE_S: Final = 60.0

@@ -44,7 +44,26 @@ def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRecord(key, str(error)) from error
+        raise InvalidRecord(key, _newer_version(body, kind) or str(error)) from error
+
+
+class _AnySchema(msgspec.Struct):
+    schema: str
+
+
+def _newer_version(body: bytes, kind: type[msgspec.Struct]) -> str:
+    """Return what to do if the body is a later version of this kind, else an empty text."""
+    defaults = {one.name: one.default for one in msgspec.structs.fields(kind)}
+    try:
+        found = msgspec.json.decode(body, type=_AnySchema).schema
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    name, _, version = found.rpartition(".v")
+    known_name, _, known = str(defaults.get("schema", "")).rpartition(".v")
+    later = known.isdecimal() and version.isdecimal() and int(version) > int(known)
+    if name != known_name or not later:
+        return ""
+    return f"a newer version of sluice wrote it: upgrade this process, schema=`{found}`"
 
 
 class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):

@@ -17,13 +17,10 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-    Ed25519PrivateKey,
-    Ed25519PublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice_protocol.errors import DigestMismatch, Unauthenticated
 from sluice_protocol.units import Digest
@@ -227,7 +224,18 @@ def read_signature(
     )
 
 
-def verify_signature(claim: SignatureClaim, key: Ed25519PublicKey) -> None:
+class VerifyingKey(Protocol):
+    """A public key of Ed25519; `Ed25519PublicKey` is one."""
+
+    def verify(self, signature: bytes, data: bytes) -> None:
+        """Verify a signature.
+
+        Raises:
+            InvalidSignature: The key did not sign the data.
+        """
+
+
+def verify_signature(claim: SignatureClaim, key: VerifyingKey) -> None:
     """Verify the claim with a key.
 
     Raises:

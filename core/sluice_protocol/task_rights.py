@@ -77,7 +77,7 @@ TASK_RIGHTS: Final = {
         deletes=(keys.GC_EVIDENCE,),
     ),
     "gc": TaskRights(
-        reads=(*_EVIDENCE, keys.GC_PROOFS, keys.GC_TRASH),
+        reads=(*_EVIDENCE, keys.GC_APPROVALS, keys.GC_PROOFS, keys.GC_TRASH),
         writes=(keys.GC_PLANS, keys.GC_PROOFS, keys.GC_TRASH),
         expires=(keys.RAW_BLOBS,),
     ),

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build or unpack the clients of `make test-clients` once and store them in the cache.
+# Build or unpack programs once and store them in the cache: the clients of `make test-clients`,
+# or those named as arguments, such as the peers of `make bench-peers`.
 # Nothing is installed: Debian's packages are unpacked, and Go builds from the source of a module.
 set -euo pipefail
 
@@ -12,7 +13,7 @@ mkdir -p "$bin"
 
 need() {
   if ! command -v "$1" > /dev/null; then
-    echo "make test-clients needs $1 to build the clients: $2" >&2
+    echo "$1 is missing, and is needed to build other programs: $2" >&2
     exit 1
   fi
 }
@@ -103,13 +104,61 @@ python_clients() {
   echo "$wanted" > "$folder/installed.txt"
 }
 
-"$here/../versitygw.sh"
-collector
-telemetrygen
-from_module filebeat github.com/elastic/beats/v7@v7.17.29 ./filebeat ""
-from_module telegraf github.com/influxdata/telegraf@v1.37.2 ./cmd/telegraf \
-  custom,inputs.cpu,inputs.tail,outputs.http,parsers.influx,serializers.prometheusremotewrite
-debian
-node_clients
-java_clients
-python_clients
+versitygw() {
+  "$here/../versitygw.sh"
+}
+
+filebeat() {
+  from_module filebeat github.com/elastic/beats/v7@v7.17.29 ./filebeat ""
+}
+
+telegraf() {
+  from_module telegraf github.com/influxdata/telegraf@v1.37.2 ./cmd/telegraf \
+    custom,inputs.cpu,inputs.tail,outputs.http,parsers.influx,serializers.prometheusremotewrite
+}
+
+collector_s3() {
+  "$here/collector-s3.sh"
+}
+
+nats_server() {
+  local version=v2.15.2
+  [ -x "$bin/nats-server-$version" ] && return
+  need go "install it from https://go.dev/dl/"
+  echo "building nats-server $version in $bin (only once, takes some minutes)"
+  GOBIN="$work" GOFLAGS=-trimpath go install "github.com/nats-io/nats-server/v2@$version"
+  mv "$work/nats-server" "$bin/nats-server-$version"
+}
+
+kafka() {
+  local folder="$cache/kafka"
+  cmp -s "$here/kafka/pom.xml" "$folder/installed.xml" && return
+  need mvn "install Maven and Java 17"
+  echo "fetching Kafka in $folder (only once)"
+  rm -rf "$folder"
+  mkdir -p "$folder" "$work/kafka"
+  cp "$here/kafka/pom.xml" "$work/kafka/"
+  (cd "$work/kafka" && mvn --quiet --batch-mode dependency:copy-dependencies \
+    -DincludeScope=runtime -DoutputDirectory="$folder/libs")
+  cp "$here/kafka/pom.xml" "$folder/installed.xml"
+}
+
+# The load of `make bench-peers`; built again when its source has changed.
+peerload() {
+  local sum
+  sum="$(cat "$here"/peerload/* | sha256sum | cut -c 1-16)"
+  [ -x "$bin/peerload" ] && [ "$(cat "$bin/peerload.sum" 2> /dev/null)" = "$sum" ] && return
+  need go "install it from https://go.dev/dl/"
+  echo "building peerload in $bin (only once)"
+  (cd "$here/peerload" && go build -trimpath -o "$work/peerload" .)
+  mv "$work/peerload" "$bin/peerload"
+  echo "$sum" > "$bin/peerload.sum"
+}
+
+if [ $# = 0 ]; then
+  set -- versitygw collector telemetrygen filebeat telegraf debian node_clients java_clients \
+    python_clients
+fi
+for program in "$@"; do
+  "$program"
+done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the Collector of the benchmark `doors` once with Go and store it in the cache.
+# Build the Collector of the benchmarks `doors` and `peers` once with Go and store it in the cache.
 set -euo pipefail
 
 version=v0.150.0

@@ -99,7 +99,10 @@ class _Worker:
         self, store: ObservedStore, rules: JournalRules, *, fence_s: float
     ) -> AcceptanceJournal:
         owner = JournalOwner(
-            collector_id=self.collector_id, acceptance=self.authority.acceptance, fence_s=fence_s
+            collector_id=self.collector_id,
+            acceptance=self.authority.acceptance,
+            fence_s=fence_s,
+            interval_s=self.settings.journal_interval_s,
         )
         return AcceptanceJournal(store, owner, rules=rules, clock=self.clock, metrics=self.metrics)
 
@@ -228,6 +231,7 @@ def _open_doors(
         body_bytes_max=settings.door_body_bytes_max,
         own_frame_bytes=settings.door_own_frame_bytes,
         flush_s=settings.door_flush_ms / 1000,
+        flush_bytes=settings.door_flush_bytes,
     )
     # Each request has a token, a signature or a client certificate.
     return doors, tuple(DoorsApi(doors, settings.doors, open_host=True).endpoints())

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from sluice_protocol.authority import AcceptanceMode
 from sluice_protocol.clock import IdSource
-from sluice_protocol.journals import FENCE_S, process_name
+from sluice_protocol.journals import FENCE_S, JOURNAL_INTERVAL_S, process_name
 from sluice_protocol.units import UnixNs
 
 
@@ -17,11 +17,13 @@ class JournalOwner:
         collector_id: The name of the gateway.
         acceptance: Where it accepts.
         fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
+        interval_s: Pause between two objects while there is something to report, seconds.
     """
 
     collector_id: str
     acceptance: AcceptanceMode
     fence_s: float = FENCE_S
+    interval_s: float = JOURNAL_INTERVAL_S
 
 
 class UploadJournal(Protocol):

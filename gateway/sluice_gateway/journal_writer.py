@@ -1,8 +1,8 @@
 """The acceptance journal of a worker that accepts in the store: registration, objects, fence.
 
-A worker registers before it accepts connections. `run` then writes what was noted, once a second or
-when many entries wait, and a heartbeat while nothing is noted. An upload notes its manifest and
-then calls `require_current` before its 200 is returned:
+A worker registers before it accepts connections. `run` then writes what was noted, once in an
+interval or when many entries wait, and a heartbeat while nothing is noted. An upload notes its
+manifest and then calls `require_current` before its 200 is returned:
 
     current ── no durable write began within the fence ──► lapsed ── registered again ──► current
        └── close ──► closed: no further 200
@@ -31,7 +31,6 @@ from sluice_protocol.clock import SuspendAwareClock
 from sluice_protocol.errors import ErrorCode, SluiceError, StoreUnavailable
 from sluice_protocol.journals import (
     HEARTBEAT_S,
-    JOURNAL_INTERVAL_S,
     GatewayProcess,
     registration_key,
 )
@@ -177,7 +176,7 @@ class AcceptanceJournal:
             started_ns = self._clock.monotonic_ns()
             await self.write_due()
             await self._clock.sleep(PAUSE_S)
-            due_ns = started_ns + int((JOURNAL_INTERVAL_S - PAUSE_S / 2) * NS_PER_S)
+            due_ns = started_ns + int((self._owner.interval_s - PAUSE_S / 2) * NS_PER_S)
             while self._book.waiting < EARLY_ENTRIES and self._clock.monotonic_ns() < due_ns:
                 await self._clock.sleep(PAUSE_S)
 

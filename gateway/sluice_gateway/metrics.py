@@ -329,13 +329,26 @@ class ObservedStore:
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
         """See `ObjectStore.list`."""
-        return self._inner.list(prefix, start_after=start_after, end_at=end_at)
+        return self._pages(self._inner.list(prefix, start_after=start_after, end_at=end_at))
 
     def list_incarnations(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[IncarnationPage]:
         """See `ObjectStore.list_incarnations`."""
-        return self._inner.list_incarnations(prefix, start_after=start_after, end_at=end_at)
+        pages = self._inner.list_incarnations(prefix, start_after=start_after, end_at=end_at)
+        return self._pages(pages)
+
+    async def _pages(self, pages: AsyncIterator[_Result]) -> AsyncIterator[_Result]:
+        """Count each page as a call: a store charges for it."""
+        try:
+            async for page in pages:
+                self._metrics.count(
+                    self._metrics.store_requests, "list", type(page).__name__.lower()
+                )
+                yield page
+        except StoreError:
+            self._metrics.count(self._metrics.store_requests, "list", "error")
+            raise
 
     async def read_versioning(self) -> Versioning:
         """See `ObjectStore.read_versioning`."""

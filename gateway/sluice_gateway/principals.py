@@ -33,8 +33,8 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from sluice_gateway.sender_keys import SenderKey
 from sluice_protocol.errors import BadUsage, Unauthenticated
 from sluice_protocol.request_identity import DoorName, check_door_principal, is_door_agent
 from sluice_protocol.signatures import KEY_ID_CHARS_MAX
@@ -117,7 +117,7 @@ class VerifiedSender:
 class KnownKey:
     """A public key and its owner."""
 
-    key: Ed25519PublicKey
+    key: SenderKey
     sender: VerifiedSender
     not_after_s: int | None
 
@@ -360,7 +360,7 @@ def _known(entry: PrincipalEntry, key: KeyEntry) -> KnownKey:
         raise BadUsage(f"key id must be 1 to {KEY_ID_CHARS_MAX} characters, name=`{entry.name}`")
     try:
         raw = base64.b64decode(key.ed25519, validate=True)
-        public = Ed25519PublicKey.from_public_bytes(raw)
+        public = SenderKey(raw)
     except (binascii.Error, ValueError) as error:
         raise BadUsage(f"ed25519 is not base64 of 32 bytes, key id=`{key.id}`") from error
     return KnownKey(key=public, sender=_sender(entry), not_after_s=_seconds(key.not_after, key.id))

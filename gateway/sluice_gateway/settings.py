@@ -6,13 +6,14 @@ from typing import Final
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.journals import FENCE_S
+from sluice_protocol.journals import FENCE_S, JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 
 OWN_FRAME_BYTES_MAX: Final = 1024 * 1024
 FLUSH_MS_MAX: Final = 5000
+FLUSH_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,9 @@ class GatewaySettings:
         upload_time_s_max: Total time of the store calls of one upload; at most 30 s, because the
             safety margin of the authority depends on it.
         drain_time_s_max: Time that running uploads have to end after SIGTERM.
+        journal_interval_s: Time between two journal objects of a worker that has something to
+            report, at most 10 s. Each is a write to the store; batches are found, and
+            `accepted_until` advances, this much later. An object is written earlier for 64 batches.
         journal_fence_s: Age of the newest journal object after which a worker registers again
             before it responds 200; at most 60 s, because readers rely on it; less only in tests.
         cache_entries_max: Accepted frames that a worker remembers for duplicates; 0 for none.
@@ -67,7 +71,10 @@ class GatewaySettings:
             larger one is refused with 413.
         door_own_frame_bytes: Size of the records of a request from which it becomes a separate
             batch; smaller requests are combined. Must be equal in all gateways. 0 combines none.
-        door_flush_ms: Time for which the first request of a combined batch is kept.
+        door_flush_ms: Time for which the first request of a combined batch is kept. While requests
+            keep coming, also the time between two combined batches of one sender and kind.
+        door_flush_bytes: Size of the requests from which a combined batch is made without waiting
+            longer; at most 8 MiB.
         skip_probe: Serve on a store that the doctor has not examined; every log line reports it.
     """
 
@@ -92,6 +99,7 @@ class GatewaySettings:
     body_rate_min_bytes_per_s: int = 16 * 1024
     upload_time_s_max: float = float(UPLOAD_TIME_S_MAX)
     drain_time_s_max: float = 40.0
+    journal_interval_s: float = JOURNAL_INTERVAL_S
     journal_fence_s: float = FENCE_S
     cache_entries_max: int = 100_000
     metrics_port: int = 0
@@ -107,6 +115,7 @@ class GatewaySettings:
     door_body_bytes_max: int = 20 * 1024 * 1024
     door_own_frame_bytes: int = 0
     door_flush_ms: int = 250
+    door_flush_bytes: int = 1024 * 1024
     skip_probe: bool = False
 
 
@@ -157,6 +166,8 @@ def _check_doors(settings: GatewaySettings) -> None:
         raise BadUsage(f"door_own_frame_bytes must be 0 to {OWN_FRAME_BYTES_MAX}")
     if not 1 <= settings.door_flush_ms <= FLUSH_MS_MAX:
         raise BadUsage(f"door_flush_ms must be 1 to {FLUSH_MS_MAX}")
+    if not 1 <= settings.door_flush_bytes <= FLUSH_BYTES_MAX:
+        raise BadUsage(f"door_flush_bytes must be 1 to {FLUSH_BYTES_MAX}")
 
 
 def _check_limits(settings: GatewaySettings) -> None:
@@ -168,5 +179,10 @@ def _check_limits(settings: GatewaySettings) -> None:
         raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
     if not 0 < settings.journal_fence_s <= FENCE_S:
         raise BadUsage(f"journal_fence_s must be above 0 and at most {FENCE_S:g}")
+    if not JOURNAL_INTERVAL_S <= settings.journal_interval_s <= JOURNAL_INTERVAL_S_MAX:
+        raise BadUsage(
+            "journal_interval_s must be"
+            f" {JOURNAL_INTERVAL_S:g} to {JOURNAL_INTERVAL_S_MAX:g} seconds"
+        )
     if settings.workers < 1:
         raise BadUsage("workers must be at least 1")

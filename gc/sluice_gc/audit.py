@@ -53,6 +53,7 @@ from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.keys import ACCEPTED, AUDIT, QUARANTINE
+from sluice_protocol.prices import RequestCounts, request_dollars
 from sluice_protocol.units import UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
@@ -302,13 +303,6 @@ def link_after(
 LIST_PAGE_OBJECTS: Final = 1000
 
 
-LIST_USD_PER_1000: Final = 0.005
-"""Price of PUT, COPY, POST and LIST for S3 Standard in us-east-1, November 2026."""
-
-
-GET_USD_PER_1000: Final = 0.0004
-
-
 EVIDENCE_BYTES_PER_BATCH: Final = 210
 """Parquet bytes that an audit writes for each batch. Measured: 182 for 2·10^4 batches; ids on S3
 are longer."""
@@ -376,7 +370,7 @@ def estimate_audit(batches: int, cores: int, new_share: float = 0.01) -> AuditEs
 
 def _price(batches: int, cores: int, *, bodies: int) -> AuditPrice:
     lists = 3 * math.ceil(batches / LIST_PAGE_OBJECTS) + 2
-    usd = lists * LIST_USD_PER_1000 / 1000 + bodies * GET_USD_PER_1000 / 1000
+    usd = request_dollars(RequestCounts(lists=lists, gets=bodies))
     return AuditPrice(
         list_requests=lists,
         get_requests=bodies,

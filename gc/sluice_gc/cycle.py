@@ -12,10 +12,16 @@ from sluice_gc.audit import Auditor
 from sluice_gc.certificate import AuditCounts
 from sluice_gc.certificate_chain import read_newest
 from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
-from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.evidence_retention import OPEN_PLAN_NS, prune_evidence
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.plan import Plan, check_certificate_for
-from sluice_gc.plan_inputs import is_finished, plan_ids_newest_first, read_plan, read_store_time
+from sluice_gc.plan_approval import rule_execution
+from sluice_gc.plan_inputs import (
+    is_finished,
+    plan_ids_newest_first,
+    read_store_time,
+    read_stored_plan,
+)
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
@@ -24,6 +30,7 @@ from sluice_gc.sweep import SweepFacts
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import SluiceError
+from sluice_protocol.plan_approvals import ExecutionRuling
 from sluice_protocol.units import NS_PER_S
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
@@ -138,7 +145,7 @@ class CycleRunner:
         certificate = await self._auditor.audit(settings.for_audit(seed))
         self._metrics.count_audit(certificate.counts)
         check_certificate_for(await read_authority(self._store), certificate)
-        due = await read_due_plan(self._store, self._keys.trusted, settings.grace_s)
+        due = await read_due_plan(self._store, self._keys.trusted, settings.for_run())
         facts = SweepFacts()
         if due is not None:
             facts = (await self._runner.run(due.plan_id, settings.for_run())).facts
@@ -170,8 +177,13 @@ async def plan_if_covered(planner: Planner, settings: PlanSettings) -> Plan | No
         raise
 
 
-async def read_due_plan(store: ObjectStore, trusted: TrustedKeys, grace_s: float) -> Plan | None:
+async def read_due_plan(
+    store: ObjectStore, trusted: TrustedKeys, settings: RunSettings
+) -> Plan | None:
     """Return the newest plan whose grace period is over, unless it is finished.
+
+    If the settings require an approval, plans without one are passed over, up to the age from which
+    a plan keeps no evidence.
 
     Raises:
         GcRefused: The plan was edited, or signed by another key.
@@ -179,9 +191,16 @@ async def read_due_plan(store: ObjectStore, trusted: TrustedKeys, grace_s: float
     """
     now_ns = await read_store_time(store)
     async for plan_id in plan_ids_newest_first(store):
-        plan = await read_plan(store, trusted, plan_id)
-        if (now_ns - plan.made_at_unix_ns) / NS_PER_S >= grace_s:
-            return None if await is_finished(store, plan_id) else plan
+        stored = await read_stored_plan(store, trusted, plan_id)
+        age_ns = now_ns - stored.plan.made_at_unix_ns
+        if settings.require_approval and age_ns > OPEN_PLAN_NS:
+            return None
+        if age_ns / NS_PER_S < settings.grace_s:
+            continue
+        required = settings.require_approval
+        ruling = await rule_execution(store, plan_id, stored.sha256, required=required)
+        if ruling is ExecutionRuling.ALLOWED:
+            return None if await is_finished(store, plan_id) else stored.plan
     return None
 
 
@@ -204,7 +223,7 @@ async def execute_due_plan(
         CertificateInvalid: A certificate was altered.
         StoreError: The store is unreachable or refused a request.
     """
-    plan = await read_due_plan(store, trusted, settings.grace_s)
+    plan = await read_due_plan(store, trusted, settings)
     if plan is None:
         return DueReport(plan_id=None, facts=SweepFacts())
     newest = await read_newest(store, trusted)

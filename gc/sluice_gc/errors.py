@@ -22,6 +22,7 @@ class RefusalRule(StrEnum):
     PLAN_INVALID = "plan_invalid"
     PLAN_BEFORE_CERTIFICATE = "plan_before_certificate"
     PLAN_STOPPED = "plan_stopped"
+    NOT_APPROVED = "not_approved"
     GRACE = "grace"
     EVIDENCE_CHANGED = "evidence_changed"
     INVENTORY = "inventory"

@@ -4,6 +4,7 @@ Digests are stored as 32 raw bytes, not as hexadecimal text: half the size, and 
 without conversion. Each file has a key that contains the hash of its bytes and is created once.
 """
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -220,7 +221,7 @@ async def put_table(
         OutcomeUnknown: It is unknown whether the write took effect; call again.
         StoreError: The store refused a request.
     """
-    body = encode_table(table)
+    body = await asyncio.to_thread(encode_table, table)
     sha256 = digest_of(body)
     key = ObjectKey(f"{folder}{kind}/{place}-{sha256[:16]}.parquet")
     if isinstance(await create_once(store, key, body, backoff), OtherBytes):
@@ -259,10 +260,14 @@ async def read_table_if_kept(
     read = await store.get(file.key)
     if not isinstance(read, Found):
         return None
-    if digest_of(read.body) != file.sha256:
+    return await asyncio.to_thread(_decode_evidence, read.body, file, schema)
+
+
+def _decode_evidence(body: bytes, file: EvidenceFile, schema: pa.Schema) -> pa.Table:
+    if digest_of(body) != file.sha256:
         raise GcRefused(RefusalRule.EVIDENCE_CHANGED, f"evidence was altered, key={file.key}")
     try:
-        return decode_table(read.body, schema)
+        return decode_table(body, schema)
     except (ValueError, pa.ArrowException) as error:
         raise GcRefused(
             RefusalRule.EVIDENCE_CHANGED, f"evidence is not readable: {error}, key={file.key}"
@@ -317,6 +322,7 @@ async def put_blobs(
 
 
 _BYTES = 32
+_FOUR_TRUE = np.ones(4, np.bool_).view(np.uint32)[0]
 
 
 def are_named(digests: pa.ChunkedArray, names: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
@@ -332,14 +338,11 @@ def are_named(digests: pa.ChunkedArray, names: pa.ChunkedArray) -> npt.NDArray[n
     if not len(known) or not len(wanted):
         return np.zeros(len(wanted), bool)
     heads, places = _sorted_heads(known)
-    mine = _heads(wanted)
-    at = np.minimum(np.searchsorted(heads, mine), len(heads) - 1)
-    same_head = heads[at] == mine
-    whole: npt.NDArray[np.bool_] = same_head.copy()
-    rows = np.flatnonzero(same_head)
-    candidates = known[at[rows] if places is None else places[at[rows]]]
-    whole[rows] = (wanted[rows] == candidates).all(axis=1)
-    _compare_in_full(whole, same_head, digests, names)
+    at = np.minimum(np.searchsorted(heads, _heads(wanted)), len(heads) - 1)
+    nearest = known.view(np.uint64).take(at if places is None else places[at], axis=0)
+    equal = nearest == wanted.view(np.uint64)
+    whole: npt.NDArray[np.bool_] = equal.view(np.uint32).ravel() == _FOUR_TRUE
+    _compare_in_full(whole, equal[:, 0], digests, names)
     return whole
 
 

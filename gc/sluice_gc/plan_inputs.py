@@ -13,10 +13,10 @@ from sluice_gc.plan import Plan, plan_key, verify_plan
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
+from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_store.plan_folders import plan_folders, plan_folders_newest_first
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, create_known
@@ -52,10 +52,28 @@ async def read_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: str) -> P
         GcRefused: It is missing, was edited, or is not signed by a trusted key.
         StoreError: The store is unreachable or refused a request.
     """
+    return (await read_stored_plan(store, trusted, plan_id)).plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPlan:
+    """A verified plan and the sha256 of its stored bytes."""
+
+    plan: Plan
+    sha256: Digest
+
+
+async def read_stored_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: str) -> StoredPlan:
+    """Return a verified plan with the sha256 of its bytes.
+
+    Raises:
+        GcRefused: As `read_plan`.
+        StoreError: As `read_plan`.
+    """
     read = await store.get(plan_key(plan_id))
     if not isinstance(read, Found):
         raise GcRefused(RefusalRule.PLAN_INVALID, f"the plan does not exist, plan_id={plan_id}")
-    return verify_plan(plan_id, read.body, trusted)
+    return StoredPlan(plan=verify_plan(plan_id, read.body, trusted), sha256=digest_of(read.body))
 
 
 async def newest_plan_id(store: ObjectStore) -> str:
@@ -128,6 +146,16 @@ def stopped_key(plan_id: str) -> ObjectKey:
     return ObjectKey(f"{GC_PLANS}{plan_id}/stopped.json")
 
 
+def check_plan_id(plan_id: str) -> None:
+    """Check the form of a plan's id.
+
+    Raises:
+        BadUsage: The text is not the id of a plan.
+    """
+    if not _PLAN_ID.fullmatch(plan_id):
+        raise BadUsage(f"a plan is named by its ULID: see the list of plans, plan=`{plan_id[:80]}`")
+
+
 async def stop_plan(
     store: ObjectStore, plan_id: str, *, by: str, reason: str, backoff: Backoff
 ) -> bool:
@@ -141,8 +169,7 @@ async def stop_plan(
         OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
         StoreError: The store is unreachable or refused a request.
     """
-    if not _PLAN_ID.fullmatch(plan_id):
-        raise BadUsage(f"a plan is named by its ULID: see the list of plans, plan=`{plan_id[:80]}`")
+    check_plan_id(plan_id)
     if isinstance(await store.head(plan_key(plan_id)), NotFound):
         return False
     if await is_finished(store, plan_id):

@@ -17,13 +17,14 @@ from sluice_gc.plan import (
     check_grace,
     check_plan_for,
 )
+from sluice_gc.plan_approval import check_approved
 from sluice_gc.plan_inputs import (
     PlanBasis,
     check_not_stopped,
     finished_key,
     newest_plan_id,
-    read_plan,
     read_store_time,
+    read_stored_plan,
 )
 from sluice_gc.settings import RunSettings
 from sluice_gc.signing_keys import TrustedKeys
@@ -87,7 +88,11 @@ class PlanRunner:
             StoreError: The store is unreachable or refused a request; call again.
         """
         plan_id = plan_id or await newest_plan_id(self._store)
-        plan = await read_plan(self._store, self._trusted, plan_id)
+        stored = await read_stored_plan(self._store, self._trusted, plan_id)
+        plan = stored.plan
+        if not settings.dry_run:
+            required = settings.require_approval
+            await check_approved(self._store, plan_id, stored.sha256, required=required)
         basis = await self._read_basis(plan, settings)
         work = partial(sweep_shard, clock=self._clock, clauses=self._clauses)
         facts = SweepFacts()

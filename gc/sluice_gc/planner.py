@@ -1,7 +1,7 @@
 """Creation of a plan from a certificate: the candidates of each shard. Deletes nothing."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,7 +17,7 @@ from sluice_gc.candidates import (
     select_candidates,
     shard_facts,
 )
-from sluice_gc.certificate import shard_files
+from sluice_gc.certificate import ShardFiles, shard_files
 from sluice_gc.certificate_chain import read_certificate_or_newest
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, NAMES, EvidenceFile, put_blobs, put_table, read_tables
@@ -44,8 +44,10 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
-_TASKS_PER_CORE = 8
-
+_TASKS_PER_CORE: Final = 8
+_TASK_ROWS_LEAST: Final = 500_000
+TASKS_TOGETHER: Final = 2
+"""Tasks that one process runs concurrently: each has the tables of about two shards in memory."""
 
 _WRITES_AT_ONCE: Final = 4
 
@@ -64,7 +66,7 @@ class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     folder: str
-    shards: tuple[tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]], ...]
+    shards: tuple[ShardFiles, ...]
     now_ns: int
     retry_horizon_ns: int
     versioning_enabled: bool
@@ -117,8 +119,11 @@ class Planner:
         plan_id = self._ids.ulid()
         sums = PlanTotals()
         blobs = await self._blobs(basis, plan_id, inventory)
-        tasks = plan_tasks(basis, plan_id, self._engine.parallelism * _TASKS_PER_CORE, blobs)
-        for group in await self._engine.run(partial(plan_shards, clock=self._clock), tasks):
+        tasks = plan_tasks(basis, plan_id, self._engine.parallelism, blobs)
+        found = await self._engine.run(
+            partial(plan_shards, clock=self._clock), tasks, together=TASKS_TOGETHER
+        )
+        for group in found:
             for facts in group:
                 sums.add(facts)
         plan = make_plan(plan_id, basis, sums)
@@ -167,13 +172,24 @@ class Planner:
         )
 
 
+def task_count(shards: Sequence[ShardFiles], parallelism: int) -> int:
+    """Return the number of tasks for these shards.
+
+    Several tasks for each core balance the load. With few rows, the cost of starting a task would
+    exceed its work.
+    """
+    rows = sum(one.rows for _, _, blobs in shards for one in blobs)
+    wanted = min(parallelism * _TASKS_PER_CORE, rows // _TASK_ROWS_LEAST)
+    return max(1, min(max(parallelism, wanted), len(shards)))
+
+
 def plan_tasks(
-    basis: PlanBasis, plan_id: str, tasks_max: int, blobs: Iterable[EvidenceFile]
+    basis: PlanBasis, plan_id: str, parallelism: int, blobs: Iterable[EvidenceFile]
 ) -> list[PlanTask]:
     """Return the tasks of a plan; each has some shards, which it processes in sequence."""
     certificate = basis.link.certificate
     shards = shard_files(certificate, blobs)
-    count = max(1, min(tasks_max, len(shards)))
+    count = task_count(shards, parallelism)
     return [
         PlanTask(
             folder=f"{GC_PLANS}{plan_id}/",
@@ -207,7 +223,8 @@ async def plan_shards(
 ) -> tuple[ShardPlanFacts, ...]:
     """Select and write the candidates of each shard, one shard at a time to bound memory.
 
-    While one shard is joined, the next is read and previous ones are written.
+    While one shard is joined, the next is read and previous ones are written. Hashes, joins and
+    Parquet run in threads, because they need no lock of the interpreter.
 
     Raises:
         GcRefused: Evidence of the audit is missing or was altered.
@@ -225,7 +242,9 @@ async def plan_shards(
                 following = group.create_task(_read(store, *task.shards[at + 1])) if more else None
                 if read is not None:
                     await limit.acquire()
-                    selection = select_candidates(read.blobs, read.names, task.rule)
+                    selection = await asyncio.to_thread(
+                        select_candidates, read.blobs, read.names, task.rule
+                    )
                     work = _write(partial(put, store), task, read.name, selection, limit)
                     writing.append(group.create_task(work))
     except* SluiceError as failed:

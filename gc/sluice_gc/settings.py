@@ -80,6 +80,7 @@ class RunSettings:
         proofs_at_once: Candidates of a batch whose evidence is read concurrently.
         deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
         undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
+        require_approval: Whether only plans are executed that an operator approved.
         dry_run: Stop after the proofs. Nothing is deleted or written.
     """
 
@@ -91,6 +92,7 @@ class RunSettings:
     proofs_at_once: int = 16
     deletes_per_s_max: float = 0.0
     undo: bool = False
+    require_approval: bool = False
     dry_run: bool = False
 
 
@@ -122,6 +124,7 @@ class CycleSettings:
         grace_s: See `RunSettings`.
         deletes_per_s_max: See `RunSettings`.
         undo: See `RunSettings`.
+        require_approval: See `RunSettings`. The newest approved plan is executed.
         repair_references: See `AuditSettings`.
         every_s: Seconds from the end of a cycle to the next; 0 runs one cycle only.
         metrics_file: A Prometheus text file for the textfile collector of the node exporter,
@@ -136,6 +139,7 @@ class CycleSettings:
     grace_s: float = 86_400.0
     deletes_per_s_max: float = 0.0
     undo: bool = False
+    require_approval: bool = False
     repair_references: bool = True
     every_s: float = 0.0
     metrics_file: Path | None = None
@@ -166,6 +170,7 @@ class CycleSettings:
             grace_s=self.grace_s,
             deletes_per_s_max=self.deletes_per_s_max,
             undo=self.undo,
+            require_approval=self.require_approval,
         )
 
 

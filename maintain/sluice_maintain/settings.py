@@ -269,6 +269,7 @@ class GcPolicy(TaskPolicy):
         grace_s: Minimum age of a plan before its execution, seconds.
         deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
         undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
+        require_approval: Whether only plans are executed that an operator approved.
         repair_references: Whether missing reverse references are written; set it to false if the
             reconciler packs them (`pack_references`).
         execute_only: Whether only the due plan is executed. The task `audit` with `plan` then
@@ -286,6 +287,7 @@ class GcPolicy(TaskPolicy):
     grace_s: float = _DAY_S
     deletes_per_s_max: float = 0.0
     undo: bool = False
+    require_approval: bool = False
     repair_references: bool = True
     execute_only: bool = False
     audit_age_s_max: float = 2 * _DAY_S

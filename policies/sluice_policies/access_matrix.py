@@ -164,17 +164,35 @@ MATRIX: Final = {
     ),
     RoleName.OPERATOR: Rights(
         purpose=(
-            "resolves conflicts, deletes records, sets retention, resumes halted tasks, runs the"
-            " doctor"
+            "resolves conflicts, deletes records, sets retention, approves and stops deletion"
+            " plans, resumes halted tasks, runs the doctor"
         ),
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (
                 *(keys.DECISIONS, keys.DELETES, keys.ACTIVE_DELETES, keys.DOCTOR, keys.MAINTAIN),
+                *(keys.GC_APPROVALS, keys.GC_PLANS),
             ),
             Verb.DELETE: (keys.DOCTOR,),
         },
         inspect=True,
+    ),
+    RoleName.CONSOLE: Rights(
+        purpose=(
+            "serves the console: reads everything but the lake, records decisions about conflicts"
+            " and deletion plans"
+        ),
+        prefixes={
+            Verb.READ: (
+                *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
+                *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
+                *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DOCTOR, keys.RECONCILER),
+                *(keys.GATEWAYS, keys.MAINTAIN, keys.AUDIT, GC),
+            ),
+            # Nothing that it writes deletes bytes: a stop mark next to a plan, and an approval that
+            # other conditions precede.
+            Verb.WRITE: (keys.DECISIONS, keys.GC_APPROVALS, keys.GC_PLANS),
+        },
     ),
     RoleName.DEPLOYER: Rights(
         purpose="configures the bucket and its policies, creates the authority's settings",
@@ -191,6 +209,7 @@ MATRIX: Final = {
 
 RECORDED_DECISIONS: Final = (
     *(keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
+    keys.GC_APPROVALS,
 )
 """Records that are written once and permanent: a second write under the same key would change an
 earlier decision.
@@ -218,6 +237,7 @@ writers.
 BASIS_OF_DELETION: Final = (
     *(keys.ACCEPTED, keys.QUARANTINE, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
     *(keys.AUTHORITY, keys.DECISIONS, keys.AUDIT, keys.GC_EVIDENCE),
+    keys.GC_APPROVALS,
 )
 """What the deletion of a blob rests on. The role that deletes blobs writes none of it."""
 

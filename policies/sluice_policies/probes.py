@@ -153,6 +153,8 @@ def _separating() -> Iterator[PolicyProbe]:
     put, version = Trial.PUT, Trial.DELETE_VERSION
     yield _denied("gc-put-certificate", gc, put, keys.AUDIT, "separation")
     yield _denied("gc-put-evidence", gc, put, keys.GC_EVIDENCE, "separation")
+    yield _denied("gc-put-approval", gc, put, keys.GC_APPROVALS, "separation", **_CREATE)
+    yield _denied("certifier-put-approval", certifier, put, keys.GC_APPROVALS, "writers", **_CREATE)
     yield _denied("gc-put-reference", gc, put, keys.ACCEPTED_BY_BLOB, "separation")
     yield _denied("certifier-delete-blob", certifier, version, keys.RAW_BLOBS, "separation")
     yield _denied("certifier-put-proof", certifier, put, keys.GC_PROOFS, "writers")
@@ -174,6 +176,16 @@ def _administering() -> Iterator[PolicyProbe]:
     yield _denied("auditor-put", RoleName.AUDITOR, Trial.PUT, keys.DOCTOR, "own-prefixes")
     yield _allowed("auditor-read", RoleName.AUDITOR, Trial.GET, keys.ACCEPTED)
     yield _allowed("operator-decide", RoleName.OPERATOR, Trial.PUT, keys.DECISIONS, **_CREATE)
+    console, put = RoleName.CONSOLE, Trial.PUT
+    yield _denied("console-put-accepted", console, put, keys.ACCEPTED, "writers", **_CREATE)
+    yield _denied("console-put-certificate", console, put, keys.AUDIT, "writers")
+    yield _denied("console-overwrite-approval", console, put, keys.GC_APPROVALS, "create-only")
+    yield _denied("console-read-lake", console, Trial.GET, keys.LAKE, "own-prefixes")
+    for role in (RoleName.OPERATOR, console):
+        name = f"{role.value}-approve"
+        yield _allowed(name, role, put, keys.GC_APPROVALS, **_CREATE)
+    yield _allowed("console-decide", console, put, keys.DECISIONS, **_CREATE)
+    yield _allowed("console-stop-plan", console, put, keys.GC_PLANS)
     yield _allowed("reconciler-put-list", RoleName.RECONCILER, Trial.PUT, keys.WORK_LISTS)
 
 

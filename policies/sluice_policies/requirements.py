@@ -42,8 +42,8 @@ REQUIREMENTS: Final = (
     Requirement(
         name="create-only",
         description="Under `accepted/` (and `quarantine/`, `decisions/`, `deletes/`, "
-        "`authority/`) an object is written only with `If-None-Match: *`; requests "
-        "without the header (parts, form posts, copies) are denied",
+        "`authority/`, `gc/v1/approvals/`) an object is written only with `If-None-Match: *`; "
+        "requests without the header (parts, form posts, copies) are denied",
         statements=("CreateOnly",),
         properties=("accepted-created-once",),
         risk="two gateways accept different bytes under one identity, and the later write "
@@ -96,8 +96,8 @@ REQUIREMENTS: Final = (
     Requirement(
         name="separation",
         description="The gc role, which deletes blobs, writes nothing on which a deletion rests: "
-        "no manifest, reference, certificate or evidence; the certifier role writes certificates "
-        "and deletes no blob",
+        "no manifest, reference, certificate, evidence or approval; the certifier role writes "
+        "certificates and deletes no blob",
         statements=("WritersOf*", "BlobVersionsByGcAlone"),
         properties=("deleter-certifies-nothing",),
         risk="one stolen credential forges the certificate by which it deletes acknowledged bytes",

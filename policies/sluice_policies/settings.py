@@ -20,6 +20,7 @@ class RoleName(StrEnum):
     GC = "gc"
     AUDITOR = "auditor"
     OPERATOR = "operator"
+    CONSOLE = "console"
     DEPLOYER = "deployer"
 
 
@@ -164,6 +165,7 @@ class Roles(_Table, frozen=True):
     gc: Role
     auditor: Role
     operator: Role
+    console: Role
     deployer: Role
 
 

@@ -72,7 +72,11 @@ def _bucket(policies: PolicySet) -> Iterator[str]:
 
 def _encryption(policies: PolicySet) -> str:
     kms = policies.settings.encryption.mode == "sse-kms"
-    key = (f"    kms_master_key_id = {_quoted(policies.settings.encryption.kms_key)}",)
+    # Aligned as `terraform fmt` aligns them.
+    chosen = (
+        '    sse_algorithm     = "aws:kms"',
+        f"    kms_master_key_id = {_quoted(policies.settings.encryption.kms_key)}",
+    )
     return _resource(
         "aws_s3_bucket_server_side_encryption_configuration",
         "bucket = aws_s3_bucket.sluice.id",
@@ -80,8 +84,7 @@ def _encryption(policies: PolicySet) -> str:
         "rule {",
         f"  bucket_key_enabled = {'true' if kms else 'false'}",
         "  apply_server_side_encryption_by_default {",
-        f'    sse_algorithm     = "{"aws:kms" if kms else "AES256"}"',
-        *(key if kms else ()),
+        *(chosen if kms else ('    sse_algorithm = "AES256"',)),
         "  }",
         "}",
     )

@@ -65,21 +65,18 @@ class Evaluator:
             return QueryResult(kind=query.kind, summary=QuerySummary())
         return self._records(sources)
 
-    def sources(
-        self, files: tuple[DataFile, ...], *, pending: bool = True, pending_first: bool = False
-    ) -> RecordSources:
+    def sources(self, files: tuple[DataFile, ...], *, pending_first: bool = False) -> RecordSources:
         """Register files, and the pending batches, as the sources of a statement.
 
         Args:
             files: The files of the record table.
-            pending: Whether the pending batches are a source.
             pending_first: Whether they come before the files, for a bounded sample of the newest.
         """
         names = []
         if files:
             self.engine.register_files(LAKE, files, self.read.files.location)
             names.append(LAKE)
-        if pending and self.read.fetched.tables:
+        if self.read.fetched.tables:
             self.engine.register_table(PENDING, pa.concat_tables(self.read.fetched.tables))
             names.insert(0 if pending_first else len(names), PENDING)
         return RecordSources(names=tuple(names), deletes=self.read.deletes)

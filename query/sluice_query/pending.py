@@ -194,41 +194,46 @@ def may_match(manifest: AcceptedManifest, query: Query) -> bool:
         manifest.accepted_at_unix_ns + _NS_PER_US <= query.accepted_from_ns
     ):
         return False
-    earliest, latest = manifest.min_ts_unix_ns, manifest.max_ts_unix_ns
-    if earliest is None or latest is None:
-        earliest = latest = manifest.accepted_at_unix_ns
-    return earliest < query.to_ns and latest >= query.from_ns
+    earliest = manifest.min_ts_unix_ns
+    if earliest is None:
+        earliest = manifest.accepted_at_unix_ns
+    return earliest < query.to_ns and end_ns(manifest) > query.from_ns
+
+
+def end_ns(manifest: AcceptedManifest) -> int:
+    """Return a time that all records of a batch are before, Unix ns.
+
+    Records without a time are placed at the acceptance of their batch.
+    """
+    latest = manifest.max_ts_unix_ns
+    return (manifest.accepted_at_unix_ns if latest is None else latest) + 1
 
 
 async def fetch_batches(
     stores: Sequence[ObjectStore], manifests: Sequence[AcceptedManifest], settings: QuerySettings
 ) -> FetchedBatches:
-    """Read and decode the blobs of pending batches, within the bounds of the settings.
+    """Read and decode the blobs of pending batches, as many concurrently as the settings allow.
 
-    The newest batches are preferred. Each blob is read from the first store that contains it, so a
-    spool precedes the store to which it transfers. A blob that is missing, damaged or over a bound
-    is reported in `problems`.
+    Each blob is read from the first store that contains it, so a spool precedes the store to which
+    it transfers. A blob that is missing or damaged is reported in `problems`.
     """
-    chosen = choose_newest(manifests, settings)
     limit = asyncio.Semaphore(settings.fetches)
     together = asyncio.Semaphore(GROUPS_CONCURRENT)
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(_fetch_group(stores, manifests, limit, together))
-            for manifests in _group_small(chosen.manifests)
+            for manifests in _group_small(manifests)
         ]
-    found = [task.result() for task in tasks]
-    problems = [problem for one in found for problem in one.problems]
-    if chosen.left_out:
-        problems.append(
-            f"{chosen.left_out} older batches that are not in the lake yet were left out: wait for"
-            f" ingestion, or raise {chosen.bound}"
-        )
+    return joined_batches([task.result() for task in tasks])
+
+
+def joined_batches(found: Sequence[FetchedBatches]) -> FetchedBatches:
+    """Return what was read in several steps as one."""
     return FetchedBatches(
         tables=tuple(table for one in found for table in one.tables),
         batches=sum(one.batches for one in found),
         size_bytes=sum(one.size_bytes for one in found),
-        problems=tuple(problems),
+        problems=tuple(problem for one in found for problem in one.problems),
     )
 
 
@@ -245,6 +250,14 @@ class ChosenBatches:
     manifests: tuple[AcceptedManifest, ...]
     left_out: int = 0
     bound: str = ""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was left out, if anything was."""
+        if not self.left_out:
+            return ()
+        left = f"{self.left_out} older batches that are not in the lake yet were left out"
+        return (f"{left}: wait for ingestion, or raise {self.bound}",)
 
 
 def choose_newest(manifests: Sequence[AcceptedManifest], settings: QuerySettings) -> ChosenBatches:

@@ -3,7 +3,7 @@
 The order of the steps makes sure that a batch that moves during the query is found exactly once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -11,6 +11,7 @@ from sluice_lake.data_files import total_bytes
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
@@ -22,6 +23,7 @@ from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
+    choose_newest,
     choose_pending,
     fetch_batches,
     is_of_agents,
@@ -86,10 +88,11 @@ class SearchRead:
         coverage: Which accepted batches the answer may be missing.
         files: The files of the record table that may contain matching records.
         divided: Those files, divided by what rollups contain of them.
-        fetched: The pending batches.
+        waiting: The pending batches that the answer needs, the newest first.
+        fetched: Those of them that were read.
         deletes: The deletes that may hide records.
         rollups: The rollups of a series.
-        problems: What could not be read, one sentence each.
+        problems: What else could not be read, one sentence each.
         known: The batches in the queue, in the ledger, or in a searched spool.
     """
 
@@ -97,6 +100,7 @@ class SearchRead:
     coverage: Coverage
     files: SelectedFiles
     divided: SampleFiles
+    waiting: tuple[AcceptedManifest, ...]
     fetched: FetchedBatches
     deletes: tuple[DeleteRecord, ...]
     rollups: ChosenRollups
@@ -119,6 +123,19 @@ class SourceReader:
         Raises:
             SluiceError: As `Searcher.search`.
         """
+        read = await self.select()
+        return replace(read, fetched=await self.fetch(read.waiting))
+
+    async def fetch(self, waiting: Sequence[AcceptedManifest]) -> FetchedBatches:
+        """Read some of the pending batches."""
+        return await fetch_batches(self._blob_stores(), waiting, self.target.settings)
+
+    async def select(self) -> SearchRead:
+        """Read what decides which files and which pending batches the answer needs.
+
+        Raises:
+            SluiceError: As `Searcher.search`.
+        """
         store, settings = self.target.store, self.target.settings
         coverage = await self._read_coverage()
         in_spool = await self._read_spool()
@@ -135,8 +152,8 @@ class SourceReader:
         files = await prune_by_index(store, files, self.query)
         missing = choose_pending(pending, query, files.lanes, ledger)
         unqueued = await self._not_returned_yet(unqueued, pending, files)
-        fetched = await fetch_batches(self._blob_stores(), [*missing, *unqueued.batches], settings)
-        problems = (*unqueued.problems, *pending.problems, *fetched.problems, *rollups.problems)
+        chosen = choose_newest([*missing, *unqueued.batches], settings)
+        problems = (*unqueued.problems, *pending.problems, *chosen.problems, *rollups.problems)
         problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         known: set[Identity] = set()
@@ -148,7 +165,8 @@ class SourceReader:
             coverage=coverage,
             files=files,
             divided=divided,
-            fetched=fetched,
+            waiting=chosen.manifests,
+            fetched=FetchedBatches(),
             deletes=applying_deletes(active, query),
             rollups=rollups,
             problems=problems,
@@ -165,8 +183,8 @@ class SourceReader:
             bytes_read=files.size_bytes + fetched.size_bytes,
             waiting_batches=fetched.batches,
             deletes_applied=len(read.deletes),
-            reasons=read.problems,
-            elapsed_ms=self.elapsed_ns() // _NS_PER_MS,
+            reasons=(*fetched.problems, *read.problems),
+            elapsed_ms=self.elapsed_ms(),
         )
         summary = _with_rollups(summary, read.rollups)
         complete = decide_completeness(read.coverage, self.query, self.target.settings, read.known)
@@ -212,8 +230,11 @@ class SourceReader:
         spool = self.target.spool
         return (self.target.store,) if spool is None else (spool.store, self.target.store)
 
-    def elapsed_ns(self) -> int:
-        """Return the time since the start of the query, ns."""
+    def elapsed_ms(self) -> int:
+        """Return the time since the start of the query, ms."""
+        return self._elapsed_ns() // _NS_PER_MS
+
+    def _elapsed_ns(self) -> int:
         return self.target.clock.monotonic_ns() - self.started_ns
 
     async def bounded(self, work: Callable[[], _Result]) -> _Result:
@@ -222,7 +243,7 @@ class SourceReader:
         Raises:
             QueryTimedOut: The work took longer.
         """
-        used_s = self.elapsed_ns() / NS_PER_S
+        used_s = self._elapsed_ns() / NS_PER_S
         return await self.engine.bounded(work, self.target.settings.time_s_max - used_s)
 
     async def _choose_rollups(

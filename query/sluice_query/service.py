@@ -5,6 +5,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from sluice_protocol.system_clock import SystemIds
+from sluice_query.dead_letters_api import DeadLettersApi
 from sluice_query.deletes import Deletes
 from sluice_query.deletes_api import DeletesApi
 from sluice_query.download_api import DownloadApi
@@ -38,6 +39,7 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
             *DownloadApi(runner, settings).endpoints(),
             *TailApi(runner, settings).endpoints(),
             *ViewsApi(runner).endpoints(),
+            *DeadLettersApi(runner).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),
             live_endpoint(),
             metrics_endpoint(runner.metrics.registry),

@@ -142,6 +142,27 @@ def dead_letters_sql(
     return SqlStatement(f"{text} GROUP BY {_IDENTITY} LIMIT {limit}", wanted.values)
 
 
+def dead_letter_list_sql(source: str, agent: str | None, *, limit: int) -> SqlStatement:
+    """Return the statement for the dead letters, each once, those accepted last first."""
+    latest = ", ".join(f"arg_max({name}, observed_at)" for name in ("reason", "detail"))
+    same = ", ".join(f"min({name})" for name in ("kind", "frame_sha256", "record_count"))
+    where, values = ("", ()) if agent is None else (" WHERE agent_id = ?", (agent,))
+    return SqlStatement(
+        f"SELECT {_IDENTITY}, {same}, min(accepted_at_ns) AS at_ns, {latest},"  # noqa: S608 - constants
+        f" epoch_us(max(observed_at)) * 1000 FROM {source}{where} GROUP BY {_IDENTITY}"
+        f" ORDER BY at_ns DESC, {_IDENTITY} LIMIT {limit}",
+        values,
+    )
+
+
+def entered_sql(source: str, agents: list[str]) -> SqlStatement:
+    """Return the statement for the identities of some agents' batches in the ledger."""
+    return SqlStatement(
+        f"SELECT {_IDENTITY} FROM {source} WHERE list_contains(?, agent_id)",  # noqa: S608 - constants
+        (agents,),
+    )
+
+
 def select_sql(query: Query, columns: SqlStatement, sources: RecordSources) -> SqlStatement:
     """Return the statement for columns of every record of a query, without an order."""
     where = condition(query, sources.deletes)

@@ -1,31 +1,27 @@
 """Records of a search while it runs, the newest first.
 
-Files are read in waves, those with the newest records first. A record is returned as soon as no
-file of a later wave can contain a newer one. When the limit is reached, later waves are not read.
+Files and pending batches are read in waves, those with the newest records first. A record is
+returned as soon as no later wave can contain a newer one. When the limit is reached, later waves
+are not read. What a stream reads is fixed before the first wave, as for any search: a batch that is
+ingested meanwhile is read from its blob, and not from the records.
 """
 
-import heapq
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import msgspec
 
-from sluice_lake.data_files import DataFile
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_query.evaluation import Evaluator
-from sluice_query.pruning import newest_files, time_bound_ns
+from sluice_query.pending import joined_batches
+from sluice_query.reading import SearchRead, SourceReader
 from sluice_query.request import Query
 from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.sql import ordered_sql, returned_columns
-
-FIRST_WAVE_BYTES: Final = 8 << 20
-WAVE_BYTES_MAX: Final = 256 << 20
-_GROWTH: Final = 4
-_NS_PER_MS: Final = 1_000_000
+from sluice_query.waves import KeyedRow, NewestFirst, Wave, plan_waves
 
 
 class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +30,16 @@ class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         segments_read: Files of the lake that were read.
         segments: Files that have to be read if the limit is not reached.
+        batches_read: Pending batches that were read.
+        batches: Pending batches that have to be read if the limit is not reached.
         results: Records that were returned.
         elapsed_ms: Time since the start of the search.
     """
 
     segments_read: int
     segments: int
+    batches_read: int
+    batches: int
     results: int
     elapsed_ms: int
 
@@ -57,76 +57,6 @@ class StreamPart:
     records: tuple[Row, ...] = ()
     progress: StreamProgress | None = None
     summary: QuerySummary | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wave:
-    """Files that are read together.
-
-    Attributes:
-        files: The files.
-        until_ns: All records of later waves are before this time; None for the last wave.
-    """
-
-    files: tuple[DataFile, ...]
-    until_ns: float | None
-
-
-_Key = tuple[int, str, str, int]
-
-
-def plan_waves(files: Sequence[DataFile]) -> list[Wave]:
-    """Divide files into waves of growing size, the newest records first; at least one wave."""
-    groups: list[list[DataFile]] = [[]]
-    bound_bytes, size_bytes = FIRST_WAVE_BYTES, 0
-    for file in newest_files(files):
-        if groups[-1] and size_bytes + file.size_bytes > bound_bytes:
-            groups.append([])
-            bound_bytes, size_bytes = min(bound_bytes * _GROWTH, WAVE_BYTES_MAX), 0
-        groups[-1].append(file)
-        size_bytes += file.size_bytes
-    later = [*(time_bound_ns(group[0]) for group in groups[1:]), None]
-    return [
-        Wave(files=tuple(group), until_ns=until) for group, until in zip(groups, later, strict=True)
-    ]
-
-
-class NewestFirst:
-    """Records of waves, merged: returned when no later wave can contain a newer one."""
-
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._held: list[tuple[_Key, tuple[object, ...]]] = []
-        self.more = False
-
-    def add(
-        self, found: Sequence[tuple[_Key, tuple[object, ...]]], until_ns: float | None
-    ) -> list[tuple[object, ...]]:
-        """Add the rows of a wave, sorted; return the rows that are now certain to be next.
-
-        Args:
-            found: Keys and rows, the newest first.
-            until_ns: All rows of later waves are before this time; None if there are none.
-        """
-        held = list(heapq.merge(self._held, found, key=_order, reverse=True))
-        certain = len(held)
-        if until_ns is not None:
-            certain = next((n for n, (key, _) in enumerate(held) if key[0] < until_ns), certain)
-        taken = min(certain, self._left)
-        self._left -= taken
-        # One row over the limit shows whether there are more; further ones are never returned.
-        self._held = held[taken : taken + self._left + 1]
-        self.more = self._left == 0 and bool(self._held)
-        return [row for _, row in held[:taken]]
-
-    @property
-    def wanted(self) -> int:
-        """How many rows of a further wave can be needed."""
-        return self._left + 1
-
-
-def _order(item: tuple[_Key, tuple[object, ...]]) -> _Key:
-    return item[0]
 
 
 def stream_lines(kind: Kind, part: StreamPart) -> Iterator[bytes]:
@@ -151,46 +81,53 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
         raise BadUsage("only records can be streamed: omit metric and stats_only")
     query = replace(query, newest_first=True)
     async with searcher.reading(query) as reader:
-        read = await reader.read()
-        evaluator = searcher.evaluator(reader, read)
-        merged, done, results = NewestFirst(query.limit), 0, 0
-        total = len(read.files.read)
-        for place, wave in enumerate(plan_waves(read.files.read)):
-            found = await reader.bounded(
-                partial(_read_wave, evaluator, wave, pending=place == 0, limit=merged.wanted)
-            )
-            done += len(wave.files)
+        read = await reader.select()
+        merged, results = NewestFirst(query.limit), 0
+        files, fetched = replace(read.files, read=()), joined_batches(())
+        for wave in plan_waves(read.files.read, read.waiting):
+            part = replace(read, fetched=await reader.fetch(wave.batches))
+            evaluator = searcher.evaluator(reader, part)
+            found = await reader.bounded(partial(_read_wave, evaluator, wave, limit=merged.wanted))
             rows = merged.add(found, wave.until_ns)
             records = await reader.bounded(partial(evaluator.rows, rows))
             results += len(records)
-            elapsed_ms = reader.elapsed_ns() // _NS_PER_MS
-            progress = StreamProgress(
-                segments_read=done, segments=total, results=results, elapsed_ms=elapsed_ms
-            )
+            files = replace(files, read=(*files.read, *wave.files))
+            # The tables of a wave are not needed after it.
+            fetched = joined_batches((fetched, replace(part.fetched, tables=())))
+            done = replace(read, files=files, fetched=fetched)
+            progress = _progress(reader, read, done, results)
             yield StreamPart(records=tuple(records), progress=progress)
             if merged.more:
                 break
-        files = replace(
-            read.files,
-            read=newest_files(read.files.read)[:done],
-            pruned=read.files.pruned + total - done,
-        )
+        pruned = read.files.pruned + len(read.files.read) - len(files.read)
         summary = QuerySummary(results=results, more=merged.more)
-        yield StreamPart(summary=reader.summarize(summary, replace(read, files=files)))
+        done = replace(read, files=replace(files, pruned=pruned), fetched=fetched)
+        yield StreamPart(summary=reader.summarize(summary, done))
 
 
-def _read_wave(
-    evaluator: Evaluator, wave: Wave, *, pending: bool, limit: int
-) -> list[tuple[_Key, tuple[object, ...]]]:
+def _progress(
+    reader: SourceReader, read: SearchRead, done: SearchRead, results: int
+) -> StreamProgress:
+    return StreamProgress(
+        segments_read=len(done.files.read),
+        segments=len(read.files.read),
+        batches_read=done.fetched.batches,
+        batches=len(read.waiting),
+        results=results,
+        elapsed_ms=reader.elapsed_ms(),
+    )
+
+
+def _read_wave(evaluator: Evaluator, wave: Wave, *, limit: int) -> list[KeyedRow]:
     query = evaluator.query
-    sources = evaluator.sources(wave.files, pending=pending)
+    sources = evaluator.sources(wave.files)
     if not sources.names:
         return []
     columns = returned_columns(query.kind)
     places = [columns.index(name) for name in ("agent_id", "boot_id", "seq")]
     shown = ", ".join(["at_ns", *columns])
     statement = ordered_sql(query, shown, sources, limit=limit)
-    found: list[tuple[_Key, tuple[object, ...]]] = []
+    found: list[KeyedRow] = []
     for at_ns, *row in evaluator.engine.rows(statement):
         agent, boot, seq = (row[place] for place in places)
         found.append(((at_ns, agent, boot, seq), tuple(row)))

@@ -11,12 +11,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import AUDIT, GC_PLANS
+from sluice_protocol.keys import AUDIT, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.plan_approvals import ExecutionRuling, PlanApproval, decide_execution
+from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.plan_folders import plan_folders, plan_folders_newest_first
 from sluice_store.port import ObjectStore
+from sluice_store.stored_plan_approvals import read_approval
 from sluice_web.paging import Page
 
 CHAIN: Final = f"{AUDIT}chain/"
@@ -65,6 +67,9 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
         candidate_files: Number of files with the candidates.
         state: `planned`, `stopped` by a finding, or `finished`.
         key_id: The key that signed it; the signature is not checked here.
+        sha256: The sha256 of its stored bytes, which an approval names.
+        approval: The approval of an operator; None if there is none.
+        approval_problem: Why the approval does not count; empty if it does.
     """
 
     key: str
@@ -78,6 +83,9 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
     candidate_files: int
     state: str
     key_id: str
+    sha256: str = ""
+    approval: PlanApproval | None = None
+    approval_problem: str = ""
 
 
 class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,10 +207,14 @@ _Stored = TypeVar("_Stored", bound=msgspec.Struct)
 
 
 async def _read(store: ObjectStore, key: ObjectKey, kind: type[_Stored]) -> _Stored:
+    return decode_record(key, await _body(store, key), kind)
+
+
+async def _body(store: ObjectStore, key: ObjectKey) -> bytes:
     read = await store.get(key)
     if not isinstance(read, Found):
         raise InvalidRecord(key, "no such object")
-    return decode_record(key, read.body, kind)
+    return read.body
 
 
 async def list_plans(store: ObjectStore, after: str, limit: int) -> PlanPage:
@@ -224,10 +236,12 @@ async def _plan(store: ObjectStore, plan_id: str) -> PlanOverview | UnreadableRe
     folder = f"{GC_PLANS}{plan_id}/"
     key = ObjectKey(f"{folder}plan.json")
     try:
-        signed = await _read(store, key, _SignedPlan)
+        body = await _body(store, key)
+        signed = decode_record(key, body, _SignedPlan)
     except InvalidRecord as error:
         return UnreadableRecord(key=key, unreadable=error.reason)
-    plan = signed.plan
+    plan, sha256 = signed.plan, digest_of(body)
+    approval, problem = await _approval(store, plan.plan_id, sha256)
     return PlanOverview(
         key=key,
         plan_id=plan.plan_id,
@@ -240,7 +254,26 @@ async def _plan(store: ObjectStore, plan_id: str) -> PlanOverview | UnreadableRe
         candidate_files=len(plan.candidates),
         state=await _state(store, folder),
         key_id=signed.key_id,
+        sha256=sha256,
+        approval=approval,
+        approval_problem=problem,
     )
+
+
+async def _approval(
+    store: ObjectStore, plan_id: str, sha256: Digest
+) -> tuple[PlanApproval | None, str]:
+    """Return the approval of a plan, and why a run that requires one would refuse it."""
+    try:
+        approval = await read_approval(store, plan_id)
+    except InvalidRecord as error:
+        return None, f"the approval cannot be read: {error.reason}"
+    if approval is None:
+        return None, ""
+    ruling = decide_execution(required=True, plan_id=plan_id, plan_sha256=sha256, approval=approval)
+    if ruling is ExecutionRuling.ALLOWED:
+        return approval, ""
+    return approval, "the approval is of other bytes than the plan"
 
 
 async def _state(store: ObjectStore, folder: str) -> str:

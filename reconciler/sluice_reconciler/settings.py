@@ -8,6 +8,9 @@ from sluice_protocol.errors import BadUsage
 TAIL_S: Final = 0.2
 """Interval of tail scans on a directory, where a listing is free, seconds."""
 
+FRESHNESS_S_MAX: Final = 30.0
+"""Live records report `partial` if the reconciler has not looked for new batches for a minute."""
+
 POLLS_MAX: Final = 64
 CONCURRENCY: Final = 32
 CONCURRENCY_LOCAL: Final = 4
@@ -30,6 +33,10 @@ class ReconcilerSettings:
             name every batch, seconds. A gateway that dies causes an additional pass.
         pass_pages_per_s: LIST requests per second of such a pass, at most; 0 for no limit. A pass
             for a gateway that died is not limited.
+        freshness_s: How long a batch may be named by a journal before it is enqueued, about,
+            seconds, at most 30. The reconciler then reads and processes journals, and lists gateway
+            processes, once in this time, whatever the two intervals below are. Each round costs the
+            same requests for any number of batches. 0 means by these intervals.
         journal_interval_s: Time between two listings of the registered gateway processes, seconds.
         journal_poll_s: Time between two reads of the next journal object of each open process,
             seconds.
@@ -84,6 +91,7 @@ class ReconcilerSettings:
     pass_interval_s: float = 1.0
     journaled_pass_interval_s: float = 86_400.0
     pass_pages_per_s: float = 50.0
+    freshness_s: float = 0.0
     journal_interval_s: float = 1.0
     journal_poll_s: float = 0.25
     hold_interval_s: float = 60.0
@@ -131,6 +139,7 @@ class ReconcilerSettings:
             _check(name, getattr(self, name), low)
         for name in (*rest, "live_agent_bytes_max"):
             _check(name, getattr(self, name), 0)
+        _check("freshness_s", self.freshness_s, 0, FRESHNESS_S_MAX)
         _check("full_read_share", self.full_read_share, 0, 1)
         _check("event_queue_polls", self.event_queue_polls, 1, POLLS_MAX)
         if not self.queue_names:
@@ -146,6 +155,16 @@ class ReconcilerSettings:
             concurrency=requests if self.concurrency is None else self.concurrency,
             pack_by_time=True if self.pack_by_time is None else self.pack_by_time,
         )
+
+    @property
+    def round_interval_s(self) -> float:
+        """Time between two rounds over the journals of open processes, seconds."""
+        return max(self.journal_poll_s, self.freshness_s)
+
+    @property
+    def listing_interval_s(self) -> float:
+        """Time between two listings of the registered gateway processes, seconds."""
+        return max(self.journal_interval_s, self.freshness_s)
 
     @property
     def http_queue_names(self) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import zstandard
 from msgspec import UNSET
 
 from sluice_lake.schemas import arrow_schema
@@ -40,6 +39,7 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.zstd_frames import compress_zstd
 from sluice_spark.stopping import StopCheck
 from sluice_store import ObjectStore, open_store
 from sluice_store.concurrent_requests import run_concurrently
@@ -253,7 +253,7 @@ def _ipc(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
-    return zstandard.ZstdCompressor(level=3).compress(sink.getvalue().to_pybytes())
+    return compress_zstd(sink.getvalue().to_pybytes(), level=3)
 
 
 async def delete_superseded_chunks(

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from support.deploy_tools import check_options, run, tool
+from support.deploy_tools import run, tool
+from support.documented_blocks import check_command
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -50,7 +51,7 @@ def test_each_unit_is_hardened(unit: Path) -> None:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda one: one.stem)
 def test_each_unit_starts_a_command_that_exists(unit: Path) -> None:
     (line,) = (one for one in unit.read_text().splitlines() if one.startswith("ExecStart="))
-    check_options(line.split()[1:])
+    check_command(line.split()[1:])
 
 
 # -- commands in all files ---------------------------------------------------------------
@@ -63,7 +64,14 @@ def composed() -> dict[str, Any]:
 
 @pytest.mark.parametrize("service", OURS)
 def test_each_service_of_compose_starts_a_command_that_exists(service: str) -> None:
-    check_options(composed()[service]["command"])
+    check_command(composed()[service]["command"])
+
+
+@pytest.mark.parametrize("service", ["query", "console"])
+def test_a_service_allows_the_names_under_which_it_is_reached(service: str) -> None:
+    """Its own name for other services, and the addresses of the published port (ADR 0028)."""
+    (hosts,) = (one for one in composed()[service]["command"] if one.startswith("--allowed-hosts="))
+    assert {service, "localhost", "127.0.0.1"} <= set(hosts.partition("=")[2].split(","))
 
 
 # -- compose -----------------------------------------------------------------------------

@@ -1,10 +1,8 @@
 """The tools that check the files of `deploy/`, and the help of each command in them."""
 
 import os
-import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,15 +33,3 @@ def run(*words: str | Path, cwd: Path = ROOT, **env: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def check_options(words: list[str]) -> None:
-    """Check that a command and each of its options exist."""
-    names = []
-    for word in words:
-        if word.startswith("-"):
-            break
-        names.append(word)
-    shown = run(Path(sys.executable).with_name("sluice"), *names, "--help", COLUMNS="200")
-    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
-        assert re.search(rf"{re.escape(option)}\b", shown), f"{option} of {names}"

@@ -39,11 +39,13 @@ class LocalDeployment:
         folder: The working directory.
         process: The supervisor.
         state: What it printed when it was ready.
+        programs: Folder of the program `sluice`.
     """
 
     folder: Path
     process: subprocess.Popen[bytes]
     state: dict[str, Any]
+    programs: Path = Path(sys.executable).parent
 
     def paste(self, purpose: str) -> str:
         """Run one of the printed commands in a shell and return its output."""
@@ -58,7 +60,7 @@ class LocalDeployment:
             text=True,
             timeout=60,
             check=True,
-            env=clean_environment(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}"),
+            env=clean_environment(PATH=f"{self.programs}:{os.environ['PATH']}"),
         )
         return done.stdout
 
@@ -123,14 +125,17 @@ def running(folder: Path, *options: str, **env: str) -> Iterator[LocalDeployment
         assert line, (folder / "up.err").read_text()
         yield LocalDeployment(folder, process, json.loads(line))
     finally:
-        left = (
-            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        )
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        for one in wait_gone(left, 20):
-            one.kill()
+        stop_deployment(process)
         process.stdout.close()
+
+
+def stop_deployment(process: subprocess.Popen[bytes]) -> None:
+    """Stop a deployment, and kill what is left of it."""
+    left = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    for one in wait_gone(left, 20):
+        one.kill()

@@ -62,6 +62,17 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now_s = max(self._now_s, self._scheduled[0].when())
         self._wake()
 
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: object
+    ) -> asyncio.Future[T]:
+        """Do the work of a thread immediately; its result is awaited as usual."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
     def _process_events(self, event_list: object) -> None: ...
 
     def _write_to_self(self) -> None: ...

@@ -10,11 +10,17 @@ import random
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+import pytest
 from support.agent_disk import Crash, SimDisk, Tripwire
 
 from sluice_agent.errors import SpoolBroken, SpoolUnwritable
 
 Result = TypeVar("Result")
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+"""Seeds of the loops over every operation; `make test-long` runs two more."""
+DRAWS = [(0, 2), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(3))]
+"""Seeds, each with how many states of the disk are tried after a power cut."""
 
 
 class SpoolWorld(Protocol):

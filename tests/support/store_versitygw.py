@@ -18,6 +18,7 @@ class Server:
     """A running server."""
 
     endpoint: str
+    pid: int
 
     def url(self, bucket: str, prefix: str = "") -> str:
         """Return the store URL of a bucket on it."""
@@ -58,7 +59,7 @@ def running(arguments: list[str], port: int) -> Iterator[Server]:
     )
     try:
         wait_for_port(port, process)
-        yield Server(endpoint=f"http://127.0.0.1:{port}")
+        yield Server(endpoint=f"http://127.0.0.1:{port}", pid=process.pid)
     finally:
         process.terminate()
         process.wait(timeout=10)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 HIDDEN: Final = "[removed]"
-_SECRET_OPTION: Final = re.compile(r"(token|secret|password|operators|principal)", re.IGNORECASE)
+_SECRET_OPTION: Final = re.compile(r"(token|secret|password|operators|viewers)", re.IGNORECASE)
 _SECRET_TEXT: Final = (
     re.compile(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
@@ -25,11 +25,11 @@ _LENGTH_MIN: Final = 6
 
 
 def is_secret_option(name: str) -> bool:
-    """Return True if the value of this option must not leave the machine."""
+    """Return True if the value of this option must not be shown or leave the machine."""
     return _SECRET_OPTION.search(name) is not None
 
 
-def remove_secrets(text: str, known: Iterable[str]) -> str:
+def remove_secrets(text: str, known: Iterable[str] = ()) -> str:
     """Return the text without secrets.
 
     Args:

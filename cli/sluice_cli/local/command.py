@@ -113,8 +113,6 @@ async def _run(deployment: _Deployment) -> int:
     supervisor = Supervisor(
         services=deployment.services,
         places={
-            # A service may name the address of one that does not run here.
-            **{name: f"{HOST}:{port}" for one in SERVICES for name, port in one.ports.items()},
             **deployment.addresses,
             "store": deployment.url,
             "home": str(home.folder),

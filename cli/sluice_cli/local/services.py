@@ -1,7 +1,7 @@
 """The services of a deployment on one machine, as data: one entry adds a service."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, get_args
 
@@ -24,6 +24,8 @@ class LocalService:
         ports: The ports that it listens on, by name, with their defaults. The first serves
             `ready_path`.
         ready_path: The path that responds with 200 when the service is ready.
+        peers: Ports of other services by the option that names their URL. A service that does not
+            run here is not named.
         modules: Packages that it cannot run without; the extra `up` installs them.
         needs_java: Whether it runs Spark.
         optional: Whether the deployment starts without it, with a note, if something is missing.
@@ -35,6 +37,7 @@ class LocalService:
     words: tuple[str, ...]
     ports: Mapping[str, int]
     ready_path: str
+    peers: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     needs_java: bool = False
     optional: bool = False
@@ -43,7 +46,11 @@ class LocalService:
 
     def command(self, places: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command line with all places filled in."""
-        return tuple(word.format_map(places) for word in self.words)
+        words = [word.format_map(places) for word in self.words]
+        for option, port in self.peers.items():
+            if port in places:
+                words += [option, f"http://{places[port]}"]
+        return tuple(words)
 
 
 def _all_doors() -> tuple[str, ...]:
@@ -61,7 +68,10 @@ SERVICES: Final = (
         ),
         ports=MappingProxyType({"gateway": 8080, "otlp_grpc": 4317, "forward": 24224}),
         ready_path="/readyz",
-        modules=("cramjam", "grpc", "msgpack", "opentelemetry", "ptars", "pyarrow", "uvloop"),
+        modules=(
+            *("cramjam", "grpc", "msgpack", "nacl", "opentelemetry", "ptars", "pyarrow"),
+            "uvloop",
+        ),
     ),
     LocalService(
         name="reconciler",
@@ -77,16 +87,15 @@ SERVICES: Final = (
         words=("query", "serve", "--store", "{store}", "--listen", "{query}"),
         ports=MappingProxyType({"query": 8383}),
         ready_path="/livez",
+        peers=MappingProxyType({"--reconciler": "reconciler"}),
         modules=("deltalake", "duckdb", "pyarrow"),
     ),
     LocalService(
         name="console",
-        words=(
-            *("console", "--store", "{store}", "--listen", "{console}"),
-            *("--reconciler", "http://{reconciler}", "--query", "http://{query}"),
-        ),
+        words=("console", "--store", "{store}", "--listen", "{console}"),
         ports=MappingProxyType({"console": 8484}),
         ready_path="/livez",
+        peers=MappingProxyType({"--reconciler": "reconciler", "--query": "query"}),
         page="console",
     ),
     LocalService(

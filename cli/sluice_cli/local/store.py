@@ -40,7 +40,4 @@ async def _read_or_create(store: ObjectStore, url: str) -> Authority:
     try:
         return await read_authority(store)
     except InvalidRecord as error:
-        raise BadUsage(
-            f"cannot read the settings of the store: {error}; if a newer version of sluice wrote"
-            f" them, upgrade this one, url=`{url}`"
-        ) from error
+        raise BadUsage(f"cannot read the settings of the store: {error}, url=`{url}`") from error

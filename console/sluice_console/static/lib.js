@@ -110,7 +110,7 @@ export function useData(path, every = 0) {
   return { ...state, reload: useCallback(() => setRound((n) => n + 1), []) };
 }
 
-function waitUntilVisible(then) {
+export function waitUntilVisible(then) {
   if (!document.hidden) { then(); return; }
   document.addEventListener("visibilitychange", () => waitUntilVisible(then), { once: true });
 }

@@ -114,10 +114,11 @@ export function Dialog({ title, close, children }) {
 }
 
 // A write of an operator: a reason, then the request. Viewers see what would be needed.
-export function Decide({ title, label, danger, explain, required, run, done }) {
+// With `typed`, the operator repeats that text before the button works.
+export function Decide({ title, label, danger, explain, required, typed, run, done }) {
   const me = useCell(session);
   const [open, setOpen] = useState(false);
-  const [note, setNote] = useState("");
+  const [note, setNote] = useState(""), [repeated, setRepeated] = useState("");
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
   if (me?.role !== "operator") {
@@ -126,16 +127,17 @@ export function Decide({ title, label, danger, explain, required, run, done }) {
   const act = async (event) => {
     event.preventDefault();
     setBusy(true);
-    try { await run(note); setOpen(false); done?.(); } catch (error) { setProblem(error); }
+    try { await run(note, repeated); setOpen(false); done?.(); } catch (error) { setProblem(error); }
     setBusy(false);
   };
   return html`<button type="button" class=${danger ? "danger" : ""} onClick=${() => { setProblem(null); setOpen(true); }}>${label}</button>
     ${open && html`<${Dialog} title=${title} close=${() => setOpen(false)}>
       <form onSubmit=${act}><p>${explain}</p>
+        ${typed && html`<label>Type ${typed} to confirm<input required autocomplete="off" spellcheck="false" value=${repeated} onInput=${(event) => setRepeated(event.target.value.trim())} /></label>`}
         <label>Note${required ? "" : " (optional)"}<textarea required=${required} maxlength="1000" rows="3" value=${note} onInput=${(event) => setNote(event.target.value)}></textarea></label>
         <${Problem} problem=${problem} />
         <footer><button type="button" class="plain" onClick=${() => setOpen(false)}>Cancel</button>
-          <button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${label}</button></footer>
+          <button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy || (typed && repeated !== typed)}>${label}</button></footer>
       </form><//>`}`;
 }
 

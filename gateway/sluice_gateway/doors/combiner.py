@@ -12,6 +12,7 @@ of the next one. Source: ADR 0165.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -35,10 +36,10 @@ from sluice_protocol.request_parts import PARTS_MAX
 from sluice_protocol.units import NS_PER_S
 from sluice_web.problems import HttpRefusal
 
-FLUSH_BYTES: Final = 1024 * 1024
-"""Bytes of waiting requests from which a frame is made without waiting longer."""
 WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of waiting requests of one lane from which further ones are refused."""
+"""Bytes of waiting requests of one lane from which further ones are refused, at least."""
+TAKEN_BYTES_MAX: Final = 12 * 1024 * 1024
+"""Bytes of the requests in one frame: less than a frame may have if they cannot be compressed."""
 FRAME_INTERVAL_S: Final = 0.25
 """Time between the beginnings of two frames of a lane, at least."""
 IDLE_S: Final = 3600
@@ -73,6 +74,59 @@ class _OpenLane:
     """When the last frame began, by the monotonic clock."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushLimits:
+    """When a frame is made of the requests that wait.
+
+    Attributes:
+        age_s: Seconds that the first request waits for others.
+        bytes_least: Bytes of waiting requests from which a frame is made earlier.
+    """
+
+    age_s: float
+    bytes_least: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramePause:
+    """How long a lane waits before its next frame.
+
+    Attributes:
+        least_s: Seconds in any case.
+        unless_due_s: Seconds after that, which end when enough bytes wait.
+    """
+
+    least_s: float
+    unless_due_s: float
+
+
+def decide_pause(since_s: float | None, flush_s: float) -> FramePause:
+    """Decide how long a lane waits before its next frame.
+
+    A request that waits arrived after the last frame began. So none waits longer than `flush_s`,
+    or `FRAME_INTERVAL_S` if that is more.
+
+    Args:
+        since_s: Seconds since the last frame of the lane began; None if it has made none.
+        flush_s: `FlushLimits.age_s`.
+    """
+    interval_s = max(FRAME_INTERVAL_S, flush_s)
+    if since_s is None or since_s >= interval_s:
+        return FramePause(least_s=0.0, unless_due_s=flush_s)
+    least_s = max(0.0, FRAME_INTERVAL_S - since_s)
+    return FramePause(least_s=least_s, unless_due_s=max(0.0, interval_s - since_s - least_s))
+
+
+def count_fitting(sizes_bytes: Sequence[int]) -> int:
+    """Return how many of the requests that wait fit into one frame, at least one."""
+    total_bytes = 0
+    for number, size_bytes in enumerate(sizes_bytes[:PARTS_MAX]):
+        total_bytes += size_bytes
+        if total_bytes > TAKEN_BYTES_MAX and number:
+            return number
+    return min(len(sizes_bytes), PARTS_MAX)
+
+
 class Combiner:
     """Combines the small requests of one worker."""
 
@@ -84,7 +138,7 @@ class Combiner:
         clock: Clock,
         ids: IdSource,
         *,
-        flush_s: float,
+        flush: FlushLimits,
     ) -> None:
         """Bind the acceptance of this worker.
 
@@ -94,14 +148,14 @@ class Combiner:
             threads: Where frames are made.
             clock: The clocks of this machine.
             ids: The source of boots and attempts.
-            flush_s: Time that the first request of a frame waits for others.
+            flush: When a frame is made.
         """
         self._accept = accept
         self._budget = budget
         self._threads = threads
         self._clock = clock
         self._ids = ids
-        self._flush_s = flush_s
+        self._flush = flush
         self._lanes: dict[DoorLane, _OpenLane] = {}
 
     async def accept(self, request: SmallRequest) -> bool:
@@ -119,7 +173,9 @@ class Combiner:
         if known is not None:
             await _answered(known)
             return True
-        if lane.waiting_bytes + request.size_bytes > WAITING_BYTES_MAX:
+        if lane.waiting_bytes + request.size_bytes > max(
+            WAITING_BYTES_MAX, 2 * self._flush.bytes_least
+        ):
             raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
         with self._budget.take(request.size_bytes):
             waiting = _Waiting(request=request)
@@ -127,7 +183,7 @@ class Combiner:
             lane.waiting_bytes += request.size_bytes
             if name is not None:
                 lane.known[name] = waiting
-            if lane.waiting_bytes >= FLUSH_BYTES or len(lane.waiting) >= PARTS_MAX:
+            if lane.waiting_bytes >= self._flush.bytes_least or len(lane.waiting) >= PARTS_MAX:
                 lane.is_due.set()
             if lane.task is None:
                 lane.task = asyncio.create_task(self._run(place, lane))
@@ -159,27 +215,30 @@ class Combiner:
         try:
             while lane.waiting:
                 await self._pause(lane)
-                await self._flush(name, lane)
+                await self._make_frame(name, lane)
         finally:
             lane.task = None
 
     async def _pause(self, lane: _OpenLane) -> None:
         """Wait for more requests, and for the next frame of the lane to be due."""
-        since_s = (self._clock.monotonic_ns() - lane.began_ns) / NS_PER_S
-        if lane.began_ns and since_s < FRAME_INTERVAL_S:
-            await self._clock.sleep(FRAME_INTERVAL_S - since_s)
-            return  # requests have waited while the last frame was being accepted
-        try:
-            async with asyncio.timeout(self._flush_s):
-                await lane.is_due.wait()
-        except TimeoutError:
-            return
+        pause = decide_pause(
+            (self._clock.monotonic_ns() - lane.began_ns) / NS_PER_S if lane.began_ns else None,
+            self._flush.age_s,
+        )
+        if pause.least_s:
+            await self._clock.sleep(pause.least_s)
+        if pause.unless_due_s:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause.unless_due_s):
+                    await lane.is_due.wait()
 
-    async def _flush(self, name: DoorLane, lane: _OpenLane) -> None:
+    async def _make_frame(self, name: DoorLane, lane: _OpenLane) -> None:
         lane.began_ns = self._clock.monotonic_ns()
-        taken, lane.waiting = lane.waiting[:PARTS_MAX], lane.waiting[PARTS_MAX:]
+        count = count_fitting([one.request.size_bytes for one in lane.waiting])
+        taken, lane.waiting = lane.waiting[:count], lane.waiting[count:]
         lane.waiting_bytes -= sum(one.request.size_bytes for one in taken)
-        lane.is_due.clear()
+        if not lane.waiting:  # else the next frame is due: these have waited for this one
+            lane.is_due.clear()
         failure: SluiceError | None = None
         try:
             try:

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import zstandard
-
 from sluice_door_http.identities import RequestOrigin, identity_of
 from sluice_doors.decoded import DecodedRecords
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
@@ -22,8 +20,9 @@ from sluice_protocol.frame import decode_head, encode_frame
 from sluice_protocol.keys import digest_of
 from sluice_protocol.request_identity import IdentitySource, RequestIdentity
 from sluice_protocol.units import Digest
+from sluice_protocol.zstd_frames import ZSTD_VERSION
 
-ENCODER: Final = "c1 zstd-" + ".".join(map(str, zstandard.ZSTD_VERSION))
+ENCODER: Final = f"c1 zstd-{ZSTD_VERSION}"
 ENCODER_RESOURCE: Final = "sluice.encoder"
 
 

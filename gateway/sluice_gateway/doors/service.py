@@ -23,7 +23,7 @@ from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge
 from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
-from sluice_gateway.doors.combiner import Combiner
+from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.doors.frames import MadeFrame, make_frames
 from sluice_gateway.doors.freed_memory import RETURNED_BYTES, return_freed_memory
 from sluice_gateway.metrics import UploadPhases
@@ -78,6 +78,7 @@ class DoorService:
         body_bytes_max: int,
         own_frame_bytes: int = 0,
         flush_s: float = 0.25,
+        flush_bytes: int = 1024 * 1024,
     ) -> None:
         """Bind the acceptance of this worker.
 
@@ -88,6 +89,7 @@ class DoorService:
             own_frame_bytes: Size of the records of a request from which it becomes a separate
                 batch; 0 for all.
             flush_s: Time for which the first request of a combined batch is kept.
+            flush_bytes: Size of the requests from which such a batch is made earlier.
         """
         self.uploads = uploads
         self._store = store
@@ -104,7 +106,7 @@ class DoorService:
             self._threads,
             uploads.clock,
             uploads.ids,
-            flush_s=flush_s,
+            flush=FlushLimits(age_s=flush_s, bytes_least=flush_bytes),
         )
 
     async def close(self) -> None:

@@ -73,10 +73,12 @@ class JournalLoop:
             await self._runtime.clock.sleep(pause_s)
 
     def _pause_s(self) -> float:
-        if self._route.open_processes:
+        if self._route.is_behind:
             return self._settings.journal_poll_s
+        if self._route.open_processes:
+            return self._settings.round_interval_s
         if self._route.journals:
-            return self._settings.journal_interval_s
+            return self._settings.listing_interval_s
         return UNREGISTERED_INTERVALS * self._settings.journal_interval_s
 
     async def remove(self) -> int:

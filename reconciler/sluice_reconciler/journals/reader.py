@@ -6,6 +6,7 @@ listing shows that no newer object exists. The number of requests depends on the
 processes and of their objects, never on the number of manifests.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,6 +73,12 @@ class JournalObject:
 def entry_weight(manifest: AcceptedManifest) -> int:
     """Return how many plain entries need as much memory as one with these parts."""
     return 1 + len(manifest.parts or "") // ENTRY_BYTES
+
+
+def is_cut_short(objects: Sequence[JournalObject], entries_max: int) -> bool:
+    """Return True if reading stopped at a limit, so that more objects may exist."""
+    entries = sum(entry_weight(one) for each in objects for one in each.manifests)
+    return len(objects) >= OBJECTS_MAX or entries >= entries_max
 
 
 class RegistrationReader:

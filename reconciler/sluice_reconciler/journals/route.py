@@ -49,6 +49,7 @@ from sluice_reconciler.journals.reader import (
     JournalReader,
     RegistrationReader,
     entry_weight,
+    is_cut_short,
 )
 from sluice_reconciler.journals.report import JournalReport
 from sluice_reconciler.metrics import Stage
@@ -85,6 +86,8 @@ class JournalRoute:
         self._spool_left_ns: UnixNs | None = None
         self._switch_read_at_ns: int | None = None
         self._wanted: dict[ObjectKey, AcceptedManifest] = {}
+        self.is_behind = False
+        """Whether the last round left objects of a journal unread, so that another one is due."""
         self.frontier: Frontier | None = None
         """The frontier of the last round, without what other reconcilers have shown."""
 
@@ -110,7 +113,7 @@ class JournalRoute:
             OutcomeUnknown: The retries of a write are spent; the next round repeats the work.
             StoreError: The store is unreachable or refused a request; as above.
         """
-        interval_ns = int(self._parts.settings.journal_interval_s * NS_PER_S)
+        interval_ns = int(self._parts.settings.listing_interval_s * NS_PER_S)
         now_ns = self._parts.runtime.clock.monotonic_ns()
         if self._listed_ns is None or now_ns - self._listed_at_ns >= interval_ns:
             await self._list_processes()
@@ -205,6 +208,7 @@ class JournalRoute:
         return WAITING_MAX - entries_waiting(self.journals) - parts
 
     async def _read_objects(self) -> None:
+        self.is_behind = False
         space = self._space()
         if space <= 0:
             # Halted lanes must not stop the others: a full pass enqueues their batches later.
@@ -223,6 +227,7 @@ class JournalRoute:
             return await self._reader.read_next(journal, space)
 
         found = await self._parts.requests.each(unread, read)
+        self.is_behind = any(is_cut_short(objects, space) for objects in found)
         for journal, objects in zip(unread, found, strict=True):
             for one in objects:
                 self._parts.clock.observe(one.date_ns)

@@ -24,10 +24,10 @@ from typing import Final, NewType
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.units import ObjectKey
+from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
 Life = tuple[str, str]
@@ -215,7 +215,7 @@ def encode_part(part: LanePart) -> bytes:
     ]
     header = _HEADER.pack(MAGIC, VERSION, 0, len(part), len(part.values))
     raw = b"".join([header, *columns, part.values])
-    return zstandard.ZstdCompressor(level=1).compress(raw)
+    return compress_zstd(raw, level=1)
 
 
 def decode_part(key: ObjectKey, body: bytes) -> LanePart:
@@ -226,8 +226,8 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
         UnsupportedVersion: A newer version wrote it.
     """
     try:
-        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=PART_BYTES_MAX)
-    except zstandard.ZstdError as error:
+        raw = decompress_zstd(body, PART_BYTES_MAX)
+    except ZstdError as error:
         raise InvalidRecord(key, f"not a zstd frame: {error}") from error
     if len(raw) < _HEADER.size or raw[:4] != MAGIC:
         raise InvalidRecord(key, "not a part of a lane state")

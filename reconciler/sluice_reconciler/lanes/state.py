@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
-import zstandard
 
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ETag, ObjectKey, UnixNs
+from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
 from sluice_store.port import ObjectStore
@@ -257,7 +257,7 @@ def encode_lane(record: LaneRecord, boots: tuple[StoredBoot, ...] = ()) -> bytes
             pending=record.pending,
             boots=boots,
         )
-    return zstandard.ZstdCompressor(level=3).compress(encode_record(body))
+    return compress_zstd(encode_record(body), level=3)
 
 
 def decode_lane(key: ObjectKey, body: bytes) -> tuple[LaneRecord, tuple[StoredBoot, ...]]:
@@ -271,7 +271,7 @@ def decode_lane(key: ObjectKey, body: bytes) -> tuple[LaneRecord, tuple[StoredBo
         UnsupportedVersion: A newer version wrote it.
     """
     try:
-        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=STATE_BYTES_MAX)
+        raw = decompress_zstd(body, STATE_BYTES_MAX)
         match decode_record(key, raw, _Schema).schema:
             case "sluice.reconciler_lane.v3":
                 return decode_record(key, raw, LaneRecord), ()
@@ -282,7 +282,7 @@ def decode_lane(key: ObjectKey, body: bytes) -> tuple[LaneRecord, tuple[StoredBo
                 return _from_v1(old), old.boots
             case other:
                 raise UnsupportedVersion("schema", other, (SCHEMA_V1, SCHEMA_V2, SCHEMA), key)
-    except zstandard.ZstdError as error:
+    except ZstdError as error:
         raise LaneStateDamaged(key, f"not a zstd frame: {error}") from error
     except InvalidRecord as error:
         raise LaneStateDamaged(key, error.reason) from error

@@ -26,6 +26,8 @@ from sluice_gc.evidence_files import (
 from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.plan import HistogramBucket, Plan, PlanSummary, VersionTally, sign_plan, verify_plan
 from sluice_protocol.keys import digest_of
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.plan_approvals import PlanApproval, approval_key
 from sluice_protocol.units import ObjectKey
 
 
@@ -83,6 +85,22 @@ def test_plan_bytes_do_not_change() -> None:
     body = sign_plan(plan, KEY)
     assert golden("gc/plan.json", body) == body
     assert verify_plan("P", body, TRUSTED) == plan
+
+
+def test_approval_bytes_do_not_change() -> None:
+    """An approval is encoded to the bytes of the golden file, and read from them."""
+    approval = PlanApproval(
+        plan_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        plan_sha256=digest_of(b"plan"),
+        by="operator:otto",
+        note="größe geprüft",
+        approved_at_unix_ns=1_790_000_000_987_654_321,
+    )
+    body = encode_record(approval)
+    key = approval_key(approval.plan_id)
+    assert key == "gc/v1/approvals/01ARZ3NDEKTSV4RRFFQ69G5FAV.json"
+    assert golden("gc/approval.json", body) == body
+    assert decode_record(key, body, PlanApproval) == approval
 
 
 def test_columns_of_evidence_do_not_change() -> None:

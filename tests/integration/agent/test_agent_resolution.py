@@ -102,9 +102,9 @@ def test_a_decision_reaches_the_agent(tmp_path: Path, monkeypatch: pytest.Monkey
             await agent.send(b"other\n")
             await wait_for(folder, 1)
             frame = read_parked(folder)
-            counted = agent.metrics.parked_questions.labels("park")._value
+            counted = agent.metrics.parked_questions.labels("park")
             async with asyncio.timeout(20):
-                await until(lambda: counted.get() >= 2, SystemClock())
+                await until(lambda: counted.value >= 2, SystemClock())
             assert len(list_parked(folder)) == 1
             ops = Client(served.client.session, served.port, OPS)
             conflict = (await ops.get_signed("/v1/conflicts")).body["conflicts"][0]

@@ -26,6 +26,24 @@ def test_later_source_wins_and_is_named(tmp_path: Path) -> None:
     assert shown(tmp_path, SLUICE_STORE="file:///env")["--store"] == ("file:///env", "SLUICE_STORE")
 
 
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    """From the file, from the environment, and inside of a URL; an empty secret stays empty."""
+    (tmp_path / "sluice.toml").write_text(
+        '[query.serve]\napi_token = "planted-1"\noperators = "alice=planted-2"\n'
+        '[console]\nviewers = "alice=planted-3"\nquery = "http://me:planted-4@127.0.0.1:1"\n'
+    )
+    done = sluice(
+        *("config", "show", "--json"), folder=tmp_path, SLUICE_RECONCILER_API_TOKEN="planted-5"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "planted" not in done.stdout
+    found = {(one["command"], one["option"]): one for one in json.loads(done.stdout)}
+    assert found["reconciler", "--api-token"]["value"] == "(secret)"
+    assert found["reconciler", "--api-token"]["origin"] == "SLUICE_RECONCILER_API_TOKEN"
+    assert found["query serve", "--operators"]["value"] == "(secret)"
+    assert found["maintain", "--api-token"]["value"] == ""
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -83,6 +101,12 @@ def test_an_unknown_variable_is_an_error_that_names_the_nearest_one(
 def test_variables_of_other_commands_are_not_checked(tmp_path: Path) -> None:
     """A machine that runs several commands has variables for each of them."""
     assert sluice("init", SLUICE_GATEWAY_LISTEN="127.0.0.1:1", folder=tmp_path).returncode == 0
+
+
+def test_variables_of_other_clients_are_ignored(tmp_path: Path) -> None:
+    """The pages in `docs/send` export them in the shell of an operator."""
+    done = sluice("init", SLUICE_TOKEN="slt_x", SLUICE_URL="http://127.0.0.1:1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_variables_that_kubernetes_sets_for_a_service_are_ignored(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,13 @@ def test_the_pasted_otlp_settings_are_accepted(deployment: LocalDeployment) -> N
     )
     assert done.returncode == 0, done.stderr
     deployment.wait_found("exported", SEARCHABLE_S)
+
+
+def test_a_live_tail_reads_the_reconciler(deployment: LocalDeployment) -> None:
+    url = f"http://{deployment.state['addresses']['query']}/v1/tail"
+    with urllib.request.urlopen(url, timeout=30) as stream:
+        found = next(line for line in stream if line.startswith(b"id: "))
+    assert found.startswith(b"id: r."), found
 
 
 def test_the_commands_of_the_readme_run(deployment: LocalDeployment) -> None:
@@ -194,7 +202,7 @@ def test_a_store_of_a_newer_version_is_one_line(tmp_path: Path) -> None:
     (settings,) = (tmp_path / ".sluice" / "authority").rglob("settings.json")
     settings.write_bytes(settings.read_bytes().replace(b"authority.v1", b"authority.v9"))
     line = refused(tmp_path, *free_ports(), "--without", "maintain")
-    assert "upgrade this one" in line
+    assert "upgrade this process" in line
 
 
 def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:

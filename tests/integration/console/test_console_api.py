@@ -1,5 +1,6 @@
 """The console's API over a real deployment with planted trouble, without a browser."""
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import aiohttp
 import pytest
 from support.console_world import (
     AGENT,
@@ -17,11 +19,16 @@ from support.console_world import (
     SETTINGS,
     VIEWER,
     ConsoleWorld,
+    frame,
     served_console,
 )
 
+from sluice_console.costs import RequestRates
+from sluice_console.gateway_counters import GatewayCounters
+from sluice_console.reconcilers import ServiceClient
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.keys import blob_key
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
 
 
@@ -338,3 +345,32 @@ def test_a_proxy_names_users_from_its_address_only(tmp_path: Path) -> None:
     elsewhere = replace(proxied, proxy_addresses="192.0.2.1")
     with served_console(tmp_path / "two", elsewhere, services=False) as world:
         assert send(world, "/v1/overview", token="", X_Forwarded_User="otto").status == 401
+
+
+def test_the_cost_of_a_day_is_estimated_for_a_bucket(world: ConsoleWorld) -> None:
+    cost = send(world, "/v1/overview").json["cost"]
+    assert cost["basis"] == "batches"
+    assert cost["at_least"], "no audit has listed the blobs"
+    assert {one["name"] for one in cost["parts"]} == {"put", "get"}
+    assert "March 2026" in cost["price_source"]
+
+
+def test_the_calls_of_a_gateway_are_read_from_its_counters(tmp_path: Path) -> None:
+    with served_console(tmp_path, trouble=False) as world:
+        world.accept(frame("late-1", 0, ["a"]))
+        assert world.gateway is not None
+        url = f"http://127.0.0.1:{world.gateway.port}"
+
+        async def measure() -> tuple[RequestRates | None, RequestRates | None]:
+            async with aiohttp.ClientSession() as session:
+                client = ServiceClient(service="gateway", url=url, token="", session=session)
+                counters = GatewayCounters((client,), SystemClock())
+                first = await counters.read()
+                await asyncio.to_thread(world.accept, frame("late-1", 1, ["b"]))
+                return first, await counters.read()
+
+        first, second = asyncio.run(measure())
+        assert first is None, "one reading is no rate"
+        assert second is not None
+        assert second.per_s["put"] > 0
+        assert second.basis == "counters"

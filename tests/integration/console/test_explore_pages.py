@@ -1,12 +1,17 @@
 """Explore in a real Chromium: search, histogram, fields and live tail."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 from support.console_pages import CHROMIUM, log_in, open_place, watch
 from support.console_world import AGENT, ConsoleWorld, frame, served_console
+from support.query_lake import log_batch
+from support.spark_lake import Deployment
+
+from sluice_protocol.units import NS_PER_S
 
 pytestmark = [
     pytest.mark.console,
@@ -36,6 +41,56 @@ def test_explore_searches_zooms_and_filters(browser: Browser, world: ConsoleWorl
     expect(other.locator(".summary strong")).to_have_text("1", timeout=20_000)
     assert errors == []
     page.context.close()
+
+
+WATCH_LINES = """
+new MutationObserver(() => {
+  const line = !window.firstLineMs && document.querySelector(".line");
+  if (line) window.firstLineMs = performance.now();
+}).observe(document, { childList: true, subtree: true });
+"""
+STREAM = """() => {
+  const found = performance.getEntriesByType("resource")
+    .find((one) => one.name.includes("query/stream"));
+  return { asked: found.requestStart, first: found.responseStart, last: found.responseEnd,
+    shown: window.firstLineMs };
+}"""
+WAITING = 1_000
+
+
+def test_the_first_records_are_shown_within_300_ms(browser: Browser, tmp_path: Path) -> None:
+    """Of a search over many batches that are not in the lake yet; counted from its first byte."""
+    with served_console(tmp_path, trouble=False) as world:
+        at_ns = time.time_ns() - NS_PER_S
+        batches = [
+            log_batch(
+                ["a waiting line"] * 20,
+                agent=f"host-{n % 50}",
+                start=n // 50 * 20,
+                from_ns=at_ns - n * 10**6,
+                step_ns=10**5,
+                at_ns=at_ns,
+            )
+            for n in range(WAITING)
+        ]
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(Deployment(root=world.store_folder).deliver, batches).result()
+        context = browser.new_context()
+        page = log_in(context, world)
+        measured = []
+        for _ in range(3):
+            page = context.new_page()
+            page.add_init_script(WATCH_LINES)
+            open_place(page, world, "explore?from=1h")
+            expect(page.locator(".summary strong")).to_have_text("2,000")
+            measured.append(page.evaluate(STREAM))
+            page.close()
+        took_ms = [one["shown"] - one["first"] for one in measured]
+        print(f"first records after the first byte: {took_ms} ms; all times: {measured}")
+        assert min(took_ms) < 300
+        # The first records do not wait for the last ones.
+        assert min(one["shown"] - one["last"] for one in measured) < 0
+        context.close()
 
 
 def test_the_histogram_zooms_by_dragging(browser: Browser, world: ConsoleWorld) -> None:

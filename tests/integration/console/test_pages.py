@@ -5,6 +5,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +21,14 @@ from support.console_world import (
     ConsoleWorld,
     served_console,
 )
+from support.query_lake import log_batch
+from support.spark_lake import Deployment
+from support.spark_local import ingest_locally
 
+from sluice_console.agents import AgentReport, AgentReports, make_report
 from sluice_protocol.conflicts import ConflictName
 from sluice_protocol.keys import digest_of
+from sluice_reconciler.completeness import BootReport
 
 ROOT: Final = Path(__file__).parents[3]
 PICTURES: Final = ROOT / "docs" / "pictures"
@@ -128,6 +134,106 @@ def test_a_viewer_sees_conflicts_and_cannot_decide(browser: Browser, world: Cons
     page.get_by_role("link", name=f"Compare the conflict of {AGENT}").click()
     button = page.get_by_role("button", name="Quarantine the boot")
     expect(button).to_be_disabled()
+    page.context.close()
+
+
+def test_a_dead_letter_is_listed_with_its_reason_and_its_command(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with served_console(tmp_path, trouble=False) as world:
+        lost = log_batch(["x"], agent="host-9")
+        place = Deployment(root=world.store_folder)
+
+        def lose() -> None:
+            place.accept([lost], blobs=False)
+            place.enqueue([lost])
+            ingest_locally(place.url)
+
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lose).result()
+        page = log_in(browser.new_context(), world)
+        errors = watch(page)
+        open_place(page, world, "queue")
+        table = page.get_by_role("region", name="Dead letters")
+        expect(table).to_contain_text("missing")
+        expect(table).to_contain_text("Restore it under its key")
+        name = f"host-9/{lost.manifest.boot_id}/0-0"
+        expect(table.get_by_role("button", name=f"sluice explain {name}")).to_be_visible()
+        expect(page.locator("main")).to_contain_text("sluice query dead-letters --store")
+        table.get_by_role("link", name=name).click()
+        expect(page.locator("main")).to_contain_text(lost.manifest.frame_sha256[:12])
+        assert errors == []
+        page.context.close()
+
+
+AGENTS = 100_000
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_list_of_100_000_agents_scrolls_and_has_few_elements(
+    browser: Browser, world: ConsoleWorld, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    boots = [
+        BootReport(
+            agent_id=f"agent-{n:06d}",
+            boot_id="b",
+            batches=1,
+            ranges=((0, 9),),
+            overlaps=0,
+            gaps=(),
+            last_accepted_s=float(n),
+            high_water=9,
+            oldest_gap_s=0.0,
+        )
+        for n in range(AGENTS)
+    ]
+    report = make_report(boots, as_of="2026-01-01T00:00:00Z", source="reconciler")
+
+    async def read(_: AgentReports) -> AgentReport:
+        return report
+
+    monkeypatch.setattr(AgentReports, "read", read)
+    page = log_in(browser.new_context(viewport={"width": width, "height": 900}), world)
+    errors = watch(page)
+    open_place(page, world, "agents?order=name")
+    expect(page.get_by_text("100,000 agents")).to_be_visible()
+    table = page.get_by_role("region", name="Agents")
+    expect(table.locator("table")).to_have_attribute("aria-rowcount", str(AGENTS + 1))
+    expect(page.get_by_role("link", name="agent-000000")).to_be_visible()
+    for share, shown in ((0.5, "agent-050000"), (1.0, "agent-099999"), (0.0, "agent-000000")):
+        table.evaluate("(box, share) => { box.scrollTop = share * box.scrollHeight }", share)
+        expect(page.get_by_role("link", name=shown)).to_be_visible()
+        assert table.locator("tr").count() < 60
+    top = table.evaluate("box => box.scrollTop = 4000 * 40")
+    row = page.get_by_role("row", name="agent-004000")
+    expect(row).to_be_visible()
+    assert row.get_attribute("aria-rowindex") == "4002"
+    assert top == 160_000
+    page.get_by_label("Search").fill("09999")
+    expect(page.get_by_text("11 agents match")).to_be_visible()
+    expect(page.get_by_role("link", name="agent-009999")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert accessibility(page) == []
+    assert errors == []
+    page.context.close()
+
+
+def test_an_activity_of_which_only_a_part_was_read_is_marked(
+    browser: Browser, world: ConsoleWorld
+) -> None:
+    page = browser.new_context().new_page()
+
+    def mark(route: Route) -> None:
+        sample = json.loads(route.fetch().body()) | {"activity_at_least": True}
+        route.fulfill(json=sample)
+
+    page.route("**/v1/overview/stream", lambda route: route.abort())
+    page.route("**/v1/overview", mark)
+    page.goto(world.url)
+    page.get_by_label("Token").fill(VIEWER)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator("main")).to_contain_text("At least: more was accepted")
+    expect(page.locator(".stages")).to_contain_text("at least")
     page.context.close()
 
 

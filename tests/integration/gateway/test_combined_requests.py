@@ -210,7 +210,7 @@ def test_waiting_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         frames = await accepted_frames(served.store.inner)
         assert sum(frame.envelope.count for frame in frames) == accepted
 
-    serve(tmp_path, check)
+    serve(tmp_path, check, door_flush_bytes=100)
 
 
 def test_a_lane_makes_few_batches_per_second(tmp_path: Path) -> None:

@@ -3,13 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import generate_latest
 from support.gateway import (
-    Client,
     CountingStore,
-    HttpResult,
     TestKey,
     frame_of,
     identity,
@@ -17,6 +14,7 @@ from support.gateway import (
     running,
     upload_fields,
 )
+from support.listed_uploads import head_of, post, send_list
 
 from sluice_gateway.listed_uploads import FRAMES_AT_ONCE
 from sluice_protocol.errors import StoreUnavailable
@@ -28,26 +26,6 @@ from sluice_protocol.upload_http import FRAME_LIST_MEDIA_TYPE, UPLOAD_LIST_PATH
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
-
-
-def head_of(client: Client, body: bytes, **changed: str) -> dict[str, str]:
-    fields = upload_fields(body) | {"Content-Type": FRAME_LIST_MEDIA_TYPE}
-    fields |= {name.replace("_", "-"): text for name, text in changed.items()}
-    return client.key.sign(fields, client.authority, path=UPLOAD_LIST_PATH)
-
-
-async def post(client: Client, body: bytes, fields: dict[str, str]) -> HttpResult:
-    url = f"http://{client.authority}{UPLOAD_LIST_PATH}"
-    async with client.session.post(url, data=body, headers=fields) as answer:
-        return HttpResult(answer.status, await answer.json(content_type=None), answer.headers)
-
-
-async def send_list(client: Client, *frames: bytes | ListedFrame) -> list[dict[str, Any]]:
-    listed = [one if isinstance(one, ListedFrame) else ListedFrame(frame=one) for one in frames]
-    body = encode_frame_list(listed)
-    answer = await post(client, body, head_of(client, body))
-    assert answer.status == 200, answer
-    return list(answer.body["results"])
 
 
 def keys_of(store: CountingStore, verb: str = "create") -> list[str]:
@@ -268,9 +246,9 @@ def test_a_request_is_refused_as_a_whole_before_any_store_call(tmp_path: Path) -
             assert await refused(bytes(many), head_of(client, bytes(many))) == (413, "too_large")
             large = bytes(20_000)
             assert await refused(large, head_of(client, large)) == (413, "too_large")
-            served.gateway.uploads.budget._hold(32_768)
+            served.gateway.uploads.budget.reserve(32_768)
             assert await refused(one, head_of(client, one)) == (503, "overloaded")
-            served.gateway.uploads.budget._hold(-32_768)
+            served.gateway.uploads.budget.release(32_768)
             served.gateway.uploads.running.drain()
             assert await refused(one, head_of(client, one)) == (503, "draining")
             assert served.store.calls == []

@@ -23,6 +23,7 @@ from support.gateway import (
     start_gateway,
     write_principals,
 )
+from support.listed_uploads import send_list
 
 from sluice_gateway.app import Gateway, build_gateway, serving
 from sluice_gateway.settings import GatewaySettings
@@ -155,6 +156,44 @@ def test_the_spool_accepts_while_the_authority_is_unreachable(tmp_path: Path) ->
         url = f"file://{tmp_path}/store"
         assert len(await bodies_under(url, ACCEPTED)) == 5
         assert len(await bodies_under(url, RAW_BLOBS)) == 6
+        assert len(await bodies_under(url, QUARANTINE)) == 1
+
+    run(main())
+
+
+def test_each_frame_of_a_list_is_accepted_in_the_spool_and_transferred(tmp_path: Path) -> None:
+    """Each result is that of a single upload; a conflict and lost responses stop no other frame."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            spooled.remote.away = True
+            known, other = frame_of(identity(seq=1)), frame_of(identity(seq=1), "other")
+            assert (await spooled.client.upload(known)).status == 200
+            new = [frame_of(identity(seq=seq)) for seq in range(2, 10)]
+            results = await send_list(spooled.client, known, other, *new, new[0])
+            assert [one["status"] for one in results] == [200, 409, *[200] * 9]
+            duplicates = [one["accepted"]["duplicate"] for one in results if "accepted" in one]
+            assert duplicates == [True, *[False] * 8, True]
+            assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
+            spooled.remote.away, spooled.remote.lossy = False, 3
+            await spooled.transfer.transfer_once()
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
+            for seq in range(1, 10):
+                key = accepted_key(identity(seq=seq))
+                here, there = (
+                    await spooled.local.inner.get(key),
+                    await spooled.remote.inner.get(key),
+                )
+                assert isinstance(here, Found)
+                assert isinstance(there, Found)
+                assert here.body == there.body
+            spooled.gateway.uploads.cache.forget_all()
+            again = await send_list(spooled.client, *new)
+            assert {one["accepted"]["duplicate"] for one in again} == {True}
+        url = f"file://{tmp_path}/store"
+        assert len(await bodies_under(url, ACCEPTED)) == 9
+        assert len(await bodies_under(url, RAW_BLOBS)) == 10
         assert len(await bodies_under(url, QUARANTINE)) == 1
 
     run(main())

@@ -1,18 +1,27 @@
-"""Waves of files merged give the newest records first, as sorting all of them does."""
+"""Waves of sources merged give the newest records first, as sorting all of them does."""
 
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.query_lake import log_batch
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_query.pending import end_ns
 from sluice_query.pruning import time_bound_ns
-from sluice_query.streaming import FIRST_WAVE_BYTES, NewestFirst, plan_waves
+from sluice_query.waves import (
+    BATCH_COST_BYTES,
+    FIRST_WAVE_BYTES,
+    KeyedRow,
+    NewestFirst,
+    plan_waves,
+)
 
-Item = tuple[tuple[int, str, str, int], tuple[object, ...]]
+Source = DataFile | AcceptedManifest
 
 
-def some_file(random: Random, name: int) -> tuple[DataFile, list[Item]]:
+def some_file(random: Random, name: int) -> tuple[DataFile, list[KeyedRow]]:
     """Return a file and its rows; some files record no statistics."""
     start = random.randrange(5) * STATS_SLACK_NS
     times = [start + random.randrange(3 * STATS_SLACK_NS) for _ in range(random.randint(1, 6))]
@@ -25,30 +34,66 @@ def some_file(random: Random, name: int) -> tuple[DataFile, list[Item]]:
         records=len(times),
         ts=TimeStats(range_ns=range_ns, nulls=0),
     )
-    rows: list[Item] = [((at, "a", "b", name * 100 + n), (name, n)) for n, at in enumerate(times)]
-    return file, rows
+    return file, rows_at(times, name)
+
+
+def some_batch(random: Random, name: int) -> tuple[AcceptedManifest, list[KeyedRow]]:
+    """Return the manifest of a pending batch, and its rows."""
+    from_ns = random.randrange(8 * STATS_SLACK_NS)
+    step_ns = random.choice((0, 1, STATS_SLACK_NS))
+    times = [from_ns + n * step_ns for n in range(random.randint(1, 4))]
+    sent = log_batch(["x"] * len(times), start=name, from_ns=from_ns, step_ns=step_ns)
+    return sent.manifest, rows_at(times, name)
+
+
+def rows_at(times: list[int], name: int) -> list[KeyedRow]:
+    return [((at, "a", "b", name * 100 + n), (name, n)) for n, at in enumerate(times)]
+
+
+def bound_ns(source: Source) -> float:
+    return time_bound_ns(source) if isinstance(source, DataFile) else end_ns(source)
 
 
 @given(seed=st.integers(0, 2**32))
 def test_waves_give_the_newest_first(seed: int) -> None:
     random = Random(seed)
     files = [some_file(random, name) for name in range(random.randint(0, 8))]
-    rows = {file.path: found for file, found in files}
+    batches = [some_batch(random, 50 + name) for name in range(random.choice((0, 3, 50)))]
+    rows: dict[object, list[KeyedRow]] = {file.path: found for file, found in files}
+    rows |= {batch.identity: found for batch, found in batches}
     limit = random.choice((1, 3, 10, 1000))
-    merged, returned, later_files = NewestFirst(limit), [], 0
-    waves = plan_waves([file for file, _ in files])
-    assert sorted(file.path for wave in waves for file in wave.files) == sorted(rows)
+    merged, returned, later_sources = NewestFirst(limit), [], 0
+    waves = plan_waves([file for file, _ in files], [batch for batch, _ in batches])
+    planned = [one.path for wave in waves for one in wave.files]
+    planned_batches = [one.identity for wave in waves for one in wave.batches]
+    assert len(planned) + len(planned_batches) == len(rows)
+    assert {*planned, *planned_batches} == {*rows}
     assert waves[-1].until_ns is None
     for wave in waves:
+        sources: list[Source] = [*wave.files, *wave.batches]
         if merged.more:
-            later_files += len(wave.files)
+            later_sources += len(sources)
             continue
-        found = sorted((row for file in wave.files for row in rows[file.path]), reverse=True)
-        assert all(
-            time_bound_ns(file) > row[0][0] for file in wave.files for row in rows[file.path]
-        )
-        returned += merged.add(found[: merged.wanted], wave.until_ns)
+        mine = [
+            (source, rows[source.path if isinstance(source, DataFile) else source.identity])
+            for source in sources
+        ]
+        assert all(bound_ns(source) > row[0][0] for source, found in mine for row in found)
+        found = sorted((row for _, some in mine for row in some), reverse=True)
+        added = merged.add(found[: merged.wanted], wave.until_ns)
+        if batches and not files and not returned:
+            assert added, "each wave of exact bounds has a record that is certain"
+        returned += added
     every = sorted((row for found in rows.values() for row in found), reverse=True)
     assert returned == [row for _, row in every[:limit]]
     assert merged.more == (len(every) > limit)
-    assert later_files == 0 or merged.more
+    assert later_sources == 0 or merged.more
+
+
+def test_the_first_wave_has_few_pending_batches_and_later_ones_more() -> None:
+    batches = [log_batch(["x"], start=n, from_ns=n).manifest for n in range(1000)]
+    sizes = [len(wave.batches) for wave in plan_waves([], batches)]
+    assert sizes[0] <= FIRST_WAVE_BYTES // BATCH_COST_BYTES == 32
+    assert sizes[0] > 20
+    assert sizes[1] > 3 * sizes[0]
+    assert len(sizes) <= 5

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support.agent_disk import SimDisk
 from support.spool_crashes import (
+    DRAWS,
+    SEEDS,
     crash_at,
     crash_in_a_row,
     cut_power_at_every_operation,
@@ -119,10 +121,6 @@ class World:
         parked = {name for name, _ in self.disk.list(Path("/spool/parked"))}
         assert len([name for name in parked if name.endswith(".batch")]) == len(self.refused)
         assert self.disk.list(Path("/spool/corrupt")) == []
-
-
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
-DRAWS = [(0, 2), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(3))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -9,7 +9,9 @@ from support.agent_disk import SimDisk
 from support.agent_sim import SimAgent, SimClock, SimNetwork, block, simulate_agent
 from support.simloop import seeds
 
+from sluice_agent.errors import CorruptEntry
 from sluice_agent.listed_batches import UNKNOWN_S
+from sluice_agent.spool import SpooledBatch
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 
 LINES = [b"line %d" % n for n in range(80)]
@@ -155,3 +157,50 @@ def test_a_kill_between_results_loses_and_duplicates_nothing(seed: int) -> None:
         again.cancel()
 
     simulate_agent(seed, main)
+
+
+def test_a_list_is_read_and_forgotten_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call is a thread, which costs more than the work on a small batch."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        agent = SimAgent(rng, net)
+        calls: dict[str, list[int]] = {"read_all": [], "forget": []}
+        read_all, forget = agent.spool.read_all, agent.spool.forget
+
+        def counted_read(batches: tuple[SpooledBatch, ...]) -> list[bytes | CorruptEntry]:
+            calls["read_all"].append(len(batches))
+            return read_all(batches)
+
+        def counted_forget(*batches: SpooledBatch) -> None:
+            calls["forget"].append(len(batches))
+            forget(*batches)
+
+        monkeypatch.setattr(agent.spool, "read_all", counted_read)
+        monkeypatch.setattr(agent.spool, "forget", counted_forget)
+        running = await send_backlog(agent)
+        await agent.uploader.drained()
+        for sizes in calls.values():
+            assert sum(sizes) == len(LINES)
+            assert len(sizes) <= len(net.lists) + len(LINES) - sum(net.lists)
+        running.cancel()
+
+    simulate_agent(1, main)
+
+
+def test_a_damaged_batch_of_a_list_is_left_out() -> None:
+    async def main(rng: Random) -> None:
+        net = network()
+        agent = SimAgent(rng, net)
+        await feed(agent, LINES[:12])
+        damaged = agent.spool.ready()[3].header.name
+        path = agent.spool.settings.directory / "ready" / damaged
+        whole = agent.disk.read(path)
+        agent.disk.write_new(path, [whole[:-1] + b"?"], sync=True)
+        running = asyncio.create_task(agent.run())
+        await agent.uploader.drained()
+        assert Counter(net.lines()) == Counter(LINES[:12]) - Counter([LINES[3]])
+        assert agent.metrics.corrupt.labels().value == 1
+        running.cancel()
+
+    simulate_agent(1, main)

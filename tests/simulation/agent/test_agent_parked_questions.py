@@ -69,7 +69,7 @@ def test_an_accepted_existing_batch_is_dropped_and_leaves_the_spool(seed: int) -
         assert parked(agent.disk) == []
         agent.spool.sweep()
         assert agent.spool.size_bytes() == 0
-        assert agent.metrics.resolved.labels("accept_existing")._value.get() == 2
+        assert agent.metrics.resolved.labels("accept_existing").value == 2
         assert all(retry for *_, retry in net.sent)
         asked = len(net.sent)
         await net.clock.sleep(HOUR_S)

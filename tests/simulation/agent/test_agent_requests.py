@@ -14,6 +14,8 @@ import pytest
 from support.agent_disk import SimDisk
 from support.agent_sim import DIRECTORY
 from support.spool_crashes import (
+    DRAWS,
+    SEEDS,
     crash_in_a_row,
     cut_power_at_every_operation,
     fail_at_every_operation,
@@ -105,10 +107,6 @@ class World:
             for body in decode_frame(frame).columns.body.slices()
         )
         assert bodies == Counter(REQUESTS)
-
-
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
-DRAWS = [(0, 2), *(pytest.param(seed, 4, marks=pytest.mark.long) for seed in range(3))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

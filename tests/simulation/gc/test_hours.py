@@ -95,7 +95,7 @@ def test_operator_that_removes_evidence_is_detected() -> None:
 
 def test_manifest_or_reference_keeps_a_quarantined_blob() -> None:
     """The manifest alone and the reference alone protect a decided blob."""
-    story = play(1, 0.15, tidy=drop_one)
+    story = play(0, 0.15, tidy=drop_one)
     assert 0 < len(story.operator.vanished()) < len(story.operator.names)
     assert story.lost == []
     assert story.unreadable() == []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice_agent.batching import BatchBuilder, RecordBlock, join_checkpoints
+from sluice_agent.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.columns import (
     attribute_columns,
     join_logs,
@@ -63,22 +63,49 @@ def test_concatenated_columns_keep_the_order() -> None:
     ]  # fmt: skip
 
 
+def test_only_records_that_can_be_read_again_wait_for_freshness() -> None:
+    """One record that cannot be read again makes the whole batch due after its own, lower age."""
+    limits = BatchLimits(age_s_max=1, freshness_s=60)
+    of_file = RecordBlock(columns=logs(b"x"), cost_bytes=40, may_wait=True)
+    of_client = RecordBlock(columns=logs(b"y"), cost_bytes=40)
+    builder = BatchBuilder(limits=limits)
+    builder.add(of_file, now_s=0)
+    assert not builder.is_due(now_s=59.9)
+    assert builder.is_due(now_s=60)
+    builder.add(of_client, now_s=20)
+    builder.add(of_file, now_s=20.5)
+    assert not builder.is_due(now_s=20.9)
+    assert builder.is_due(now_s=21)
+    builder.take()
+    builder.add(of_client, now_s=30)
+    assert builder.is_due(now_s=31)
+    builder.take()
+    builder.add(of_file, now_s=0)
+    builder.add(of_client, now_s=59.9)
+    assert builder.is_due(now_s=60)
+
+
+def test_freshness_below_the_age_changes_nothing() -> None:
+    builder = BatchBuilder(limits=BatchLimits(age_s_max=5, freshness_s=1))
+    builder.add(RecordBlock(columns=logs(b"x"), cost_bytes=40, may_wait=True), now_s=0)
+    assert not builder.is_due(now_s=4.9)
+    assert builder.is_due(now_s=5)
+
+
 def test_a_batch_is_due_by_size_count_or_age() -> None:
     """It never exceeds its limits, except for a single block that exceeds them alone."""
     limits = BatchLimits(bytes_max=100, records_max=3, age_s_max=2)
     one = RecordBlock(columns=logs(b"x"), cost_bytes=40)
     builder = BatchBuilder(limits=limits)
     assert not builder.is_due(now_s=99)
-    assert builder.take() is None
+    assert builder.take() == []
     builder.add(one, now_s=0)
     assert not builder.is_due(now_s=1.9)
     assert builder.is_due(now_s=2)
     builder.add(one, now_s=1)
     assert not builder.has_room_for(one)
     assert not builder.has_room_for(RecordBlock(columns=logs(b"x", b"y"), cost_bytes=1))
-    gathered = builder.take()
-    assert gathered is not None
-    assert len(gathered.columns) == 2
+    assert len(join_blocks(builder.take())) == 2
     assert builder.has_room_for(RecordBlock(columns=logs(b"x"), cost_bytes=1000))
 
 

@@ -72,6 +72,7 @@ def test_an_unavailable_source_is_left_out_and_logged_once() -> None:
     with capture_logs() as logs:
         blocks = [host.sample(now_ns=NOW) for _ in range(2)]
     assert [len(block.columns) for block in blocks if block is not None] == [3, 3]
+    assert all(block is not None and block.may_wait for block in blocks)
     assert [entry["event"] for entry in logs] == ["host_metrics_unavailable"]
     assert logs[0]["source"] == "failing"
 

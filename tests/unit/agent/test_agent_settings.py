@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.settings import AgentSettings
+from sluice_agent.settings import BATCH_BYTES_MAX, AgentSettings, BatchLimits
 from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_protocol.errors import BadUsage
 
@@ -46,8 +46,19 @@ def test_invalid_settings_are_rejected(how: dict, message: str) -> None:
         AgentSettings(**{"gateway": "http://a", **how})
 
 
+def test_freshness_makes_large_batches() -> None:
+    plain = AgentSettings(gateway="http://a", batch_bytes=1000, batch_age_s=2).for_batching()
+    assert plain == BatchLimits(bytes_max=1000, age_s_max=2)
+    fresh = AgentSettings(gateway="http://a", batch_age_s=2, freshness_s=60).for_batching()
+    assert fresh == BatchLimits(
+        bytes_max=BATCH_BYTES_MAX, records_max=300_000, age_s_max=2, freshness_s=60
+    )
+
+
 def test_settings_checked_on_use_are_rejected() -> None:
     """Batches, time zone and resource."""
+    with pytest.raises(BadUsage, match="freshness"):
+        AgentSettings(gateway="http://a", freshness_s=-1).for_batching()
     with pytest.raises(BadUsage, match="batch bytes"):
         AgentSettings(gateway="http://a", batch_bytes=1 << 30).for_batching()
     with pytest.raises(BadUsage, match="time zone"):

@@ -126,6 +126,14 @@ def test_every_place_of_a_command_line_is_known() -> None:
         assert not any("{" in word for word in words)
 
 
+def test_a_service_names_only_peers_that_run() -> None:
+    (query,) = (one for one in SERVICES if one.name == "query")
+    places = {"store": "file:///s", "query": "127.0.0.1:1"}
+    assert "--reconciler" not in query.command(places)
+    words = query.command({**places, "reconciler": "127.0.0.1:2"})
+    assert words[-2:] == ("--reconciler", "http://127.0.0.1:2")
+
+
 def test_a_program_that_cannot_be_started_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

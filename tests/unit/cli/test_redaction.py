@@ -46,4 +46,6 @@ def test_ordinary_text_is_kept(text: str) -> None:
 def test_options_with_secrets_are_known() -> None:
     assert is_secret_option("--api-token")
     assert is_secret_option("--operators")
+    assert is_secret_option("--viewers")
+    assert not is_secret_option("--principals")
     assert not is_secret_option("--listen")

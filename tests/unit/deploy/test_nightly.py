@@ -2,7 +2,12 @@
 
 from datetime import UTC, datetime
 
-from deploy.nightly import BEGIN, END, PAGE, StageResult, render_summary, summary_of, updated_page
+import pytest
+from deploy.nightly import BEGIN, END, PAGE, STAGES, StageResult, main, summary_of, updated_page
+
+from sluice_protocol.errors import BadUsage
+
+DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def test_the_closing_line_of_pytest_is_the_summary() -> None:
@@ -19,15 +24,35 @@ def test_a_stage_without_tests_shows_its_last_line() -> None:
     assert summary_of("") == "no output"
 
 
+def row_of(name: str, *, passed: bool = True, summary: str = "12 passed") -> str:
+    result = StageResult(name=name, passed=passed, seconds=119.6, summary=summary)
+    return result.row(revision="abc", at=DAY)
+
+
 def test_a_failed_stage_is_marked() -> None:
-    result = StageResult(name="test", passed=False, seconds=61.0, summary="1 failed")
-    page = render_summary([result], revision="abc", at=datetime(2026, 1, 2, tzinfo=UTC))
-    assert "| `make test` | FAILED | 1 min 1 s | 1 failed |" in page
+    row = row_of("test", passed=False, summary="1 failed")
+    assert row == "| `make test` | FAILED | 2026-01-02 | `abc` | 2 min 0 s | 1 failed |"
 
 
-def test_the_last_run_is_replaced_and_the_rest_of_the_page_stays() -> None:
-    page = f"before\n{BEGIN}\n\nold\n{END}\nafter\n"
-    assert updated_page(page, "new\n") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+def test_a_stage_replaces_its_own_row_and_the_rest_of_the_page_stays() -> None:
+    page = f"before\n{BEGIN}\n\nNo run yet.\n\n{END}\nafter\n"
+    for row in (row_of("test-long"), row_of("test", summary="old"), row_of("test", summary="new")):
+        page = updated_page(page, row)
+    before, rows, after = page[:7], page.splitlines()[5:7], page[-7:]
+    assert (before, after) == ("before\n", "\nafter\n")
+    assert rows == [row_of("test", summary="new"), row_of("test-long")]
+    assert "old" not in page
+
+
+def test_a_summary_cannot_add_a_column() -> None:
+    page = updated_page(f"{BEGIN}{END}", row_of("test", summary="a | b"))
+    assert row_of("test", summary="a | b") in page
+    assert "a \\| b |" in page
+
+
+def test_an_unknown_target_is_refused_before_anything_runs() -> None:
+    with pytest.raises(BadUsage, match=r"unknown target: use check test .*target=`tests`"):
+        main(["--write", STAGES[0], "tests"])
 
 
 def test_the_page_has_a_place_for_the_last_run() -> None:

@@ -15,7 +15,7 @@ from sluice_doors.decoded import DecodedRecords
 from sluice_gateway.admission import BodyBudget
 from sluice_gateway.doors import combiner as combining
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
-from sluice_gateway.doors.combiner import Combiner
+from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.uploads import Upload
 from sluice_protocol.columns import LogColumns, TextColumn
@@ -37,6 +37,8 @@ class World:
     frames: list[Upload] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)
     pause_s: float = 0.0
+    flush_s: float = 0.01
+    flush_bytes: int = 1 << 20
 
     async def accept(self, upload: Upload) -> None:
         await asyncio.sleep(self.pause_s)
@@ -48,7 +50,12 @@ class World:
         async def main() -> None:
             with ThreadPoolExecutor(1) as threads:
                 one = Combiner(
-                    self.accept, self.budget, threads, SystemClock(), SimIds(1), flush_s=0.01
+                    self.accept,
+                    self.budget,
+                    threads,
+                    SystemClock(),
+                    SimIds(1),
+                    flush=FlushLimits(age_s=self.flush_s, bytes_least=self.flush_bytes),
                 )
                 await check(one)
                 assert self.budget.held_bytes == 0
@@ -159,12 +166,44 @@ def test_frames_of_a_lane_are_bounded_in_rate_and_parts(monkeypatch: pytest.Monk
     assert [upload.identity.count for upload in world.frames] == [3, 3, 2]
 
 
-def test_enough_bytes_are_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combining, "FLUSH_BYTES", 1)
-    world = World()
+def test_bytes_that_do_not_fit_are_in_the_next_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is due: it has waited while the first frame was made."""
+    size_bytes = request("0").size_bytes
+    monkeypatch.setattr(combining, "TAKEN_BYTES_MAX", 2 * size_bytes)
+    world = World(flush_s=60, flush_bytes=3 * size_bytes)
 
     async def check(one: Combiner) -> None:
-        one._flush_s = 60
+        async with asyncio.timeout(10):
+            await outcomes(one, *(request(str(n)) for n in range(3)))
+
+    world.run(check)
+    assert [upload.identity.count for upload in world.frames] == [2, 1]
+    assert combining.count_fitting([3 * size_bytes]) == 1
+
+
+@pytest.mark.parametrize(
+    ("since_s", "flush_s", "least_s", "unless_due_s"),
+    [
+        (None, 0.25, 0.0, 0.25),
+        (0.1, 0.25, 0.15, 0.0),
+        (0.3, 0.25, 0.0, 0.25),
+        (0.1, 0.01, 0.15, 0.0),
+        (0.1, 2.0, 0.15, 1.75),
+        (0.5, 2.0, 0.0, 1.5),
+        (2.5, 2.0, 0.0, 2.0),
+    ],
+)
+def test_frames_of_a_busy_lane_begin_once_in_the_time_of_a_flush(
+    since_s: float | None, flush_s: float, least_s: float, unless_due_s: float
+) -> None:
+    pause = combining.decide_pause(since_s, flush_s)
+    assert (pause.least_s, pause.unless_due_s) == pytest.approx((least_s, unless_due_s))
+
+
+def test_enough_bytes_are_not_kept_waiting() -> None:
+    world = World(flush_s=60, flush_bytes=1)
+
+    async def check(one: Combiner) -> None:
         async with asyncio.timeout(10):
             await one.accept(request("a"))
 

@@ -21,6 +21,7 @@ from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.journals import journal_key
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_reconciler.journals import route
+from sluice_reconciler.journals.reader import OBJECTS_MAX
 
 
 def test_journaled_batches_are_enqueued_without_a_listing_of_accepted() -> None:
@@ -59,6 +60,23 @@ def test_requests_of_a_round_do_not_depend_on_the_number_of_manifests() -> None:
     play(of(200))
     assert counts[0] == counts[1]
     assert counts[0]["list"] == 5  # of the registrations
+
+
+def test_a_round_that_cannot_read_everything_makes_the_next_one_due() -> None:
+    """Long intervals between rounds do not limit how many objects are read."""
+
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        batches = [await writer.accept(10 * n, at_ns=now(store)) for n in range(OBJECTS_MAX + 1)]
+        for one in batches:
+            await writer.append([one], through_ns=now(store))
+        await rounds(store, subject, 1)
+        assert subject.journals.is_behind
+        await rounds(store, subject, 1)
+        assert not subject.journals.is_behind
+        assert len(await enqueued(store)) == len(batches)
+
+    play(scene)
 
 
 def test_a_missing_number_is_not_skipped_until_a_full_pass_has_listed_what_it_named() -> None:

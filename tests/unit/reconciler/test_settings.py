@@ -17,6 +17,8 @@ from sluice_reconciler.settings import ReconcilerSettings
         ("takeover_after_s", -1.0),
         ("full_read_share", 1.5),
         ("live_bytes_max", -1),
+        ("freshness_s", -1.0),
+        ("freshness_s", 31.0),
         ("pass_interval_s", float("nan")),
         ("queues", " , "),
     ],
@@ -25,6 +27,15 @@ def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
     """The error names the setting."""
     with pytest.raises(BadUsage, match=name):
         ReconcilerSettings(**{name: value})
+
+
+def test_freshness_only_lengthens_the_intervals() -> None:
+    usual = ReconcilerSettings()
+    assert (usual.round_interval_s, usual.listing_interval_s) == (0.25, 1.0)
+    fresh = ReconcilerSettings(freshness_s=0.5)
+    assert (fresh.round_interval_s, fresh.listing_interval_s) == (0.5, 1.0)
+    slow = ReconcilerSettings(freshness_s=10)
+    assert (slow.round_interval_s, slow.listing_interval_s) == (10, 10)
 
 
 def test_settings_that_depend_on_the_store_get_defaults() -> None:

@@ -1,8 +1,8 @@
 // Agents: which sequence numbers of each agent were accepted, and which are missing.
 import { command, count, duration, go, html, placeUrl, safe, useData, useEffect, useState } from "../lib.js";
-import { Badge, Bar, Command, Empty, Head, Loaded, Pages, Table, Time } from "../parts.js";
+import { LongTable, useRows } from "../long_table.js";
+import { Badge, Bar, Command, Empty, Head, Loaded, Table, Time } from "../parts.js";
 
-const LIMIT = 100;
 const ORDERS = [["gaps", "Gaps first"], ["seen", "Last seen"], ["name", "Name"]];
 
 const Gaps = ({ row }) => (row.gaps === 0 ? html`<${Badge} tone="good">complete<//>`
@@ -23,25 +23,23 @@ const COLUMNS = [
 const Source = ({ found }) => html`As of <${Time} at=${found.as_of} ms=${false} />, ${found.source === "reconciler" ? "from the last full pass of a reconciler" : "from a listing of the store"}.`;
 
 function List({ query }) {
-  const order = query.get("order") ?? "gaps", text = query.get("text") ?? "", after = Number(query.get("after") ?? 0);
+  const order = query.get("order") ?? "gaps", text = query.get("text") ?? "";
   const [typed, setTyped] = useState(text);
   const show = (changes) => {
-    const next = { order, text, after: 0, ...changes };
+    const next = { order, text, ...changes };
     go("agents", [], Object.fromEntries(Object.entries(next).filter(([name, value]) => value && !(name === "order" && value === "gaps"))));
   };
   useEffect(() => { const timer = setTimeout(() => typed !== text && show({ text: typed }), 250); return () => clearTimeout(timer); }, [typed]);
-  const from = useData(`v1/agents?${new URLSearchParams({ order, text, after: String(after), limit: String(LIMIT) })}`, 30);
+  const rows = useRows(`v1/agents?${new URLSearchParams({ order, text })}`, "agents", 30);
   return html`<${Head} title="Agents">Sequence numbers of each agent: accepted parts in green, missing parts in red.<//>
     <form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label>Search<input data-search type="search" value=${typed} placeholder="part of an agent id" onInput=${(event) => setTyped(event.target.value)} /></label>
       <div class="row" role="group" aria-label="Order">${ORDERS.map(([name, title]) => html`<button type="button" aria-pressed=${order === name ? "true" : "false"} onClick=${() => show({ order: name })}>${title}</button>`)}</div>
     </form>
-    <${Loaded} from=${from}>${(page) => html`<p class="quiet"><${Source} found=${page} /> ${count(page.total)} agents${text ? " match" : ""}, ${count(page.with_gaps)} with gaps.</p>
+    <${Loaded} from=${rows}>${(page) => html`<p class="quiet"><${Source} found=${page} /> ${count(page.total)} agents${text ? " match" : ""}, ${count(page.with_gaps)} with gaps.</p>
       ${page.partial && html`<div class="notice">${safe(page.partial)}</div>`}
-      <${Table} caption="Agents" columns=${COLUMNS} rows=${page.agents} rowKey=${(row) => row.agent_id}
-        empty=${html`<${Empty} title=${text ? "No agent matches" : "No agent has sent anything yet"}>${text ? "Search for another part of the id." : html`Create a key with <code>sluice agent init</code>, then run <code>sluice agent run</code>.`}<//>`} />
-      <${Pages} shown=${`${page.agents.length ? after + 1 : 0}–${after + page.agents.length}`} total=${page.total}
-        back=${after > 0 && (() => show({ after: Math.max(0, after - LIMIT) }))} next=${page.next && (() => show({ after: Number(page.next) }))} />`}<//>`;
+      <${LongTable} key=${`${order} ${text}`} caption="Agents" columns=${COLUMNS} rows=${rows} rowKey=${(row) => row.agent_id}
+        empty=${html`<${Empty} title=${text ? "No agent matches" : "No agent has sent anything yet"}>${text ? "Search for another part of the id." : html`Create a key with <code>sluice agent init</code>, then run <code>sluice agent run</code>.`}<//>`} />`}<//>`;
 }
 
 const GAPS = [

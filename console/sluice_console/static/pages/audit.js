@@ -40,9 +40,11 @@ function Plan({ plan, reload }) {
   return html`<div class="card"><div class="row"><h3>Plan <code>${safe(plan.plan_id)}</code></h3><${Badge} tone=${tone}>${state}<//><span class="quiet">made <${Time} ns=${plan.made_at_unix_ns} ms=${false} /> (<${Ago} ns=${plan.made_at_unix_ns} />), from audit <code>${safe(plan.audit_id)}</code></span></div>
     <dl class="facts"><dt>may be deleted</dt><dd>${versions(plan.orphans)}${size(plan.orphans)} that no record names, ${versions(plan.superseded)}${size(plan.superseded)} superseded</dd>
       <dt>of</dt><dd>${versions(plan.blobs)}${size(plan.blobs)} in the audit</dd>
+      <dt>approved</dt><dd>${plan.approval_problem ? html`<${Badge} tone="error">does not count<//> ${safe(plan.approval_problem)}` : plan.approval ? html`by ${safe(plan.approval.by)} <${Time} ns=${plan.approval.approved_at_unix_ns} ms=${false} />${plan.approval.note ? `: ${safe(plan.approval.note)}` : ""}` : html`<span class="quiet">no; runs with <code>require_approval</code> do not execute it</span>`}</dd>
       <dt>kept, and why</dt><dd>${kept.length ? kept.map(([clause, tally]) => html`<div>${words(clause)}: ${versions(tally)}${size(tally)}</div>`) : "nothing else"}</dd></dl>
     <div class="row">${plan.state === "planned" && html`<${Decide} title="Stop this plan?" label="Stop the plan" danger required explain="Nothing of this plan is deleted from now on, also by a run that has begun. This cannot be undone; make a new plan instead." run=${(reason) => api(`v1/gc/plans/${encodeURIComponent(plan.plan_id)}/stop`, { method: "POST", body: { reason } })} done=${reload} />`}
-      ${plan.state === "planned" && html`<${Command} text=${command("sluice gc run", "--dry-run")} />`}</div></div>`;
+      ${plan.state === "planned" && !plan.approval && html`<${Decide} title="Approve this plan?" label="Approve the plan" typed=${safe(plan.plan_id)} explain=${`After its grace period a run may delete ${versions(plan.orphans)} that no record names and ${versions(plan.superseded)} superseded. Each is proved again before its deletion. To withdraw an approval, stop the plan.`} run=${(note, typed) => api(`v1/gc/plans/${encodeURIComponent(plan.plan_id)}/approve`, { method: "POST", body: { typed_plan_id: typed, plan_sha256: plan.sha256, note } })} done=${reload} />`}
+      ${plan.state === "planned" && html`<${Command} text=${command("sluice gc run", plan.plan_id, "--dry-run")} />${!plan.approval && html`<${Command} text=${command("sluice gc approve", plan.plan_id, "--sha256", plan.sha256)} />`}`}</div></div>`;
 }
 
 const TASKS = [

@@ -39,14 +39,16 @@ const keyOf = (record) => `${record.agent_id}/${record.boot_id}/${record.seq}`;
 
 // --- the search ---
 
+const BEGUN = { records: [], summary: null, problem: null, running: true, progress: null };
+
 function useSearch(search, live) {
-  const [state, setState] = useState({ records: [], summary: null, problem: null, running: true, progress: null });
+  const [state, setState] = useState(BEGUN);
   const path = `v1/query/stream?${parameters(search, { limit: String(LIMIT), ...marks(search) })}`;
   const [round, setRound] = useState(0);
   useEffect(() => {
     if (live) return undefined;
     const stop = new AbortController();
-    setState({ records: [], summary: null, problem: null, running: true, progress: null });
+    setState({ ...BEGUN, path });
     readLines(path, stop.signal, (lines) => setState((old) => {
       const next = { ...old, records: [...old.records, ...lines.filter((line) => line.seq !== undefined)] };
       for (const line of lines) { if (line.summary) next.summary = line.summary; else if (line.progress) next.progress = line.progress; }
@@ -56,7 +58,7 @@ function useSearch(search, live) {
     });
     return () => stop.abort();
   }, [path, live, round]);
-  return { ...state, again: () => setRound((number) => number + 1) };
+  return { ...(state.path === path ? state : BEGUN), again: () => setRound((number) => number + 1) };
 }
 
 function useTail(search, live, paused) {
@@ -93,9 +95,9 @@ function useTail(search, live, paused) {
 
 // --- histogram: drag to zoom ---
 
-function Histogram({ search, zoom }) {
+function Histogram({ search, ready, zoom }) {
   const by = search.kind === "logs" ? { by: "severity", top: "8" } : {};
-  const from = useData(`v1/histogram?${parameters(search, { buckets: "80", ...by })}`);
+  const from = useData(ready ? `v1/histogram?${parameters(search, { buckets: "80", ...by })}` : null);
   const [drag, setDrag] = useState(null);
   const box = useRef(null);
   useCell(zone);
@@ -138,13 +140,13 @@ function Values({ search, field, add }) {
     ${missing > 0 && html`<li class="quiet">${count(missing)} without it</li>`}</ul>`;
 }
 
-function Fields({ search, add, toggle }) {
-  const from = useData(`v1/fields?${parameters(search)}`);
+function Fields({ search, ready, add, toggle }) {
+  const from = useData(ready ? `v1/fields?${parameters(search)}` : null), data = ready ? from.data : null;
   const [open, setOpen] = useState("");
   return html`<aside class="fields" aria-label="Fields"><h2>Fields</h2>
     ${from.problem && html`<p class="quiet">${safe(from.problem.message)}</p>`}
-    ${from.data?.sampled && html`<p class="quiet">Counts are of the newest ${count(from.data.records)} records.</p>`}
-    <ul>${(from.data?.fields ?? []).filter((one) => one.field !== "body" && one.field !== "value").map((one) => html`<li key=${one.field}>
+    ${data?.sampled && html`<p class="quiet">Counts are of the newest ${count(data.records)} records.</p>`}
+    <ul>${(data?.fields ?? []).filter((one) => one.field !== "body" && one.field !== "value").map((one) => html`<li key=${one.field}>
       <div class="field"><button type="button" class="plain" aria-expanded=${open === one.field ? "true" : "false"} onClick=${() => setOpen(open === one.field ? "" : one.field)}><code>${safe(one.field)}</code></button><span class="quiet" title=${`${count(one.count)} records`}>${count(one.distinct)}</span>
         <button type="button" class="copy" aria-pressed=${search.columns.includes(one.field) ? "true" : "false"} aria-label=${`Column ${safe(one.field)}`} title="Show as a column" onClick=${() => toggle(one.field)}>▥</button></div>
       ${open === one.field && html`<${Values} search=${search} field=${one.field} add=${add} />`}</li>`)}</ul></aside>`;
@@ -247,11 +249,16 @@ function Chips({ search }) {
     ${chips.map(([name, value, text]) => html`<span class="badge"><code>${safe(text)}</code> <button type="button" class="plain" aria-label=${`Remove ${safe(text)}`} onClick=${() => show({ ...search, [name]: search[name].filter((one) => one !== value) })}>✕</button></span>`)}</div>`;
 }
 
+function progressText(at) {
+  const waiting = at.batches ? `, ${count(at.batches_read)} of ${count(at.batches)} batches that are not in the lake yet` : "";
+  return ` ${count(at.segments_read)} of ${count(at.segments)} files${waiting}`;
+}
+
 function Summary({ found, live, tail, search }) {
   const summary = live ? tail.state : found.summary;
   const path = parameters(search, { newest_first: "true" });
   return html`<div class="summary" role="status">
-      <span>${live ? html`<strong>Live</strong>, ${count(tail.records.length)} records` : html`<strong>${count(found.records.length)}</strong> records${found.summary?.more ? ", the newest; there are more" : ""}${found.running ? ` · searching${found.progress ? ` ${found.progress.segments_read} of ${found.progress.segments} files` : "…"}` : ` · ${count(found.summary?.elapsed_ms ?? 0)} ms, ${bytes(found.summary?.bytes_read ?? 0)} read`}`}</span>
+      <span>${live ? html`<strong>Live</strong>, ${count(tail.records.length)} records` : html`<strong>${count(found.records.length)}</strong> records${found.summary?.more ? ", the newest; there are more" : ""}${found.running ? ` · searching${found.progress ? progressText(found.progress) : "…"}` : ` · ${count(found.summary?.elapsed_ms ?? 0)} ms, ${bytes(found.summary?.bytes_read ?? 0)} read`}`}</span>
       ${summary?.accepted_until && html`<span>complete for what was accepted before <${Time} at=${summary.accepted_until} ms=${false} /></span>`}
       ${!live && html`<span class="row"><a href=${`v1/download?${new URLSearchParams([...path, ["format", "ndjson"]])}`} download>NDJSON</a><a href=${`v1/download?${new URLSearchParams([...path, ["format", "parquet"]])}`} download>Parquet</a></span>`}
     </div>
@@ -275,14 +282,16 @@ export function Explore({ place }) {
   useCell(zone);
   const found = useSearch(search, live), tail = useTail(search, live, paused);
   const records = live ? tail.records : found.records;
+  // The first records have precedence: histogram and fields would compete with them for the query service.
+  const ready = found.progress !== null || !found.running;
   const add = (one) => { if (!search.filter.includes(one)) show({ ...search, filter: [...search.filter, one] }); };
   const toggle = (name) => show({ ...search, columns: search.columns.includes(name) ? search.columns.filter((one) => one !== name) : [...search.columns, name] });
   return html`<${Head} title="Explore" tools=${html`<${Copy} text=${location.href} label="Copy link" />`} />
     <${Bar} search=${search} live=${live} paused=${paused} setLive=${setLive} setPaused=${setPaused} /><${Chips} search=${search} />
-    ${!live && html`<${Histogram} key=${parameters(search).toString()} search=${search} zoom=${(from, to) => show({ ...search, from: from.toISOString(), to: to.toISOString() })} />`}
+    ${!live && html`<${Histogram} key=${parameters(search).toString()} search=${search} ready=${ready} zoom=${(from, to) => show({ ...search, from: from.toISOString(), to: to.toISOString() })} />`}
     <${Problem} problem=${live ? tail.problem : found.problem} again=${live ? null : found.again} />
     <${Summary} found=${found} live=${live} tail=${tail} search=${search} />
-    <div class="explore">${!live && html`<${Fields} search=${search} add=${add} toggle=${toggle} />`}
+    <div class="explore">${!live && html`<${Fields} search=${search} ready=${ready} add=${add} toggle=${toggle} />`}
       <div class="result">${records.length
     ? html`<${Lines} records=${records} columns=${search.columns} open=${setRecord} chosen=${record && keyOf(record)} label="Records, newest first" />`
     : !found.running && !found.problem && !live ? html`<${Empty} title="No record matches">Search a longer time, or remove a filter. Records of the last seconds appear in the live tail.<//>` : live ? html`<${Empty} title=${paused ? "Paused" : "Waiting for records"}>Records of the last minute and new ones appear here.<//>` : null}

@@ -1,6 +1,6 @@
-// Queue: lanes with their backlog, held batches with reasons, and the gateways that feed them.
+// Queue: lanes with their backlog, held batches and dead letters with reasons, and the gateways that feed them.
 import { command, count, duration, html, placeUrl, safe, useData, bytes } from "../lib.js";
-import { Badge, Command, Empty, Head, Loaded, Table, Time } from "../parts.js";
+import { Badge, Command, Copy, Empty, Head, Loaded, Table, Time } from "../parts.js";
 
 const LANES = [
   { name: "Queue", cell: (row) => safe(row.queue) },
@@ -35,6 +35,33 @@ const GATEWAYS = [
   { name: "Not processed", numeric: true, cell: (row) => count(row.unprocessed) },
 ];
 
+// --- dead letters ---
+
+const REMEDIES = {
+  missing: "The blob is missing. Restore it under its key; the reconciler then enqueues the batch again.",
+  corrupt: "The blob has other bytes than its name. Restore the original; the reconciler then enqueues the batch again.",
+  invalid_frame: "A gateway accepted bytes that are not a frame. Keep the blob and report the fault.",
+  disagrees: "Manifest and blob name two different batches. Find out who wrote the manifest.",
+};
+const nameOf = (row) => `${row.agent_id}/${row.boot_id}/${row.seq_start}-${row.seq_end}`;
+const DEAD = [
+  { name: "Reason", cell: (row) => html`<${Badge} tone="error">${safe(row.reason)}<//>` },
+  { name: "Batch", wide: true, cell: (row) => html`<a href=${placeUrl("batches", [nameOf(row)])}><code>${safe(nameOf(row))}</code></a><br /><span class="quiet">${count(row.record_count)} ${safe(row.kind)}</span>` },
+  { name: "Found", wide: true, cell: (row) => html`${safe(row.detail)}<br /><span class="quiet">${REMEDIES[row.reason] ?? ""}</span>` },
+  { name: "Accepted", cell: (row) => html`<${Time} at=${row.accepted_at} ms=${false} />` },
+  { name: "Last tried", cell: (row) => html`<${Time} at=${row.observed_at} ms=${false} />` },
+  { name: "Command", cell: (row) => html`<${Copy} text=${command("sluice explain", nameOf(row))} label="Copy" />` },
+];
+
+function DeadLetters() {
+  const from = useData("v1/dead-letters?limit=100", 60);
+  return html`<section><h2>Dead letters</h2>
+    ${from.problem?.status === 404 ? html`<${Empty} title="No query service">Dead letters are rows of the lake. Set <code>query</code> of the console to a query service to see them here.<//>` : html`<${Loaded} from=${from}>${(found) => html`
+      <${Table} caption="Dead letters" columns=${DEAD} rows=${found.dead_letters} rowKey=${nameOf} empty=${html`<${Empty} title="No dead letters">Every batch that ingestion has read is in the lake.<//>`} />
+      ${found.more && html`<p class="quiet">There may be more than these ${count(found.dead_letters.length)}, accepted earlier.</p>`}`}<//>`}
+    <${Command} text=${command("sluice query dead-letters")} /></section>`;
+}
+
 export function Queue() {
   const from = useData("v1/queue", 10);
   return html`<${Head} title="Queue">From acceptance to the lake: gateways write journals, the reconciler verifies and enqueues, Spark acknowledges.<//>
@@ -52,6 +79,7 @@ export function Queue() {
         ${view.held_unreadable.length > 0 && html`<div class="notice">${count(view.held_unreadable.length)} hold records cannot be read: <code>${safe(view.held_unreadable[0])}</code></div>`}
         <${Table} caption="Held batches" columns=${HELD} rows=${view.held} rowKey=${(row) => row.key} empty=${html`<${Empty} title="Nothing is held back">Every accepted batch has a valid manifest and a valid blob.<//>`} />
         ${view.held_more && html`<p class="quiet">More than ${count(view.held.length)} batches are held; the first are shown.</p>`}</section>
+      <${DeadLetters} />
       <section><h2>Gateways</h2><${Table} caption="Gateway processes" columns=${GATEWAYS} rows=${found.processes} rowKey=${(row) => row.process} empty=${html`<${Empty} title="No gateway has registered">Start one: <code>sluice gateway</code>.<//>`} />
         ${found.processes_more > 0 && html`<p class="quiet">and ${count(found.processes_more)} older processes</p>`}</section>`;
   }}<//>`;

@@ -288,6 +288,17 @@ resource "aws_iam_role_policy" "operator" {
 
 # Read: the objects that this role reads
 # Write: the objects that this role writes
+# List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
+# Look: the region of the bucket and its versioning state
+# UseKey: objects are encrypted under this key
+resource "aws_iam_role_policy" "console" {
+  name   = "sluice-console"
+  role   = "console"
+  policy = file("${path.module}/role-console.json")
+}
+
+# Read: the objects that this role reads
+# Write: the objects that this role writes
 # Delete: the objects that this role deletes itself
 # List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
 # Look: the region of the bucket and its versioning state
@@ -318,14 +329,15 @@ resource "aws_iam_role_policy" "deployer" {
 # NoUnnamedKey: S3 encrypts a request that names aws:kms and no key with the AWS managed key aws/s3, not with the key of the bucket's default
 # NeverReencrypted: a replica keeps the encryption of its source, and an update of the encryption chooses another key; both also replace the object
 # WritersOfGateway: only gateway may write here, whatever else an administrator of the account is allowed to do
-# WritersOfGatewayAndReconcilerAndOperator: only gateway, reconciler, operator may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGatewayAndReconcilerAndOperatorAndConsole: only gateway, reconciler, operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfMaintainerAndOperator: only maintainer, operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndDeployer: only gateway, deployer may write here, whatever else an administrator of the account is allowed to do
+# WritersOfOperatorAndConsole: only operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfReconcilerAndCertifier: only reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndReconcilerAndCertifier: only gateway, reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfCertifier: only certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndGc: only gateway, gc may write here, whatever else an administrator of the account is allowed to do
-# WritersOfCertifierAndGc: only certifier, gc may write here, whatever else an administrator of the account is allowed to do
+# WritersOfCertifierAndGcAndOperatorAndConsole: only certifier, gc, operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGc: only gc may write here, whatever else an administrator of the account is allowed to do
 # WritersOfReconcilerAndSparkAndMaintainer: only reconciler, spark, maintainer may write here, whatever else an administrator of the account is allowed to do
 # WritersOfReconciler: only reconciler may write here, whatever else an administrator of the account is allowed to do
@@ -334,5 +346,5 @@ resource "aws_iam_role_policy" "deployer" {
 resource "aws_s3_bucket_policy" "sluice" {
   bucket     = aws_s3_bucket.sluice.id
   policy     = file("${path.module}/bucket-policy.json")
-  depends_on = [aws_iam_role_policy.gateway, aws_iam_role_policy.reconciler, aws_iam_role_policy.spark, aws_iam_role_policy.maintainer, aws_iam_role_policy.certifier, aws_iam_role_policy.gc, aws_iam_role_policy.auditor, aws_iam_role_policy.operator, aws_iam_role_policy.deployer]
+  depends_on = [aws_iam_role_policy.gateway, aws_iam_role_policy.reconciler, aws_iam_role_policy.spark, aws_iam_role_policy.maintainer, aws_iam_role_policy.certifier, aws_iam_role_policy.gc, aws_iam_role_policy.auditor, aws_iam_role_policy.operator, aws_iam_role_policy.console, aws_iam_role_policy.deployer]
 }

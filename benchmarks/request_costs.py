@@ -1,0 +1,47 @@
+"""What a gateway requested of its store, and what the requests of a benchmark cost per GiB."""
+
+import re
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sluice_protocol.prices import describe_requests, requests_of
+
+_REQUESTS: Final = re.compile(r'sluice_store_requests_total\{.*?op="(\w+)".*?\} ([0-9.e+]+)')
+_ACCEPTED: Final = re.compile(r"^sluice_accepted_bytes_total ([0-9.e+]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayCounts:
+    """The counters of a gateway.
+
+    Attributes:
+        calls: Store requests by operation.
+        accepted_bytes: Bytes of new frames.
+    """
+
+    calls: Mapping[str, float]
+    accepted_bytes: float
+
+    def since(self, before: "GatewayCounts") -> "GatewayCounts":
+        """Return what was added since an earlier state."""
+        calls = {name: made - before.calls.get(name, 0.0) for name, made in self.calls.items()}
+        return GatewayCounts(
+            calls=calls, accepted_bytes=self.accepted_bytes - before.accepted_bytes
+        )
+
+    def describe(self) -> str:
+        """Return requests and dollars per GiB of accepted frames."""
+        return describe_requests(requests_of(self.calls), self.accepted_bytes)
+
+
+def read_gateway_counts(port: int) -> GatewayCounts:
+    """Read the counters of the gateway that serves a port of this machine."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    calls: dict[str, float] = {}
+    for name, value in _REQUESTS.findall(text):
+        calls[name] = calls.get(name, 0.0) + float(value)
+    accepted = _ACCEPTED.search(text)
+    return GatewayCounts(calls=calls, accepted_bytes=float(accepted[1]) if accepted else 0.0)

@@ -1,0 +1,1 @@
+"""What a deployment costs at list prices: a model of the requests of each component."""

@@ -1,0 +1,267 @@
+"""Write the generated pages of the reference, `docs/reference/`: `python -m deploy.reference`.
+
+The commands and their settings, the HTTP interfaces, the metrics and the tables of the lake are
+read from the code. A test compares the pages with what the code renders now.
+"""
+
+import ast
+import importlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cyclopts import App, Argument
+from prometheus_client.metrics import MetricWrapperBase
+
+from sluice_cli.application import build
+from sluice_cli.commands import COMMANDS
+from sluice_cli.deployment.redaction import is_secret_option
+from sluice_cli.environment import variable_of
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gc.metrics import GcMetrics
+from sluice_lake.tables import TABLES
+from sluice_maintain.metrics import MaintenanceMetrics
+from sluice_query.metrics import QueryMetrics
+from sluice_queue.metrics import QueueMetrics
+from sluice_reconciler.metrics import ReconcilerMetrics
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = ROOT / "docs" / "reference"
+_COMMANDS_HEAD: Final = """\
+# Commands and settings
+
+This page is generated from the code by `make docs`.
+
+Each option is also a setting: in `sluice.toml` as a key of the table of its command, and in the
+environment as the variable below. A flag has precedence over the environment, and the environment
+over the file. `sluice config show` prints the values in use. Every command accepts `--help`.
+"""
+_HTTP_HEAD: Final = """\
+# HTTP interfaces
+
+This page is generated from the code by `make docs`.
+
+Each service describes its interface in `/openapi.json`. Errors are problem documents (RFC 9457).
+The requests of other clients are described in [doors](../doors.md), the parameters of queries in
+the [query API](../query-api.md).
+"""
+_METRICS_HEAD: Final = """\
+# Metrics
+
+This page is generated from the code by `make docs`.
+
+Every service serves `/metrics` in the text format of Prometheus. `deploy/monitoring` has alert
+rules and a dashboard. Counters have the suffix `_total`, histograms `_bucket`, `_sum` and `_count`.
+"""
+_TABLES_HEAD: Final = """\
+# Tables of the lake
+
+This page is generated from the code by `make docs`.
+
+Delta tables under `lake/v1/` of the store ([Spark](../spark.md#tables)). Files record the minimum
+and the maximum of columns with *skip*, so that readers can skip files.
+"""
+_SERVICES: Final = {
+    "gateway": ROOT / "gateway" / "sluice_gateway",
+    "reconciler": ROOT / "reconciler" / "sluice_reconciler",
+    "query": ROOT / "query" / "sluice_query",
+    "console": ROOT / "console" / "sluice_console",
+    "maintain": ROOT / "maintain" / "sluice_maintain",
+    "agent": ROOT / "agent" / "sluice_agent",
+    "every service": ROOT / "core" / "sluice_web",
+}
+_METRICS: Final[dict[str, Callable[[], object]]] = {
+    "gateway": GatewayMetrics,
+    "reconciler": ReconcilerMetrics,
+    "queue": QueueMetrics,
+    "query": QueryMetrics,
+    "maintain": MaintenanceMetrics,
+    "gc": GcMetrics,
+}
+
+
+def _cell(text: object) -> str:
+    """Return a text as the content of a cell: on one line, with the bars and tags escaped."""
+    joined = " ".join(str(text).split())
+    return joined.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> str:
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    lines += [" | ".join(map(_cell, row)) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+# -- commands and settings ----------------------------------------------------------------
+
+
+def render_commands() -> str:
+    """Return the page of all commands, with their options, variables and defaults."""
+    root = build()
+    parts = [_COMMANDS_HEAD]
+    for name in COMMANDS:
+        parts.extend(_command_sections(root, (name,)))
+    return "\n".join(parts)
+
+
+def _command_sections(root: App, path: tuple[str, ...]) -> Iterator[str]:
+    here = root
+    for name in path:
+        here = here[name]
+    if here.default_command is not None:
+        yield _command_section(here, path)
+    for name in sorted(one for one in here if not one.startswith("-")):
+        yield from _command_sections(root, (*path, name))
+
+
+def _command_section(app: App, path: tuple[str, ...]) -> str:
+    title = f"## `sluice {' '.join(path)}`\n\n"
+    summary = (app.default_command.__doc__ or "").split("\n\n")[0]
+    found = app.assemble_argument_collection(parse_docstring=True)
+    parsed = [one for one in found if one.parse and not one.children]
+    places = [one.names[0] for one in parsed if not one.names[0].startswith("-")]
+    usage = f"Arguments: {', '.join(f'`{one}`' for one in places)}.\n\n" if places else ""
+    options = [one for one in parsed if one.names[0].startswith("--")]
+    if not options:
+        return f"{title}{' '.join(summary.split())}\n\n{usage}".rstrip() + "\n"
+    rows = (
+        (f"`{one.names[0]}`", f"`{variable_of(path, one.names[0])}`", _default(one), _meaning(one))
+        for one in options
+    )
+    table = _table(("option", "variable", "default", "meaning"), rows)
+    return f"{title}{' '.join(summary.split())}\n\n{usage}{table}"
+
+
+def _default(argument: Argument) -> str:
+    if argument.required:
+        return "required"
+    default = argument.field_info.default
+    if default in (argument.field_info.empty, None, "", ()) or is_secret_option(argument.names[0]):
+        return ""
+    if default == socket.gethostname():
+        return "the host's name"
+    shown = str(default).replace(str(Path.home()), "~")
+    return f"`{shown}`"
+
+
+def _meaning(argument: Argument) -> str:
+    return argument.parameter.help or ""
+
+
+# -- HTTP --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Route:
+    """One method of one path, as an `Endpoint` in the code names it."""
+
+    path: str
+    method: str
+    summary: str
+
+
+def render_http() -> str:
+    """Return the page of the HTTP interfaces, by service."""
+    parts = [_HTTP_HEAD]
+    for service, folder in _SERVICES.items():
+        found = sorted(
+            {route for path in sorted(folder.rglob("*.py")) for route in routes_in(path)}
+        )
+        if found:
+            rows = ((f"`{one.method} {one.path}`", one.summary) for one in found)
+            parts.append(f"## {service}\n\n{_table(('request', 'result'), rows)}")
+    return "\n".join(parts)
+
+
+def routes_in(path: Path) -> Iterator[Route]:
+    """Yield the routes of a module: calls of `Endpoint`, or of a function that passes them on."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        found = {one.arg: _constant(one.value, path) for one in node.keywords if one.arg}
+        route = found.get("path")
+        if isinstance(node.func, ast.Name) and node.func.id == "Endpoint" and route:
+            yield Route(
+                path=route, method=found.get("method") or "GET", summary=found.get("summary") or ""
+            )
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "_endpoint":
+            # A method that makes similar endpoints: the path is first, and the summary is last.
+            texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            yield Route(path=str(texts[0]), method="GET", summary=str(texts[-1]))
+
+
+def _constant(node: ast.expr, path: Path) -> str | None:
+    """Return the text of an expression: a literal, or a name of the module."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.Name):
+        parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+        value = getattr(importlib.import_module(".".join(parts)), node.id, None)
+        return value if isinstance(value, str) else None
+    return None
+
+
+# -- metrics -----------------------------------------------------------------------------
+
+
+def render_metrics() -> str:
+    """Return the page of the metrics, by component."""
+    parts = [_METRICS_HEAD]
+    for component, make in _METRICS.items():
+        rows = sorted(set(_metric_rows(make())))
+        table = _table(("name", "type", "labels", "meaning"), iter(rows))
+        parts.append(f"## {component}\n\n{table}")
+    return "\n".join(parts)
+
+
+def _metric_rows(metrics: object) -> Iterator[tuple[str, str, str, str]]:
+    for value in vars(metrics).values():
+        for one in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(one, MetricWrapperBase):
+                (family,) = one.describe()
+                labels: Any = one._labelnames  # noqa: SLF001 - the library shows labels of samples only
+                shown = ", ".join(f"`{label}`" for label in labels)
+                yield f"`{family.name}`", family.type, shown, family.documentation
+
+
+# -- tables ------------------------------------------------------------------------------
+
+
+def render_tables() -> str:
+    """Return the page of the Delta tables and their columns."""
+    parts = [_TABLES_HEAD]
+    for one in TABLES:
+        rows = (
+            (
+                f"`{column.name}`",
+                column.type.value,
+                "skip" if column.skippable else "",
+                column.meaning,
+            )
+            for column in one.columns
+        )
+        table = _table(("column", "type", "statistics", "meaning"), rows)
+        parts.append(f"## `{one.name}`\n\nPartitioned by `{one.partition_column}`.\n\n{table}")
+    return "\n".join(parts)
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "commands.md": render_commands,
+    "http.md": render_http,
+    "metrics.md": render_metrics,
+    "tables.md": render_tables,
+}
+
+
+def main() -> None:
+    """Write every page."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, render in PAGES.items():
+        (FOLDER / name).write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+variables {
+  oidc_provider_arn = "arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-central-1.amazonaws.com/id/ABC"
+  namespace         = "logs"
+  release           = "main"
+  administrators    = ["arn:aws:iam::111122223333:role/admin"]
+}
+
+run "each_service_account_has_one_role" {
+  command = apply
+
+  assert {
+    condition = jsondecode(output.policies.gateway).Statement[0].Condition.StringEquals == {
+      "oidc.eks.eu-central-1.amazonaws.com/id/ABC:aud" = "sts.amazonaws.com"
+      "oidc.eks.eu-central-1.amazonaws.com/id/ABC:sub" = ["system:serviceaccount:logs:main-gateway"]
+    }
+    error_message = "The role of the gateway is for its service account only."
+  }
+}
+
+run "people_assume_only_their_roles" {
+  command = apply
+
+  assert {
+    condition     = jsondecode(output.policies.deployer).Statement[0].Action == "sts:AssumeRole"
+    error_message = "Administrators assume the deployer."
+  }
+
+  assert {
+    condition     = length(jsondecode(output.policies.gc).Statement) == 1
+    error_message = "No person assumes the role that deletes blobs."
+  }
+}
+
+run "another_arn_is_refused" {
+  command = plan
+
+  variables {
+    oidc_provider_arn = "arn:aws:iam::111122223333:role/x"
+  }
+
+  expect_failures = [var.oidc_provider_arn]
+}
+
+run "a_deployment_without_administrators_is_refused" {
+  command = plan
+
+  variables {
+    administrators = []
+  }
+
+  expect_failures = [var.administrators]
+}

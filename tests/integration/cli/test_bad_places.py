@@ -1,0 +1,41 @@
+"""A taken port and a folder that cannot be written: one line with the remedy."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.commands import sluice
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("taken")
+    assert sluice("init", folder=folder).returncode == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def taken() -> Iterator[str]:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield f"127.0.0.1:{other.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", ["reconciler", "query serve", "console", "maintain"])
+def test_a_taken_port_is_one_line(folder: Path, taken: str, command: str) -> None:
+    done = sluice(*command.split(), "--listen", taken, folder=folder)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"sluice: cannot listen: Address already in use; choose another address, listen=`{taken}`\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["init", "up"])
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, command: str) -> None:
+    done = sluice(command, "--store", "file:///proc/sluice", folder=tmp_path)
+    assert done.returncode != 0
+    assert done.stderr.startswith("sluice: ")
+    assert done.stderr.count("\n") == 1
+    assert "/proc/sluice" in done.stderr

@@ -1,0 +1,95 @@
+"""Blocks of lines of one form have the same times as any other block."""
+
+import os
+import random
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from sluice_agent.columns import text_column
+from sluice_agent.settings import Zone
+from sluice_agent.timestamps import parse_mixed, parse_timestamps
+from sluice_agent.uniform_timestamps import parse_uniform
+from sluice_protocol.units import UnixNs
+
+ARRIVED = UnixNs(1_800_000_000 * 10**9)
+ZONES: tuple[Zone, ...] = (None, ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe"))
+
+
+def block(form: str, *, count: int = 200, step_ms: int = 37) -> list[bytes]:
+    """Return lines with rising times; `{f}` is the fraction of a second in six digits."""
+    start = datetime(2026, 3, 29, 0, 58, tzinfo=UTC)
+    lines = []
+    for number in range(count):
+        at = start + timedelta(milliseconds=step_ms * number)
+        text = at.strftime(form).replace("{f}", f"{at.microsecond:06d}")
+        lines.append(f"{text} some text {number}".encode())
+    return lines
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%Y-%m-%dT%H:%M:%S.{f}+00:00", "%Y-%m-%dT%H:%M:%S.{f}-0330", "%Y-%m-%d %H:%M:%S,{f}",
+        "[%Y-%m-%dT%H:%M:%SZ]", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.{f}123z",
+        "%Y-%m-%dT%H:%M:%S.{f}12Z", "%Y-%m-%d %H:%M:%S+", "%Y-%m-%dT%H:%M:%S.{f} +0100",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("zone", ZONES)
+def test_lines_of_one_form_are_read_together(form: str, zone: Zone) -> None:
+    lines = text_column(block(form))
+    found = parse_uniform(lines, zone)
+    assert found is not None
+    assert found.dtype == np.int64
+    assert found.tolist() == parse_mixed(lines, arrived_ns=ARRIVED, zone=zone).tolist()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "no time at all, and long enough to be read as a row", "[2026-03-29T00:58:07.123456Z x",
+        "2026-03-29T00:58:07,123456+00:00 x", "2026-03-29T00:58:07.12345+00:00 xxx",
+        "2026-03-29T00:58:07.1234567+00:00 x", "2026-03-29T00:58:07.123456+01:00 x",
+        "2026-03-29T00:58:07.123456Z xxxxxx", "2026-03-29T00:58:60.123456+00:00 x",
+        "2026-03-29T00:58:0:.123456+00:00 x", "2026-03-29T00:58:07.12345:+00:00 x",
+        "2026-03-29T00:58:07.12345/+00:00 x", "2026-02-30T00:58:07.123456+00:00 x",
+        "2026-03-29T24:58:07.123456+00:00 x", "2262-03-29T00:58:07.123456+00:00 x",
+        "2026-03-29_00:58:07.123456+00:00 x", "2026-03-29T00:58-07.123456+00:00 x",
+        "2026-03-29T00:58:07.123456+00:0", "Mar 29 00:58:07 host app: a line of syslog",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", [0, 100, -1])
+def test_a_line_of_another_form_has_its_own_time(line: str, place: int) -> None:
+    lines = block("%Y-%m-%dT%H:%M:%S.{f}+00:00")
+    lines[place] = line.encode()
+    column = text_column(lines)
+    assert parse_uniform(column, None) is None
+    alone = parse_timestamps(text_column([line.encode()]), arrived_ns=ARRIVED, zone=None)
+    assert parse_timestamps(column, arrived_ns=ARRIVED, zone=None)[place] == alone[0]
+
+
+def test_both_parsers_agree_on_damaged_blocks() -> None:
+    """A changed byte anywhere is either no timestamp, or the same one."""
+    seed = int(os.environ.get("SLUICE_FUZZ_SEED", "2026"))
+    rng, uniform = random.Random(seed), 0
+    forms = ["%Y-%m-%dT%H:%M:%S.{f}+00:00", "%Y-%m-%d %H:%M:%S", "[%Y-%m-%d %H:%M:%S,{f}Z"]
+    for number in range(600):
+        lines = block(
+            rng.choice(forms), count=rng.choice([1, 3, 40]), step_ms=rng.choice([1, 5000])
+        )
+        changed = bytearray(lines[0])
+        for _ in range(rng.randrange(3)):
+            changed[rng.randrange(min(36, len(changed)))] = rng.choice(
+                b"0123456789:-+.,TZ [x\0\xff"
+            )
+        lines = [bytes(changed)] * rng.choice([1, 1, 2]) + lines[rng.choice([0, 1]) :]
+        zone = rng.choice(ZONES)
+        column = text_column(lines)
+        found = parse_uniform(column, zone)
+        if found is not None:
+            uniform += 1
+            slow = parse_mixed(column, arrived_ns=ARRIVED, zone=zone)
+            assert found.tolist() == slow.tolist(), f"seed={seed} number={number}"
+    assert uniform > 100
