@@ -80,7 +80,7 @@ async def send_together(session: aiohttp.ClientSession, port: int) -> None:
 
 
 def test_large_bodies_stay_in_the_budget(tmp_path: Path) -> None:
-    """Bodies of 19 MiB of all doors but OTLP (ADR 0151), some of which are a fifth of that when they are sent."""
+    """Bodies of 19 MiB of all doors but OTLP (ADR 0151); some are a fifth of that when sent."""
     flags = tuple(part for door in DOORS for part in ("--doors", door))
     flags += ("--inflight-bytes-max", str(BUDGET_BYTES))
 
