@@ -25,6 +25,7 @@ from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.doors.frames import MadeFrame, make_frames
+from sluice_gateway.doors.freed_memory import RETURNED_BYTES, return_freed_memory
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
@@ -245,7 +246,7 @@ class DoorService:
             async with self._large_turn:
                 alone_bytes = budget.room_bytes(reserved_bytes + extra_bytes)
                 with budget.take(min(DECODED_TIMES * len(found), alone_bytes)):
-                    return await loop.run_in_executor(self._large, make, found)
+                    return await loop.run_in_executor(self._large, _make_large, make, found)
 
     def _decode_small(
         self, body: bytes, coding: str, make: Callable[[bytes], _Made]
@@ -330,6 +331,15 @@ class DoorService:
             return None
         blob = await self._store.get(blob_key(decode_accepted(key, found.body).digest))
         return blob.body if isinstance(blob, Found) else None
+
+
+def _make_large(make: Callable[[bytes], _Made], plain: bytes) -> _Made:
+    """Return the frames of a large body; return the memory that was used for the largest ones."""
+    try:
+        return make(plain)
+    finally:
+        if len(plain) >= RETURNED_BYTES:
+            return_freed_memory()
 
 
 def _memory_bytes(length_bytes: int) -> int:
