@@ -96,19 +96,24 @@ class SyslogInput:
         Raises:
             SluiceError: The spool is broken.
         """
-        async with asyncio.TaskGroup() as group:
-            servers = []
-            for address, sock in self.sockets:
-                if address.transport == "udp":
-                    group.create_task(self._datagrams(sock, stop))
-                else:
-                    servers.append(await self._serve(address, sock, group))
-            await stop.wait()
-            await self._ports.clock.sleep(LAST_S)
+        servers: list[asyncio.Server] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for address, sock in self.sockets:
+                    if address.transport == "udp":
+                        group.create_task(self._datagrams(sock, stop))
+                    else:
+                        servers.append(await self._serve(address, sock, group))
+                await stop.wait()
+                await self._ports.clock.sleep(LAST_S)
+                for server in servers:
+                    server.close()
+                for writer in self._writers:
+                    writer.close()  # its reader ends after what was received
+        finally:
             for server in servers:
                 server.close()
-            for writer in self._writers:
-                writer.close()  # its reader ends after what was received
+                await server.wait_closed()
 
     # -- connections -------------------------------------------------------------------------
 

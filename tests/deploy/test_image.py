@@ -5,6 +5,7 @@ The build installs packages of Debian and of Python, and takes some minutes.
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -100,16 +101,25 @@ def test_it_is_not_much_larger_than_what_it_needs(image: Image) -> None:
 
 def test_it_starts_without_rights_and_without_compiling(image: Image) -> None:
     """In a separate mount namespace, with a read-only root, as the user of the image."""
-    commands = (
-        f"mount --bind {image.root} {image.root} && mount -o remount,ro,bind {image.root}"
-        f" && mount -t tmpfs -o mode=1777 tmpfs {image.root / 'tmp'}"
-        f" && mount -t tmpfs -o uid=10001,gid=10001,mode=0700 tmpfs {image.root}/var/lib/sluice"
-        f" && exec chroot --userspec=10001:10001 {image.root} /usr/bin/env -i"
-        " PATH=/opt/sluice/bin:/usr/bin:/bin HOME=/var/lib/sluice PYTHONDONTWRITEBYTECODE=1"
-        " sh -c 'cd; id -u; touch /x 2>&1; sluice init && sluice doctor | tail -1"
-        " && sluice query -q x; java -version 2>&1 | head -1;"
-        ' python -c "import sluice_cli.main as m; print(m.__cached__)"; ls $(python -c'
-        ' "import sluice_cli.main as m; print(m.__cached__)")\''
+    inside = "; ".join(
+        (
+            *("cd", "id -u", "touch /x 2>&1", "set -e", "sluice init", "sluice doctor | tail -1"),
+            *("sluice query -q x", "java -version 2>&1 | head -1"),
+            "python -c 'import sluice_cli.main as m; print(m.__cached__)'",
+            "ls $(python -c 'import sluice_cli.main as m; print(m.__cached__)')",
+        )
+    )
+    environment = "PATH=/opt/sluice/bin:/usr/bin:/bin HOME=/var/lib/sluice"
+    commands = "\n".join(
+        (
+            "set -e",
+            f"mount --bind {image.root} {image.root}",
+            f"mount -o remount,ro,bind {image.root}",
+            f"mount -t tmpfs -o mode=1777 tmpfs {image.root / 'tmp'}",
+            f"mount -t tmpfs -o uid=10001,gid=10001,mode=0700 tmpfs {image.root}/var/lib/sluice",
+            f"exec chroot --userspec=10001:10001 {image.root} /usr/bin/env -i {environment}"
+            f" PYTHONDONTWRITEBYTECODE=1 sh -c {shlex.quote(inside)}",
+        )
     )
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", commands],
