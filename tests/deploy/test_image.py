@@ -109,7 +109,8 @@ def test_it_starts_without_rights_and_without_compiling(image: Image) -> None:
             "ls $(python -c 'import sluice_cli.main as m; print(m.__cached__)')",
         )
     )
-    environment = "PATH=/opt/sluice/bin:/usr/bin:/bin HOME=/var/lib/sluice"
+    clean = "/usr/bin/env -i PATH=/opt/sluice/bin:/usr/bin:/bin HOME=/var/lib/sluice"
+    clean += " PYTHONDONTWRITEBYTECODE=1"
     commands = "\n".join(
         (
             "set -e",
@@ -117,8 +118,7 @@ def test_it_starts_without_rights_and_without_compiling(image: Image) -> None:
             f"mount -o remount,ro,bind {image.root}",
             f"mount -t tmpfs -o mode=1777 tmpfs {image.root / 'tmp'}",
             f"mount -t tmpfs -o uid=10001,gid=10001,mode=0700 tmpfs {image.root}/var/lib/sluice",
-            f"exec chroot --userspec=10001:10001 {image.root} /usr/bin/env -i {environment}"
-            f" PYTHONDONTWRITEBYTECODE=1 sh -c {shlex.quote(inside)}",
+            f"exec chroot --userspec=10001:10001 {image.root} {clean} sh -c {shlex.quote(inside)}",
         )
     )
     done = subprocess.run(
