@@ -71,7 +71,7 @@ def test_every_probe_is_answered_as_required(policies: PolicySet, tmp_path: Path
 @pytest.mark.parametrize(
     ("sid", "probes"),
     [
-        ("CreateOnly", {"put-without-header"}),
+        ("CreateOnly", {"put-without-header", "console-overwrite-approval"}),
         ("NoCopyInto", {"copy-into-blobs"}),
         ("NoOtherEncryption", {"put-other-encryption", "put-unnamed-key"}),
     ],

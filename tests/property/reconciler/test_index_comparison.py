@@ -264,10 +264,9 @@ class Damage:
         """A packed entry exists alone too, with other bytes."""
         for key in self.packs[self.at % 2 :]:
             lines = self.store.held[key].body.splitlines()
-            if not lines:
-                continue  # another damage has emptied the pack
-            line = lines[0]
-            place = line.rpartition(b'"key":"')[2].removesuffix(b'"}').decode()
+            if not lines or not lines[0].isascii():
+                continue  # another damage has emptied or replaced the pack
+            place = lines[0].rpartition(b'"key":"')[2].removesuffix(b'"}').decode()
             self.store._put(place, b"{broken" if self.at % 3 else encode_record(manifest(0)))
 
     def _bad_identity(self) -> None:
