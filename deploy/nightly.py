@@ -33,6 +33,7 @@ END: Final = "<!-- end -->"
 _CLOSING: Final = re.compile(r"^=* ?(\d+ (?:passed|failed|error).*?)(?: in [\d.:hms ()]+)? ?=*$")
 
 
+_MAKE: Final = re.compile(r"make(\[\d+\])?: ")
 _ROW: Final = re.compile(r"^\| `make ([a-z0-9-]+)` \|.*\|$", re.MULTILINE)
 _HEAD: Final = "| target | result | day | revision | time | summary |\n|---|---|---|---|---|---|\n"
 
@@ -66,7 +67,8 @@ class StageResult:
 
 def summary_of(output: str) -> str:
     """Return the last closing line of pytest, or else the last line that is not empty."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    stripped = (line.strip() for line in output.splitlines())
+    lines = [line for line in stripped if line and not _MAKE.match(line)]
     closing = [found[1] for line in lines if (found := _CLOSING.match(line)) is not None]
     if closing:
         return closing[-1]

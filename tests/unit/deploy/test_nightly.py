@@ -24,6 +24,11 @@ def test_a_stage_without_tests_shows_its_last_line() -> None:
     assert summary_of("") == "no output"
 
 
+def test_lines_of_make_are_no_summary() -> None:
+    output = "all checks passed\nmake[1]: Leaving directory '/x'\nmake: *** [test] Error 1\n"
+    assert summary_of(output) == "all checks passed"
+
+
 def row_of(name: str, *, passed: bool = True, summary: str = "12 passed") -> str:
     result = StageResult(name=name, passed=passed, seconds=119.6, summary=summary)
     return result.row(revision="abc", at=DAY)
