@@ -214,6 +214,7 @@ def test_no_answer_is_complete_ahead_of_the_clients_record(tmp_path: Path, seed:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)  # the pauses alone can take ten minutes
 @pytest.mark.parametrize("seed", seeds(3))
 def test_answers_catch_up_after_kills_and_pauses(tmp_path: Path, seed: int) -> None:
     """Every batch with a 200 is in the queue once, and the time passes the last of them."""
