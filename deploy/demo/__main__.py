@@ -242,7 +242,13 @@ def search(demo: Demo) -> None:
         )
     hits = [line for line in found.splitlines() if b'"body"' in line]
     expect("query results", len(hits), wanted)
-    demo.add_note(f"query found {wanted} line(s) with {text[:30]!r}")
+    until = json.loads(found.splitlines()[-1])["summary"]["accepted_until"]
+    if until is None:
+        raise DemoFailed("the answer does not state how complete it is")
+    demo.add_note(
+        f"query found {wanted} line(s) with {text[:30]!r}; the answer is complete for everything"
+        f" that was accepted until {until} (accepted_until)"
+    )
 
 
 def clean_up(demo: Demo) -> None:

@@ -132,8 +132,9 @@ def test_each_alert_has_a_complete_entry_in_the_runbook() -> None:
     sections = {
         part.splitlines()[0]: part for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     }
-    assert set(sections) == {one["alert"] for one in alerts()}
-    for name, text in sections.items():
+    entries = {name: text for name, text in sections.items() if name.startswith("Sluice")}
+    assert set(entries) == {one["alert"] for one in alerts()}
+    for name, text in entries.items():
         for part in ("Meaning", "Confirm", "Do", "At risk"):
             assert f"- **{part}:**" in text, f"{name}: {part}"
 
