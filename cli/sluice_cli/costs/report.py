@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sluice_cli.costs.lake_requests import ingest_lines, maintenance_lines, query_lines
 from sluice_cli.costs.plan import (
     BATCH_BYTES,
     DOOR_FLUSH_S_MAX,
@@ -12,7 +13,13 @@ from sluice_cli.costs.plan import (
     CostPlan,
     FullPlan,
 )
-from sluice_cli.costs.requests import CostLine, all_lines
+from sluice_cli.costs.service_requests import (
+    CostLine,
+    accept_lines,
+    index_lines,
+    queue_lines,
+    reconciler_lines,
+)
 from sluice_protocol.journals import JOURNAL_INTERVAL_S_MAX
 from sluice_protocol.prices import (
     DAY_S,
@@ -134,6 +141,19 @@ def compute_cost(plan: CostPlan, prices: PriceTable) -> CostReport:
         lines=tuple(sorted(lines, key=lambda one: -one.dollars_per_month)),
         stored=stored_parts(full, prices),
         changes=plan_changes(plan, prices),
+    )
+
+
+def all_lines(full: FullPlan) -> tuple[CostLine, ...]:
+    """Return the requests of the whole deployment."""
+    return (
+        *accept_lines(full),
+        *index_lines(full),
+        *queue_lines(full),
+        *reconciler_lines(full),
+        *ingest_lines(full),
+        *maintenance_lines(full),
+        *query_lines(full),
     )
 
 
