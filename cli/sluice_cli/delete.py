@@ -16,7 +16,7 @@ from sluice_protocol.errors import ExitCode
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store import open_store
+from sluice_store import open_deployment
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import submit_delete
 
@@ -81,7 +81,7 @@ def delete(
 
 
 async def _write(url: str, request: DeleteRequest, ids: IdSource) -> DeleteRecord:
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         backoff = Backoff.seeded_by(SystemClock())
         return (await submit_delete(store, request, _principal(), backoff, ids)).record
 
@@ -92,7 +92,7 @@ async def _count(url: str, request: DeleteRequest) -> "DeleteReceipt":
     from sluice_query.settings import QuerySettings  # noqa: PLC0415
 
     clock = SystemClock()
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         searcher = Searcher(store=store, store_url=url, settings=QuerySettings(), clock=clock)
         running = asyncio.Semaphore(_RUNNING_MAX)
         deletes = Deletes(

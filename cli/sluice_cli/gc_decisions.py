@@ -12,7 +12,7 @@ from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.plan_approvals import ApprovalRuling, PlanApproval
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
-from sluice_store import open_store
+from sluice_store import open_deployment
 from sluice_store.retry import Backoff
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ async def _approve(
     from sluice_gc.plan_approval import approve_plan  # noqa: PLC0415 - quick help
 
     _check_text("note", note)
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await approve_plan(
             store,
             plan_id,
@@ -102,7 +102,7 @@ async def _stop(url: str, plan_id: str, reason: str) -> bool:
     if not reason.strip():
         raise BadUsage("reason must not be empty")
     _check_text("reason", reason)
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         by, backoff = f"operator:{getpass.getuser()}", Backoff.seeded_by(SystemClock())
         return await stop_plan(store, plan_id, by=by, reason=reason.strip(), backoff=backoff)
 

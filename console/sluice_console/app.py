@@ -28,10 +28,10 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store.authority import open_deployment
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
-from sluice_store.url import open_store
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
 from sluice_web.endpoints import Endpoint
@@ -167,7 +167,7 @@ async def serve_console(
     stop = stop_event()
     options = ServerOptions(shutdown_s=_STOP_S)
     async with (
-        open_store(url) as store,
+        open_deployment(url) as store,
         open_console(store, url, settings, SystemClock(), prices) as app,
         listening(app, settings.listen, options) as urls,
     ):
