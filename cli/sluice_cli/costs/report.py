@@ -214,7 +214,7 @@ def plan_changes(plan: CostPlan, prices: PriceTable) -> tuple[CostChange, ...]:
 def _candidates(plan: CostPlan) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what may be changed, whether or not it saves anything."""
     yield "pack by-time entries: reconciler pack_by_time = true", {"pack_by_time": True}
-    packed = "pack reverse references: reconciler pack_references = true, and audits without them"
+    packed = "pack reverse references: reconciler pack_references = true"
     yield packed, {"pack_references": True}
     yield "send one kind of records: agent host_metrics_s = 0", {"kinds": 1}
     yield "use one lane, in a new store: sluice init --lanes 1", {"lanes": 1}
