@@ -1,7 +1,6 @@
 """`sluice conflicts`: list, show and resolve identity conflicts, directly on the store."""
 
 import asyncio
-import getpass
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -10,6 +9,7 @@ from rich.table import Table
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_cli.user_name import user_name
 from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
 from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
 from sluice_protocol.errors import BadUsage
@@ -83,7 +83,7 @@ async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str
     name = parse_conflict_id(conflict_id)
     wanted = ResolveRequest(action=action, note=note)
     async with open_deployment(url) as store:
-        decided_by = f"operator:{getpass.getuser()}"
+        decided_by = f"operator:{user_name()}"
         decision = await _conflicts_of(store).resolve(name, wanted, decided_by=decided_by)
     if decision is None:
         raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")

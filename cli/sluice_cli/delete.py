@@ -1,8 +1,6 @@
 """`sluice delete`: hide records from queries; maintenance removes them from the tables."""
 
 import asyncio
-import getpass
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
@@ -10,6 +8,7 @@ from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_cli.user_name import user_name
 from sluice_protocol.clock import IdSource
 from sluice_protocol.delete_requests import DeleteRequest
 from sluice_protocol.errors import ExitCode
@@ -102,10 +101,7 @@ async def _count(url: str, request: DeleteRequest) -> "DeleteReceipt":
 
 
 def _principal() -> str:
-    """Return the name of the user who runs the command; empty where the system knows none."""
-    with suppress(OSError, KeyError):
-        return f"cli:{getpass.getuser()}"
-    return ""
+    return f"cli:{user_name()}"
 
 
 def _draw_counts(console: Console, receipt: "DeleteReceipt") -> None:

@@ -1,13 +1,13 @@
 """`sluice gc approve` and `sluice gc stop`: the decisions of an operator about a plan."""
 
 import asyncio
-import getpass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_cli.user_name import user_name
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.plan_approvals import ApprovalRuling, PlanApproval
 from sluice_protocol.system_clock import SystemClock
@@ -79,7 +79,7 @@ async def _approve(
             store,
             plan_id,
             shown_sha256=Digest(sha256) if sha256 else await _stored_sha256(store, plan_id),
-            by=f"operator:{getpass.getuser()}",
+            by=f"operator:{user_name()}",
             note=note,
             backoff=Backoff.seeded_by(SystemClock()),
         )
@@ -103,7 +103,7 @@ async def _stop(url: str, plan_id: str, reason: str) -> bool:
         raise BadUsage("reason must not be empty")
     _check_text("reason", reason)
     async with open_deployment(url) as store:
-        by, backoff = f"operator:{getpass.getuser()}", Backoff.seeded_by(SystemClock())
+        by, backoff = f"operator:{user_name()}", Backoff.seeded_by(SystemClock())
         return await stop_plan(store, plan_id, by=by, reason=reason.strip(), backoff=backoff)
 
 
