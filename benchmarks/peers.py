@@ -273,8 +273,6 @@ def main(words: list[str]) -> int:
         "",
         *tables(found, verdicts),
     ]
-    if wanted.write:
-        PAGE.write_text(updated_page(PAGE.read_text(), lines))
     kept = {
         f"{size} {name}": [
             Sample(wall_s=one.wall_s, cpu_s=one.cpu_s, units=one.units) for one in samples
@@ -282,6 +280,8 @@ def main(words: list[str]) -> int:
         for (size, name), samples in found.items()
     }
     report("peers", lines, kept)
+    if wanted.write:
+        PAGE.write_text(updated_page(PAGE.read_text(), lines))
     return int(any(verdict.is_missed for verdict in verdicts))
 
 

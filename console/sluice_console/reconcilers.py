@@ -2,14 +2,16 @@
 
 import asyncio
 import math
-import re
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
+from prometheus_client.samples import Sample
 
 from sluice_reconciler.api import BootList
+from sluice_web.metric_samples import samples_of
+from sluice_web.response_bodies import read_up_to
 
 TIMEOUT_S: Final = 10.0
 RESPONSE_BYTES_MAX: Final = 256 << 20
@@ -78,29 +80,34 @@ class ServiceClient:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ServiceFailed(f"unreadable response: {error}; check its version") from error
 
-    async def gauge(self, name: str, label: str) -> list[float]:
-        """Return the values of a metric with a label.
+    async def gauge(self, name: str, label: str, value: str) -> list[float]:
+        """Return the finite values of a metric whose label has a value.
 
         Raises:
-            ServiceFailed: The service is unreachable or refused the request.
+            ServiceFailed: The service is unreachable, refused the request, or sent another format.
         """
-        text = (await self._read("/metrics")).decode(errors="replace")
-        line = rf"^{re.escape(name)}\{{[^}}]*{re.escape(label)}[^}}]*\}} (\S+)$"
-        found = re.findall(line, text, re.MULTILINE)
-        return [value for value in map(float, found) if math.isfinite(value)]
+        found = [one.value for one in await self._samples(name) if one.labels.get(label) == value]
+        return [one for one in found if math.isfinite(one)]
 
     async def counters(self, name: str, label: str) -> dict[str, float]:
         """Return the values of a counter by one of its labels, summed over the others.
 
         Raises:
-            ServiceFailed: The service is unreachable or refused the request.
+            ServiceFailed: The service is unreachable, refused the request, or sent another format.
         """
-        text = (await self._read("/metrics")).decode(errors="replace")
-        line = rf'^{re.escape(name)}\{{(?:[^}}]*,)?{re.escape(label)}="([^"]*)"[^}}]*\}} (\S+)$'
         found: dict[str, float] = {}
-        for value, count in re.findall(line, text, re.MULTILINE):
-            found[value] = found.get(value, 0.0) + float(count)
+        for one in await self._samples(name):
+            if label in one.labels:
+                value = one.labels[label]
+                found[value] = found.get(value, 0.0) + one.value
         return found
+
+    async def _samples(self, name: str) -> list[Sample]:
+        text = (await self._read("/metrics")).decode(errors="replace")
+        try:
+            return samples_of(text, name)
+        except ValueError as error:
+            raise ServiceFailed(f"unreadable metrics: {error}; check its version") from error
 
     async def _read(self, path: str) -> bytes:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -115,7 +122,7 @@ class ServiceClient:
                     )
                 if response.status != 200:  # noqa: PLR2004 - RFC 9110 section 15.3.1
                     raise ServiceFailed(f"unexpected status {response.status}: see its log")
-                body = await response.content.read(RESPONSE_BYTES_MAX)
+                body = await read_up_to(response, RESPONSE_BYTES_MAX)
                 if not response.content.at_eof():
                     raise ServiceFailed(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
                 return body

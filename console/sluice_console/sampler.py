@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
-from msgspec.structs import replace as copy_with
 
 from sluice_console.agents import AgentReports
 from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
@@ -55,6 +54,7 @@ ACTIVITY_DELAY_S: Final = 30.0
 ACTIVITY_BATCHES_MAX: Final = 50_000
 ACTIVITY_OBJECTS_MAX: Final = 64
 CONFLICTS_MAX: Final = 500
+_WAITING: Final = "sluice_reconciler_oldest_waiting_seconds"
 
 _Value = TypeVar("_Value")
 
@@ -127,6 +127,11 @@ class SampledSources:
     counters: GatewayCounters
     prices: PriceTable
 
+    @property
+    def has_prices(self) -> bool:
+        """Whether the store has list prices: a directory has none."""
+        return self.url.startswith("s3://")
+
 
 class Sampler:
     """Takes samples, keeps the last hour, and wakes those who wait for the next one."""
@@ -180,7 +185,7 @@ class Sampler:
             accepting = group.create_task(run.read("accepted batches", self._read_activity(now_ns)))
             checking = group.create_task(self._services())
             indexing = group.create_task(self._index_lag())
-            counting = group.create_task(run.read("gateways", sources.counters.read()))
+            counting = group.create_task(self._count_calls(run))
             group.create_task(self._refresh_slow())
         conflicts, held, activity = conflicting.result(), holding.result(), accepting.result()
         slow = self._slow
@@ -214,8 +219,8 @@ class Sampler:
             store=sources.url,
             activity=activity,
             history=self._history.view(),
+            cost=self._cost(activity, counting.result()),
         )
-        overview = copy_with(overview, cost=self._cost(activity, counting.result()))
         async with self._taken:
             self.current = overview
             self._number += 1
@@ -225,12 +230,20 @@ class Sampler:
     def _cost(
         self, activity: ActivityTotals | None, counted: RequestRates | None
     ) -> DailyCost | None:
-        if not self._sources.url.startswith("s3://"):
-            return None  # a directory has no list price
+        if not self._sources.has_prices:
+            return None
         rates = counted
         if rates is None and activity is not None:
             rates = rates_of_batches(activity.batches_per_s, at_least=activity.at_least)
         return estimate_cost(rates, self._slow.stored_bytes, self._sources.prices)
+
+    async def _count_calls(self, run: _SampleRun) -> RequestRates | None:
+        if not self._sources.has_prices:
+            return None
+        return await run.read("gateways", self._sources.counters.read())
+
+    async def _newest_audit(self) -> Sequence[AuditOverview | UnreadableRecord]:
+        return await list_newest_audits(self._sources.store, 1) if self._sources.has_prices else ()
 
     async def _discovery(self) -> DiscoveryStatus:
         return await read_discovery_status(self._sources.store)
@@ -263,9 +276,7 @@ class Sampler:
         found: list[float] = []
         for client in clients:
             try:
-                found += await client.gauge(
-                    "sluice_reconciler_oldest_waiting_seconds", 'stage="index"'
-                )
+                found += await client.gauge(_WAITING, "stage", "index")
             except ServiceFailed:
                 continue  # `check` reports it
         return max(found, default=None)
@@ -280,7 +291,7 @@ class Sampler:
             run.read("agents", self._sources.agents.read()),
             run.read("the doctor's result", self._doctor()),
             run.read("maintenance", read_stored_status(self._sources.store)),
-            run.read("audits", list_newest_audits(self._sources.store, 1)),
+            run.read("audits", self._newest_audit()),
         )
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,

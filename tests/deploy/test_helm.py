@@ -1,6 +1,7 @@
 """The Helm chart: accepted by helm, rendered to valid objects, with commands that exist."""
 
 import json
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_the_rendered_objects_are_valid(version: str, values: tuple[str, ...]) -
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def names_of(values: dict[str, Any]) -> set[str]:
+    """Return the names of all values, without those in maps that the chart copies."""
+    found = set(values)
+    for name, value in values.items():
+        if isinstance(value, dict) and name not in ("resources", "settings", "schedules"):
+            found |= names_of(value)
+    return found
+
+
+def test_each_value_is_used_by_a_template() -> None:
+    text = "".join(one.read_text() for one in sorted((CHART / "templates").iterdir()))
+    names = names_of(yaml.safe_load((CHART / "values.yaml").read_text()))
+    # Roles are strings of a list: `index .Values $role`.
+    used = set(re.findall(r"\.(\w+)", text)) | set(re.findall(r'"(\w+)"', text))
+    assert names - used == set()
 
 
 def test_no_pod_is_root_or_writes_to_its_image(objects: list[dict[str, Any]]) -> None:

@@ -1,0 +1,87 @@
+"""Requests of the console to other services: long responses, and metrics of other formats."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from sluice_console.reconcilers import ServiceClient, ServiceFailed
+from sluice_reconciler.api import BootList
+
+METRICS = """\
+# TYPE waiting gauge
+waiting{queue="}",stage="index"} 2.5
+waiting{queue="b",stage="index"} NaN
+waiting{queue="b",stage="other"} 7
+waiting_other{stage="index"} 9
+calls_total{op="get",place="a}b"} 1
+calls_total{op="get",place="c"} 2
+calls_total{op="put"} 4e3
+broken{op=} x
+"""
+
+
+async def in_parts(request: web.Request) -> web.StreamResponse:
+    """Send a list whose second half arrives later."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b'{"complete_through": null,')
+    await asyncio.sleep(0.2)
+    await response.write(b' "boots": []}')
+    return response
+
+
+async def metrics(request: web.Request) -> web.StreamResponse:
+    del request
+    return web.Response(text=METRICS)
+
+
+def asking(story: Callable[[ServiceClient], Awaitable[None]]) -> None:
+    """Run a story with a client of a service that sends these responses."""
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_get("/v1/agents", in_parts)
+        app.router.add_get("/metrics", metrics)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            async with aiohttp.ClientSession() as session:
+                await story(ServiceClient(service="reconciler", url=url, token="", session=session))
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def test_a_response_that_arrives_in_parts_is_read_to_its_end() -> None:
+    async def story(client: ServiceClient) -> None:
+        assert (await client.get("/v1/agents", BootList)).complete_through is None
+
+    asking(story)
+
+
+def test_a_response_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluice_console.reconcilers.RESPONSE_BYTES_MAX", 20)
+
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceFailed, match="larger than 20 bytes"):
+            await client.get("/v1/agents", BootList)
+
+    asking(story)
+
+
+def test_metrics_are_read_by_label() -> None:
+    async def story(client: ServiceClient) -> None:
+        assert await client.gauge("waiting", "stage", "index") == [2.5]
+        assert await client.counters("calls_total", "op") == {"get": 3.0, "put": 4000.0}
+        assert await client.counters("calls_total", "place") == {"a}b": 1.0, "c": 2.0}
+        assert await client.counters("missing", "op") == {}
+        with pytest.raises(ServiceFailed, match="unreadable metrics"):
+            await client.counters("broken", "op")
+
+    asking(story)
