@@ -141,7 +141,10 @@ def check_all(world: CostWorld) -> None:
         one.check()
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name == "shared" else name for name in PLANS],
+)
 def test_the_model_predicts_the_requests_of_each_activity(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
