@@ -1,14 +1,22 @@
 """Requests of the console to other services: long responses, and metrics of other formats."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
-import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
+from support.console_world import SETTINGS, VIEWER
 
+from sluice_console.app import open_console
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
+from sluice_protocol.system_clock import SystemClock
 from sluice_reconciler.api import BootList
+from sluice_store import create_authority, open_local_store
+from sluice_web.listening import ServerOptions, listening
+from sluice_web.problems import Handler
 
 METRICS = """\
 # TYPE waiting gauge
@@ -38,22 +46,22 @@ async def metrics(request: web.Request) -> web.StreamResponse:
     return web.Response(text=METRICS)
 
 
+@asynccontextmanager
+async def serving(**handlers: Handler) -> AsyncIterator[str]:
+    """Serve `/v1/agents` or `/metrics`; yield the URL."""
+    app = web.Application()
+    paths = {"agents": "/v1/agents", "metrics": "/metrics"}
+    app.add_routes([web.get(paths[name], handler) for name, handler in handlers.items()])
+    async with listening(app, "127.0.0.1:0", ServerOptions(shutdown_s=1.0)) as urls:
+        yield urls[0]
+
+
 def asking(story: Callable[[ServiceClient], Awaitable[None]]) -> None:
     """Run a story with a client of a service that sends these responses."""
 
     async def main() -> None:
-        app = web.Application()
-        app.router.add_get("/v1/agents", in_parts)
-        app.router.add_get("/metrics", metrics)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            async with aiohttp.ClientSession() as session:
-                await story(ServiceClient(service="reconciler", url=url, token="", session=session))
-        finally:
-            await runner.cleanup()
+        async with serving(agents=in_parts, metrics=metrics) as url, ClientSession() as session:
+            await story(ServiceClient(service="reconciler", url=url, token="", session=session))
 
     asyncio.run(main())
 
@@ -85,3 +93,35 @@ def test_metrics_are_read_by_label() -> None:
             await client.counters("broken", "op")
 
     asking(story)
+
+
+@pytest.mark.parametrize(("url", "read"), [("s3://logs/production", True), ("file:///x", False)])
+def test_gateways_and_audits_are_read_only_for_a_store_with_list_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, read: bool
+) -> None:
+    seen: set[str] = set()
+
+    async def scraped(request: web.Request) -> web.StreamResponse:
+        seen.add("gateway")
+        return await metrics(request)
+
+    async def audits(*_: object) -> tuple[()]:
+        seen.add("audits")
+        return ()
+
+    monkeypatch.setattr("sluice_console.sampler.list_newest_audits", audits)
+
+    async def main() -> None:
+        async with serving(metrics=scraped) as gateway, open_local_store(tmp_path) as store:
+            await create_authority(store)
+            settings = replace(SETTINGS, gateways=gateway)
+            async with (
+                open_console(store, url, settings, SystemClock()) as app,
+                listening(app, settings.listen, ServerOptions(shutdown_s=1.0)) as urls,
+                ClientSession(headers={"Authorization": f"Bearer {VIEWER}"}) as session,
+                session.get(f"{urls[0]}/v1/overview") as answer,
+            ):
+                assert ((await answer.json())["cost"] is not None) == read
+
+    asyncio.run(main())
+    assert seen == ({"gateway", "audits"} if read else set())
