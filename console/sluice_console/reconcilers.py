@@ -84,23 +84,18 @@ class ServiceClient:
         Raises:
             ServiceFailed: The service is unreachable or refused the request.
         """
-        text = (await self._read("/metrics")).decode(errors="replace")
+        text = await self.metrics()
         line = rf"^{re.escape(name)}\{{[^}}]*{re.escape(label)}[^}}]*\}} (\S+)$"
         found = re.findall(line, text, re.MULTILINE)
         return [value for value in map(float, found) if math.isfinite(value)]
 
-    async def counters(self, name: str, label: str) -> dict[str, float]:
-        """Return the values of a counter by one of its labels, summed over the others.
+    async def metrics(self) -> str:
+        """Return the metrics of the service, in the text format of Prometheus.
 
         Raises:
             ServiceFailed: The service is unreachable or refused the request.
         """
-        text = (await self._read("/metrics")).decode(errors="replace")
-        line = rf'^{re.escape(name)}\{{(?:[^}}]*,)?{re.escape(label)}="([^"]*)"[^}}]*\}} (\S+)$'
-        found: dict[str, float] = {}
-        for value, count in re.findall(line, text, re.MULTILINE):
-            found[value] = found.get(value, 0.0) + float(count)
-        return found
+        return (await self._read("/metrics")).decode(errors="replace")
 
     async def _read(self, path: str) -> bytes:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)

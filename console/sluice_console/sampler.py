@@ -71,6 +71,7 @@ class _SlowFacts:
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
     maintenance: MaintenanceStatus | None = None
+    audit: AuditOverview | UnreadableRecord | None = None
     stored_bytes: float | None = None
 
 
@@ -183,12 +184,15 @@ class Sampler:
             counting = group.create_task(run.read("gateways", sources.counters.read()))
             group.create_task(self._refresh_slow())
         conflicts, held, activity = conflicting.result(), holding.result(), accepting.result()
+        gateways = counting.result()
+        acceptance, lanes = queueing.result() or (None, None)
         slow = self._slow
         facts = OverviewFacts(
             problems=(*run.problems, *slow.problems),
             services=checking.result(),
             discovery=discovering.result(),
-            lanes=queueing.result(),
+            acceptance=acceptance,
+            lanes=lanes,
             conflicts_open=None if conflicts is None else conflicts.count,
             conflicts_more=conflicts is not None and conflicts.more,
             held=None if held is None else held.count,
@@ -198,6 +202,8 @@ class Sampler:
             doctor=slow.doctor,
             doctor_ran=slow.doctor_ran,
             maintenance=slow.maintenance,
+            audit=slow.audit,
+            gateways=() if gateways is None else gateways.health,
         )
         numbers = make_numbers(
             facts,
@@ -215,7 +221,9 @@ class Sampler:
             activity=activity,
             history=self._history.view(),
         )
-        overview = copy_with(overview, cost=self._cost(activity, counting.result()))
+        overview = copy_with(
+            overview, cost=self._cost(activity, None if gateways is None else gateways.rates)
+        )
         async with self._taken:
             self.current = overview
             self._number += 1
@@ -235,9 +243,11 @@ class Sampler:
     async def _discovery(self) -> DiscoveryStatus:
         return await read_discovery_status(self._sources.store)
 
-    async def _lanes(self) -> tuple[LaneStatus, ...]:
+    async def _lanes(self) -> tuple[str, tuple[LaneStatus, ...]]:
+        """Return the acceptance mode, and every lane."""
         authority = await read_authority(self._sources.store)
-        return tuple(await read_queue_status(self._sources.store, authority.lanes))
+        lanes = await read_queue_status(self._sources.store, authority.lanes)
+        return authority.acceptance, tuple(lanes)
 
     async def _read_activity(self, now_ns: int) -> ActivityTotals:
         """Count what was accepted since the last sample, half a minute ago."""
@@ -291,6 +301,7 @@ class Sampler:
             doctor=doctor[0] if doctor else None,
             doctor_ran=None if doctor is None else doctor[0] is not None,
             maintenance=maintenance,
+            audit=audits[0] if audits else None,
             stored_bytes=_blob_bytes(audits or ()),
         )
 

@@ -24,6 +24,10 @@ from sluice_web.paging import Page
 CHAIN: Final = f"{AUDIT}chain/"
 PAGE_MAX: Final = 100
 PAGE_DEFAULT: Final = 20
+WRONG_COUNTS: Final = (
+    *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
+)
+"""Counts of an audit on which an operator must act."""
 
 
 class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,11 @@ class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     evidence_files: int
     key_id: str
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """What the audit found wrong, by name; empty if nothing."""
+        return {name: self.counts[name] for name in WRONG_COUNTS if self.counts.get(name)}
 
 
 class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
