@@ -30,7 +30,7 @@ WRONG_COUNTS: Final = (
 """Counts of an audit on which an operator must act."""
 
 
-class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
+class AuditOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="audit"):
     """One complete audit, as recorded in its certificate.
 
     Attributes:
@@ -61,7 +61,7 @@ class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
         return {name: self.counts[name] for name in WRONG_COUNTS if self.counts.get(name)}
 
 
-class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
+class PlanOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="plan"):
     """One deletion plan, as recorded in the plan.
 
     Attributes:
@@ -97,8 +97,10 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
     approval_problem: str = ""
 
 
-class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that cannot be decoded."""
+class UnreadableRecord(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="unreadable"
+):
+    """A record that cannot be decoded; `kind` distinguishes it from the others in JSON."""
 
     key: str
     unreadable: str
