@@ -89,21 +89,16 @@ class ServiceClient:
         found = [one.value for one in await self._samples(name) if one.labels.get(label) == value]
         return [one for one in found if math.isfinite(one)]
 
-    async def counters(self, name: str, label: str) -> dict[str, float]:
-        """Return the values of a counter by one of its labels, summed over the others.
+    async def metrics(self) -> str:
+        """Return the metrics of the service, in the text format of Prometheus.
 
         Raises:
             ServiceFailed: The service is unreachable, refused the request, or sent another format.
         """
-        found: dict[str, float] = {}
-        for one in await self._samples(name):
-            if label in one.labels:
-                value = one.labels[label]
-                found[value] = found.get(value, 0.0) + one.value
-        return found
+        return (await self._read("/metrics")).decode(errors="replace")
 
     async def _samples(self, name: str) -> list[Sample]:
-        text = (await self._read("/metrics")).decode(errors="replace")
+        text = await self.metrics()
         try:
             return samples_of(text, name)
         except ValueError as error:
