@@ -1,5 +1,10 @@
 """Collect the records of all inputs into batches and seal these into the spool.
 
+    put ──> collected ──> sealed in a thread ──> committed in a thread ──> on_sealed
+
+There is one batch at each step, and they leave each step in the order in which they were
+collected. So reading, compression and the disk overlap, and memory stays bounded.
+
 The batcher drops no record unless the settings say so. While the spool or its disk is full, `put`
 blocks, the inputs stop reading, and new data remains in the files or the pipe.
 """
@@ -121,11 +126,19 @@ def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...
     return tuple(joined.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Uncommitted:
+    """A sealed batch, and what its inputs wait for."""
+
+    batch: SealedBatch
+    callbacks: tuple[SealedCallback, ...]
+
+
 class Batcher:
-    """Collects records and seals them into the spool, one batch at a time.
+    """Collects records and seals them into the spool while `run` runs.
 
     Attributes:
-        on_sealed: Called with each batch once it is durable.
+        on_sealed: Called with each batch and its frame once it is durable.
     """
 
     def __init__(
@@ -137,7 +150,7 @@ class Batcher:
         metrics: AgentMetrics,
         when_full: WhenFull = WhenFull.BLOCK,
     ) -> None:
-        self.on_sealed: Callable[[SpooledBatch], None] = _ignore
+        self.on_sealed: Callable[[SpooledBatch, bytes], None] = _ignore
         self._spool = spool
         self._clock = clock
         self._metrics = metrics
@@ -145,44 +158,83 @@ class Batcher:
         self._limits = limits
         self._builders: dict[Kind, BatchBuilder] = {}
         self._one_by_one = asyncio.Lock()
+        self._to_seal: asyncio.Queue[list[RecordBlock]] = asyncio.Queue()
+        self._to_commit: asyncio.Queue[_Uncommitted] = asyncio.Queue()
+        self._sealing = asyncio.Semaphore(1)
+        self._committing = asyncio.Semaphore(1)
 
     async def put(self, block: RecordBlock) -> None:
-        """Add a block; return immediately while the spool has room, else when it has room again."""
+        """Add a block; wait while a full batch cannot be passed on to be sealed."""
         async with self._one_by_one:
             kind = kind_of(block.columns)
             builder = self._builders.setdefault(kind, BatchBuilder(limits=self._limits))
             if not builder.has_room_for(block):
-                await self._seal(builder)
-            builder.add(block, now_s=self._clock.monotonic_ns() / NS_PER_S)
-            if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
-                await self._seal(builder)
+                await self._pass_on(builder)
+            builder.add(block, now_s=self._now_s())
+            if builder.is_due(now_s=self._now_s()):
+                await self._pass_on(builder)
 
     async def run(self) -> None:
-        """Cut batches that have reached their maximum age, until cancelled."""
+        """Seal and commit batches until cancelled.
+
+        Raises:
+            SluiceError: A batch cannot be sealed, or it is unknown whether it is durable.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._seal_batches())
+            group.create_task(self._commit_batches())
+            group.create_task(self._cut_old_batches())
+
+    async def flush(self) -> None:
+        """Return once all collected records are in the spool."""
+        async with self._one_by_one:
+            for builder in self._builders.values():
+                await self._pass_on(builder)
+            await self._to_seal.join()
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S
+
+    async def _pass_on(self, builder: BatchBuilder) -> None:
+        """Wait until the batch before is sealed; a cancellation leaves the records collected."""
+        await self._sealing.acquire()
+        blocks = builder.take()
+        if blocks:
+            self._to_seal.put_nowait(blocks)
+        else:
+            self._sealing.release()
+
+    async def _cut_old_batches(self) -> None:
         while True:
             await self._clock.sleep(TICK_S)
             async with self._one_by_one:
                 for builder in self._builders.values():
-                    if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
-                        await self._seal(builder)
+                    if builder.is_due(now_s=self._now_s()):
+                        await self._pass_on(builder)
 
-    async def flush(self) -> None:
-        """Seal all collected records; on return, they are in the spool."""
-        async with self._one_by_one:
-            for builder in self._builders.values():
-                await self._seal(builder)
+    async def _seal_batches(self) -> None:
+        while True:
+            sealed = await self._seal(await self._to_seal.get())
+            await self._committing.acquire()
+            self._to_commit.put_nowait(sealed)
+            self._sealing.release()
 
-    async def _seal(self, builder: BatchBuilder) -> None:
-        blocks = builder.take()
-        if not blocks:
-            return
-        sealed = await asyncio.to_thread(self._sealed, blocks, self._clock.now_ns())
-        batch = await self._commit(sealed)
-        for callback in (block.sealed for block in blocks if block.sealed is not None):
-            callback(batch is not None)
-        if batch is not None:
-            self._metrics.sealed(batch.header)
-            self.on_sealed(batch)
+    async def _seal(self, blocks: list[RecordBlock]) -> _Uncommitted:
+        batch = await asyncio.to_thread(self._sealed, blocks, self._clock.now_ns())
+        callbacks = tuple(block.sealed for block in blocks if block.sealed is not None)
+        return _Uncommitted(batch=batch, callbacks=callbacks)
+
+    async def _commit_batches(self) -> None:
+        while True:
+            sealed = await self._to_commit.get()
+            batch = await self._commit(sealed.batch)
+            self._committing.release()
+            for callback in sealed.callbacks:
+                callback(batch is not None)
+            if batch is not None:
+                self._metrics.sealed(batch.header)
+                self.on_sealed(batch, sealed.batch.frame)
+            self._to_seal.task_done()
 
     def _sealed(self, blocks: list[RecordBlock], now_ns: UnixNs) -> SealedBatch:
         return self._spool.seal(
@@ -218,4 +270,4 @@ class Batcher:
         return True
 
 
-def _ignore(_: SpooledBatch) -> None: ...
+def _ignore(_: SpooledBatch, __: bytes) -> None: ...
