@@ -17,13 +17,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from sluice_agent.columns import join_logs, join_metrics
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import BatchLimits, WhenFull
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.clock import Clock
+from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -111,10 +111,7 @@ class BatchBuilder:
 
 def join_blocks(blocks: Sequence[RecordBlock]) -> Columns:
     """Concatenate the records of blocks of one kind."""
-    logs = [block.columns for block in blocks if isinstance(block.columns, LogColumns)]
-    if logs:
-        return join_logs(logs)
-    return join_metrics([p.columns for p in blocks if isinstance(p.columns, MetricColumns)])
+    return join_columns([block.columns for block in blocks])
 
 
 def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...]:

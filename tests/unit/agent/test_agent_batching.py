@@ -6,7 +6,6 @@ import pytest
 from sluice_agent.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.columns import (
     attribute_columns,
-    join_logs,
     logs_from_block,
     split_lines,
     text_column,
@@ -24,6 +23,12 @@ NOW = UnixNs(5)
 
 def logs(*lines: bytes, path: str = "") -> LogColumns:
     return logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None, path=path)
+
+
+def joined_blocks(parts: list[LogColumns]) -> LogColumns:
+    joined = join_blocks([RecordBlock(columns=part, cost_bytes=1) for part in parts])
+    assert isinstance(joined, LogColumns)
+    return joined
 
 
 def through_a_frame(columns: LogColumns) -> LogColumns:
@@ -51,7 +56,7 @@ def test_concatenated_columns_keep_the_order() -> None:
         ts=np.array([1], np.int64), body=text_column([b"four"]), severity=np.array([9], np.uint8),
         attributes=attribute_columns([[("b", "2"), ("log.file.path", "z")]]),
     )  # fmt: skip
-    joined = through_a_frame(join_logs([bare, named, odd, severe]))
+    joined = through_a_frame(joined_blocks([bare, named, odd, severe]))
     bodies = [b"one", b"two", b"three", "caf\ufffd".encode(), b"four"]
     assert joined.body.slices() == bodies
     assert joined.severity is not None
