@@ -50,6 +50,7 @@ class RecordBlock:
             set by inputs that respond to a client.
         may_wait: Whether the records may stay in memory for `BatchLimits.freshness_s`: they can be
             read again after a crash, or are samples of the host.
+        wait_s: How long they may stay there even if `freshness_s` is lower.
     """
 
     columns: LogColumns | MetricColumns
@@ -58,6 +59,7 @@ class RecordBlock:
     request: bytes = b""
     sealed: "SealedCallback | None" = None
     may_wait: bool = False
+    wait_s: float = 0.0
 
 
 SealedCallback = Callable[[bool], None]
@@ -79,7 +81,7 @@ class BatchBuilder:
 
     def add(self, block: RecordBlock, *, now_s: float) -> None:
         """Add a block."""
-        age_s = self.limits.age_s_max
+        age_s = max(self.limits.age_s_max, block.wait_s)
         if block.may_wait:
             age_s = max(age_s, self.limits.freshness_s)
         due_s = now_s + age_s

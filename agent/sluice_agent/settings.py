@@ -206,6 +206,8 @@ class AgentSettings:
         syslog_tls_key: File of its key; default is the certificate's file.
         syslog_client_ca: File of CA certificates; with it, clients of `tls` need a certificate.
         host_metrics_s: Seconds between samples of the host's metrics; 0 disables them.
+        host_metrics_batch_s: Cut a batch of samples this many seconds after its first one, or after
+            `freshness_s` if that is longer. The first sample of a run is sent after `batch_age_s`.
         batch_bytes: Maximum size of a batch before compression, about. Only a single line, a part
             of a request to a door (at most 4 MiB) or one read of syslog may exceed it, alone.
         batch_records: Maximum number of records of a batch, with the same exceptions.
@@ -249,6 +251,7 @@ class AgentSettings:
     syslog_tls_key: Path | None = None
     syslog_client_ca: Path | None = None
     host_metrics_s: float = 10.0
+    host_metrics_batch_s: float = 60.0
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000
     batch_age_s: float = 1.0
@@ -275,6 +278,11 @@ class AgentSettings:
             raise BadUsage(
                 f"spool must have at least {SPOOL_BYTES_LEAST} bytes, "
                 f"spool_bytes=`{self.spool_bytes}`"
+            )
+        if not 0 <= self.host_metrics_batch_s <= FRESHNESS_S_MAX:
+            raise BadUsage(
+                f"samples must be sent after 0 to {FRESHNESS_S_MAX:g} s, "
+                f"host_metrics_batch_s=`{self.host_metrics_batch_s}`"
             )
         if self.uploads < 1:
             raise BadUsage(f"uploads must be at least 1, uploads=`{self.uploads}`")

@@ -90,6 +90,22 @@ def test_only_records_that_can_be_read_again_wait_for_freshness() -> None:
     assert builder.is_due(now_s=60)
 
 
+def test_samples_wait_for_their_batch_without_freshness() -> None:
+    """Samples that another client sends with them make the batch due after its age."""
+    sample = RecordBlock(columns=logs(b"x"), cost_bytes=40, may_wait=True, wait_s=60)
+    builder = BatchBuilder(limits=BatchLimits(age_s_max=1))
+    builder.add(sample, now_s=0)
+    builder.add(sample, now_s=50)
+    assert not builder.is_due(now_s=59.9)
+    assert builder.is_due(now_s=60)
+    builder.add(RecordBlock(columns=logs(b"y"), cost_bytes=40), now_s=55)
+    assert builder.is_due(now_s=56)
+    builder.take()
+    builder.limits = BatchLimits(age_s_max=1, freshness_s=300)
+    builder.add(sample, now_s=0)
+    assert not builder.is_due(now_s=299)
+
+
 def test_freshness_below_the_age_changes_nothing() -> None:
     builder = BatchBuilder(limits=BatchLimits(age_s_max=5, freshness_s=1))
     builder.add(RecordBlock(columns=logs(b"x"), cost_bytes=40, may_wait=True), now_s=0)
