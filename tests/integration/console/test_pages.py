@@ -382,6 +382,16 @@ def test_a_stopped_console_is_named_and_the_page_recovers(
     page.context.close()
 
 
+def test_the_page_starts_at_each_reload(browser: Browser, world: ConsoleWorld) -> None:
+    """With cached files, modules are ready before the parser has read the whole page."""
+    page = browser.new_context().new_page()
+    page.goto(world.url)
+    for _ in range(30):
+        expect(page.get_by_label("Token")).to_be_visible(timeout=10_000)
+        page.reload()
+    page.context.close()
+
+
 def test_the_page_loads_from_this_host_only_and_fast(browser: Browser, world: ConsoleWorld) -> None:
     best_s = 60.0
     for _ in range(3):
