@@ -71,6 +71,7 @@ class _SlowFacts:
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
     maintenance: MaintenanceStatus | None = None
+    audit: AuditOverview | UnreadableRecord | None = None
     stored_bytes: float | None = None
 
 
@@ -185,15 +186,18 @@ class Sampler:
             accepting = group.create_task(run.read("accepted batches", self._read_activity(now_ns)))
             checking = group.create_task(self._services())
             indexing = group.create_task(self._index_lag())
-            counting = group.create_task(self._count_calls(run))
+            counting = group.create_task(run.read("gateways", sources.counters.read()))
             group.create_task(self._refresh_slow())
         conflicts, held, activity = conflicting.result(), holding.result(), accepting.result()
+        gateways = counting.result()
+        acceptance, lanes = queueing.result() or (None, None)
         slow = self._slow
         facts = OverviewFacts(
             problems=(*run.problems, *slow.problems),
             services=checking.result(),
             discovery=discovering.result(),
-            lanes=queueing.result(),
+            acceptance=acceptance,
+            lanes=lanes,
             conflicts_open=None if conflicts is None else conflicts.count,
             conflicts_more=conflicts is not None and conflicts.more,
             held=None if held is None else held.count,
@@ -203,6 +207,8 @@ class Sampler:
             doctor=slow.doctor,
             doctor_ran=slow.doctor_ran,
             maintenance=slow.maintenance,
+            audit=slow.audit,
+            gateways=() if gateways is None else gateways.health,
         )
         numbers = make_numbers(
             facts,
@@ -219,7 +225,7 @@ class Sampler:
             store=sources.url,
             activity=activity,
             history=self._history.view(),
-            cost=self._cost(activity, counting.result()),
+            cost=self._cost(activity, None if gateways is None else gateways.rates),
         )
         async with self._taken:
             self.current = overview
@@ -237,20 +243,14 @@ class Sampler:
             rates = rates_of_batches(activity.batches_per_s, at_least=activity.at_least)
         return estimate_cost(rates, self._slow.stored_bytes, self._sources.prices)
 
-    async def _count_calls(self, run: _SampleRun) -> RequestRates | None:
-        if not self._sources.has_prices:
-            return None
-        return await run.read("gateways", self._sources.counters.read())
-
-    async def _newest_audit(self) -> Sequence[AuditOverview | UnreadableRecord]:
-        return await list_newest_audits(self._sources.store, 1) if self._sources.has_prices else ()
-
     async def _discovery(self) -> DiscoveryStatus:
         return await read_discovery_status(self._sources.store)
 
-    async def _lanes(self) -> tuple[LaneStatus, ...]:
+    async def _lanes(self) -> tuple[str, tuple[LaneStatus, ...]]:
+        """Return the acceptance mode, and every lane."""
         authority = await read_authority(self._sources.store)
-        return tuple(await read_queue_status(self._sources.store, authority.lanes))
+        lanes = await read_queue_status(self._sources.store, authority.lanes)
+        return authority.acceptance, tuple(lanes)
 
     async def _read_activity(self, now_ns: int) -> ActivityTotals:
         """Count what was accepted since the last sample, half a minute ago."""
@@ -291,7 +291,7 @@ class Sampler:
             run.read("agents", self._sources.agents.read()),
             run.read("the doctor's result", self._doctor()),
             run.read("maintenance", read_stored_status(self._sources.store)),
-            run.read("audits", self._newest_audit()),
+            run.read("audits", list_newest_audits(self._sources.store, 1)),
         )
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
@@ -302,6 +302,7 @@ class Sampler:
             doctor=doctor[0] if doctor else None,
             doctor_ran=None if doctor is None else doctor[0] is not None,
             maintenance=maintenance,
+            audit=audits[0] if audits else None,
             stored_bytes=_blob_bytes(audits or ()),
         )
 

@@ -86,11 +86,11 @@ def test_a_response_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_metrics_are_read_by_label() -> None:
     async def story(client: ServiceClient) -> None:
         assert await client.gauge("waiting", "stage", "index") == [2.5]
-        assert await client.counters("calls_total", "op") == {"get": 3.0, "put": 4000.0}
-        assert await client.counters("calls_total", "place") == {"a}b": 1.0, "c": 2.0}
-        assert await client.counters("missing", "op") == {}
+        assert await client.gauge("calls_total", "op", "get") == [1.0, 2.0]
+        assert await client.gauge("calls_total", "place", "a}b") == [1.0]
+        assert await client.gauge("missing", "op", "get") == []
         with pytest.raises(ServiceFailed, match="unreadable metrics"):
-            await client.counters("broken", "op")
+            await client.gauge("broken", "op", "get")
 
     asking(story)
 
