@@ -7,7 +7,6 @@ from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
-from prometheus_client.samples import Sample
 
 from sluice_reconciler.api import BootList
 from sluice_web.metric_samples import samples_of
@@ -86,23 +85,21 @@ class ServiceClient:
         Raises:
             ServiceFailed: The service is unreachable, refused the request, or sent another format.
         """
-        found = [one.value for one in await self._samples(name) if one.labels.get(label) == value]
+        text = await self.metrics()
+        try:
+            samples = samples_of(text, name)
+        except ValueError as error:
+            raise ServiceFailed(f"unreadable metrics: {error}; check its version") from error
+        found = [one.value for one in samples if one.labels.get(label) == value]
         return [one for one in found if math.isfinite(one)]
 
     async def metrics(self) -> str:
         """Return the metrics of the service, in the text format of Prometheus.
 
         Raises:
-            ServiceFailed: The service is unreachable, refused the request, or sent another format.
+            ServiceFailed: The service is unreachable or refused the request.
         """
         return (await self._read("/metrics")).decode(errors="replace")
-
-    async def _samples(self, name: str) -> list[Sample]:
-        text = await self.metrics()
-        try:
-            return samples_of(text, name)
-        except ValueError as error:
-            raise ServiceFailed(f"unreadable metrics: {error}; check its version") from error
 
     async def _read(self, path: str) -> bytes:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)

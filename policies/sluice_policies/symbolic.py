@@ -290,5 +290,5 @@ def names_action(statement: PolicyStatement, action: str) -> bool:
 
 @lru_cache(maxsize=65_536)
 def _one_names(globs: tuple[str, ...], action: str) -> bool:
-    """Return `names_action`; each property asks for the same statements and actions."""
+    """Return `names_action`; each property needs the same statements and actions."""
     return any(glob_matches(glob, action, ignore_case=True) for glob in globs)

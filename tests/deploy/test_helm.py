@@ -169,6 +169,27 @@ def test_each_service_that_another_names_is_an_allowed_host(objects: list[dict[s
         assert name in hosts.partition("=")[2].split(",")
 
 
+@pytest.mark.parametrize("secret", ["", "certificate"])
+def test_each_service_is_scraped_once_over_the_protocol_that_it_serves(secret: str) -> None:
+    values = (*REQUIRED, "serviceMonitor.enabled=true", f"gateway.tlsSecret={secret}")
+    objects = rendered(*values)
+    monitors = [one["spec"] for one in objects if one["kind"] == "ServiceMonitor"]
+    for service in (one for one in objects if one["kind"] == "Service"):
+        role = service["metadata"]["labels"]["app.kubernetes.io/component"]
+        (found,) = [one for one in monitors if selects(one["selector"], role)]
+        (endpoint,) = found["endpoints"]
+        wanted = "https" if secret and role == "gateway" else "http"
+        assert endpoint.get("scheme", "http") == wanted
+
+
+def selects(selector: dict[str, Any], role: str) -> bool:
+    """Return True if a monitor selects the service of a role."""
+    return all(
+        (role in one["values"]) == (one["operator"] == "In")
+        for one in selector.get("matchExpressions", ())
+    )
+
+
 def test_maintenance_leaves_the_tasks_of_other_roles_out(objects: list[dict[str, Any]]) -> None:
     words = {
         name: one["spec"]["containers"][0].get("args", []) for name, one in pods(objects).items()

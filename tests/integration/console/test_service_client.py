@@ -1,14 +1,16 @@
 """Requests of the console to other services: long responses, and metrics of other formats."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_reconciler.api import BootList
+from sluice_web.listening import ServerOptions, listening
+from sluice_web.problems import Handler
 
 METRICS = """\
 # TYPE waiting gauge
@@ -38,22 +40,22 @@ async def metrics(request: web.Request) -> web.StreamResponse:
     return web.Response(text=METRICS)
 
 
+@asynccontextmanager
+async def serving(**handlers: Handler) -> AsyncIterator[str]:
+    """Serve `/v1/agents` or `/metrics`; yield the URL."""
+    app = web.Application()
+    paths = {"agents": "/v1/agents", "metrics": "/metrics"}
+    app.add_routes([web.get(paths[name], handler) for name, handler in handlers.items()])
+    async with listening(app, "127.0.0.1:0", ServerOptions(shutdown_s=1.0)) as urls:
+        yield urls[0]
+
+
 def asking(story: Callable[[ServiceClient], Awaitable[None]]) -> None:
     """Run a story with a client of a service that sends these responses."""
 
     async def main() -> None:
-        app = web.Application()
-        app.router.add_get("/v1/agents", in_parts)
-        app.router.add_get("/metrics", metrics)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            async with aiohttp.ClientSession() as session:
-                await story(ServiceClient(service="reconciler", url=url, token="", session=session))
-        finally:
-            await runner.cleanup()
+        async with serving(agents=in_parts, metrics=metrics) as url, ClientSession() as session:
+            await story(ServiceClient(service="reconciler", url=url, token="", session=session))
 
     asyncio.run(main())
 
@@ -78,10 +80,10 @@ def test_a_response_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_metrics_are_read_by_label() -> None:
     async def story(client: ServiceClient) -> None:
         assert await client.gauge("waiting", "stage", "index") == [2.5]
-        assert await client.counters("calls_total", "op") == {"get": 3.0, "put": 4000.0}
-        assert await client.counters("calls_total", "place") == {"a}b": 1.0, "c": 2.0}
-        assert await client.counters("missing", "op") == {}
+        assert await client.gauge("calls_total", "op", "get") == [1.0, 2.0]
+        assert await client.gauge("calls_total", "place", "a}b") == [1.0]
+        assert await client.gauge("missing", "op", "get") == []
         with pytest.raises(ServiceFailed, match="unreadable metrics"):
-            await client.counters("broken", "op")
+            await client.gauge("broken", "op", "get")
 
     asking(story)
