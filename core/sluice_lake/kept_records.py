@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import msgspec
+
 from sluice_lake.records import DecodedBatch
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.frame import Frame, span_of
@@ -29,7 +31,7 @@ def _cut(frame: Frame, start: int, end: int) -> Frame:
     whole = frame.envelope
     columns = slice_columns(frame.columns, start, end)
     min_ts_ns, max_ts_ns = span_of(columns)
-    envelope = replace(
+    envelope = msgspec.structs.replace(
         whole,
         seq_start=whole.seq_start + start,
         seq_end=whole.seq_start + end - 1,

@@ -1,8 +1,9 @@
 """The envelope of a frame: the identity, kind, time span and resource of its batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, cast, get_args
+
+import msgspec
 
 from sluice_protocol.cbor import (
     CborReader,
@@ -25,8 +26,7 @@ _I64: Final = range(-(2**63), 2**63)
 Resource = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a batch, in front of its columns.
 
     Attributes:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from sluice_protocol.columns import Columns, check_columns, kind_of
 from sluice_protocol.compression import compress_payload, decompress_payload
 from sluice_protocol.envelope import Envelope, Resource, decode_envelope, encode_envelope
 from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.identity import Identity
-from sluice_protocol.payload import decode_payload, encode_payload
+from sluice_protocol.payload import decode_payload, encode_payload, span_of_short_logs
 from sluice_protocol.units import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, PAYLOAD_RAW_BYTES_MAX
 from sluice_protocol.versions import decoder_for
 
@@ -29,9 +31,11 @@ HEADER_BYTES: Final = _HEADER.size
 HEAD_BYTES_MAX: Final = HEADER_BYTES + ENVELOPE_BYTES_MAX
 """This many leading bytes of a frame always contain its header and envelope."""
 
+Span = tuple[int, int] | tuple[None, None]
+"""The smallest and largest `ts`, Unix ns, or a pair of None if there is no `ts`."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameHead:
+
+class FrameHead(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a frame in front of the payload.
 
     Attributes:
@@ -131,7 +135,13 @@ def _raw_payload_v1(head: FrameHead, stored: memoryview) -> memoryview:
     return stored
 
 
-def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
+def _checked_span_v1(head: FrameHead, stored: memoryview) -> Span:
+    raw, envelope = _raw_payload_v1(head, stored), head.envelope
+    span = span_of_short_logs(raw, envelope.count) if envelope.kind == "logs" else None
+    return span or span_of(decode_payload(envelope.kind, raw, envelope.count))
+
+
+def span_of(columns: Columns) -> Span:
     """Return the smallest and largest `ts`, Unix ns, or a pair of None if there is no `ts`."""
     if columns.ts is None:
         return None, None
@@ -140,19 +150,25 @@ def span_of(columns: Columns) -> tuple[int, int] | tuple[None, None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameVersionDecoder:
-    """The two steps that decode a frame of one version.
+    """The steps that decode a frame of one version.
 
     Attributes:
         head: Decodes the header and the envelope; the payload may be cut off.
         columns: Decodes the stored payload into columns.
+        span: Checks every rule of the stored payload and returns the span of its `ts`.
     """
 
     head: Callable[[memoryview], FrameHead]
     columns: Callable[[FrameHead, memoryview], Columns]
+    span: Callable[[FrameHead, memoryview], Span]
 
 
 FRAME_DECODERS: Final[Mapping[int, FrameVersionDecoder]] = MappingProxyType(
-    {FRAME_VERSION: FrameVersionDecoder(head=_decode_head_v1, columns=_decode_columns_v1)}
+    {
+        FRAME_VERSION: FrameVersionDecoder(
+            head=_decode_head_v1, columns=_decode_columns_v1, span=_checked_span_v1
+        )
+    }
 )
 """The decoder of each frame version that this build reads."""
 
@@ -223,23 +239,51 @@ def decode_frame(
         UnsupportedVersion: The frame or wire version is not one that this build reads.
         TooLarge: The frame exceeds `frame_bytes_max`, or its payload a limit of its version.
     """
-    if len(data) > frame_bytes_max:
-        raise TooLarge("frame", len(data), frame_bytes_max)
     view = memoryview(data)
-    decoder = _version_decoder(view, decoders)
-    head = decoder.head(view)
-    if len(data) != head.frame_bytes:
-        reason = f"frame must be exactly {head.frame_bytes} bytes, has {len(data)}"
-        raise InvalidFrame("payload_bytes", reason)
+    decoder, head = _whole_head(view, frame_bytes_max, decoders)
     columns = decoder.columns(head, view[head.payload_start :])
-    if (head.envelope.min_ts_ns, head.envelope.max_ts_ns) != span_of(columns):
-        raise InvalidFrame("min_ts", "min_ts and max_ts do not match the ts column")
+    _check_span(head, span_of(columns))
     return Frame(
         envelope=head.envelope,
         columns=columns,
         flags=head.flags,
         payload_raw_bytes=head.payload_raw_bytes,
     )
+
+
+def check_frame(data: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Envelope:
+    """Check every rule of a frame and return its envelope.
+
+    It accepts and refuses what `decode_frame` does, and makes no columns of a few plain logs.
+
+    Raises:
+        InvalidFrame: As `decode_frame`.
+        UnsupportedVersion: As `decode_frame`.
+        TooLarge: As `decode_frame`.
+    """
+    view = memoryview(data)
+    decoder, head = _whole_head(view, frame_bytes_max, FRAME_DECODERS)
+    _check_span(head, decoder.span(head, view[head.payload_start :]))
+    return head.envelope
+
+
+def _check_span(head: FrameHead, span: Span) -> None:
+    if (head.envelope.min_ts_ns, head.envelope.max_ts_ns) != span:
+        raise InvalidFrame("min_ts", "min_ts and max_ts do not match the ts column")
+
+
+def _whole_head(
+    view: memoryview, frame_bytes_max: int, decoders: Mapping[int, FrameVersionDecoder]
+) -> tuple[FrameVersionDecoder, FrameHead]:
+    """Return the head of a whole frame, and the decoder of its version."""
+    if len(view) > frame_bytes_max:
+        raise TooLarge("frame", len(view), frame_bytes_max)
+    decoder = _version_decoder(view, decoders)
+    head = decoder.head(view)
+    if len(view) != head.frame_bytes:
+        reason = f"frame must be exactly {head.frame_bytes} bytes, has {len(view)}"
+        raise InvalidFrame("payload_bytes", reason)
+    return decoder, head
 
 
 def encode_frame(

@@ -4,6 +4,7 @@ A decoder copies a column at most once, as a whole: an array that is aligned is 
 other is copied in one piece.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ from sluice_protocol.cbor import (
     shown,
 )
 from sluice_protocol.columns import (
+    SEVERITY_MAX,
     AttributeColumns,
     Columns,
     EntryColumns,
@@ -68,6 +70,10 @@ _FORMS: Final[Mapping[Kind, Mapping[str, str]]] = {
 _USED_BY: Final = {"names": "name", "attr_names": "attr_key"}
 """The index that uses a list of names. It sorts before the list, so it bounds the list's length."""
 _INDEX_BYTES: Final = 4
+_FEW: Final = 64
+_PLAIN_LOGS: Final = frozenset({"ts", "body", "body_off", "severity"})
+_MAPS_OF_PLAIN_LOGS: Final = (0xA3, 0xA4)
+"""The first byte of a map of three or four columns."""
 
 _Part = npt.NDArray[np.generic] | bytes | tuple[str, ...]
 
@@ -172,6 +178,43 @@ def read_short_payload(kind: Kind, payload: memoryview) -> dict[str, ShortValue]
             if len(listed) > len(cast("memoryview", found.get(index, b""))) // _INDEX_BYTES:
                 return None
     return found
+
+
+def span_of_short_logs(payload: memoryview, count: int) -> tuple[int, int] | None:
+    """Return the smallest and largest `ts` of a few logs without attributes, fully checked.
+
+    It returns None where `decode_payload` has to decide: for other columns, for text that is not
+    ASCII, and if a rule may be broken. For a few records numpy costs more than these checks.
+
+    Args:
+        payload: The payload after decompression.
+        count: The number of records that the envelope names.
+    """
+    is_plain = 0 < count <= _FEW and len(payload) > 0 and payload[0] in _MAPS_OF_PLAIN_LOGS
+    found = read_short_payload("logs", payload) if is_plain else None
+    if found is None or not _PLAIN_LOGS.issuperset(found):
+        return None
+    ts, ends, body = found.get("ts"), found.get("body_off"), found.get("body")
+    if not (
+        isinstance(ts, memoryview)
+        and isinstance(ends, memoryview)
+        and isinstance(body, memoryview)
+        and (len(ts), len(ends)) == (8 * count, _INDEX_BYTES * (count + 1))
+        and bytes(body).isascii()
+        and _is_rising(struct.unpack(f"<{count + 1}i", ends), len(body))
+    ):
+        return None
+    severity = found.get("severity")
+    if isinstance(severity, memoryview) and (
+        len(severity) != count or max(severity) > SEVERITY_MAX
+    ):
+        return None
+    times = struct.unpack(f"<{count}q", ts)
+    return min(times), max(times)
+
+
+def _is_rising(offsets: tuple[int, ...], end: int) -> bool:
+    return offsets[0] == 0 and offsets[-1] == end and list(offsets) == sorted(offsets)
 
 
 def _read_short(kind: Kind, payload: memoryview) -> _Raw | None:

@@ -12,15 +12,15 @@ clock, whichever ran further, because the monotonic clock can stop while a machi
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import Digest, UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedFrame:
+class AcceptedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """The identity that a frame owns, and how long this worker may respond for it.
 
     Attributes:
@@ -34,8 +34,7 @@ class AcceptedFrame:
     lasts_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     frame: AcceptedFrame
     wall_ns: int
     monotonic_ns: int

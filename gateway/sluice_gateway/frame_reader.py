@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import DigestMismatch, ErrorCode
-from sluice_protocol.frame import decode_frame
+from sluice_protocol.frame import check_frame
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
@@ -32,8 +33,7 @@ THREADS: Final = 2
 _RAW_BYTES_AT: Final = slice(16, 20)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedBody:
+class ReceivedBody(msgspec.Struct, frozen=True, kw_only=True):
     """A body as it was sent, and its sha256.
 
     Attributes:
@@ -127,7 +127,7 @@ class FrameReader:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, frame: bytes) -> Envelope:
-        return decode_frame(frame, frame_bytes_max=self._frame_bytes_max).envelope
+        return check_frame(frame, frame_bytes_max=self._frame_bytes_max)
 
     async def _check_in_thread(self, frame: bytes) -> Envelope:
         loop = asyncio.get_running_loop()

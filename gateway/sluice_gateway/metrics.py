@@ -37,8 +37,9 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from sluice_gateway.plain_metrics import PlainCounter, PlainHistogram
 from sluice_gateway.store_health import StoreHealth
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreError
@@ -93,23 +94,14 @@ _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 class GatewayMetrics:
     """The metrics of one worker in a separate registry.
 
-    `count` and `observe` cache the labelled children that the hot path uses: a lookup in the
-    library takes a lock and several times longer.
+    Those that each upload changes are plain numbers. `count` caches the labelled children of the
+    others: a lookup in the library takes a lock and several times longer.
     """
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        self._children: dict[tuple[int, tuple[str, ...]], Counter | Histogram] = {}
-        self.accepts = Counter(
-            ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry
-        )
-        self.duration = Histogram(
-            ACCEPT_DURATION, "Time of one upload.", buckets=_SECONDS, registry=registry
-        )
-        self.phase = Histogram(
-            ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=registry
-        )
-        self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
+        self._children: dict[tuple[int, tuple[str, ...]], Counter] = {}
+        self._add_uploads(registry)
         self.inflight_bytes = Gauge(
             INFLIGHT_BYTES, "Announced bytes of bodies in memory.", registry=registry
         )
@@ -120,23 +112,10 @@ class GatewayMetrics:
             ["reason"],
             registry=registry,
         )
-        self.store_requests = Counter(
-            STORE_REQUESTS, "Store calls.", ["op", "result"], registry=registry
-        )
-        self.store_seconds = Histogram(
-            STORE_REQUEST_SECONDS,
-            "Time of a store call.",
-            ["op"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
         self.own_write_412 = Counter(
             OWN_WRITE_412, "Own write found after an unknown outcome.", registry=registry
         )
         self.healed = Counter(HEALED_BLOBS, "Wrong blobs found and overwritten.", registry=registry)
-        self.cache_hits = Counter(
-            CACHE_HITS, "Duplicates accepted without a store call.", registry=registry
-        )
         self.principals_stale = Gauge(
             PRINCIPALS_STALE, "1 while an invalid principals file is ignored.", registry=registry
         )
@@ -144,6 +123,31 @@ class GatewayMetrics:
         self._add_spool(registry)
         self._add_journal(registry)
         self._add_doors(registry)
+
+    def _add_uploads(self, registry: CollectorRegistry) -> None:
+        self.accepts = PlainCounter(
+            ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry
+        )
+        self.duration = PlainHistogram(
+            ACCEPT_DURATION, "Time of one upload.", bounds_s=_SECONDS, registry=registry
+        )
+        self.phase = PlainHistogram(
+            ACCEPT_PHASE, "Time of one phase.", ["phase"], bounds_s=_SECONDS, registry=registry
+        )
+        self.accepted_bytes = PlainCounter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
+        self.store_requests = PlainCounter(
+            STORE_REQUESTS, "Store calls.", ["op", "result"], registry=registry
+        )
+        self.store_seconds = PlainHistogram(
+            STORE_REQUEST_SECONDS,
+            "Time of a store call.",
+            ["op"],
+            bounds_s=_SECONDS,
+            registry=registry,
+        )
+        self.cache_hits = PlainCounter(
+            CACHE_HITS, "Duplicates accepted without a store call.", registry=registry
+        )
 
     def _add_spool(self, registry: CollectorRegistry) -> None:
         self.spool_pending = Gauge(
@@ -189,27 +193,18 @@ class GatewayMetrics:
         child = self._children.get((id(metric), labels))
         if child is None:
             child = self._children[id(metric), labels] = metric.labels(*labels)
-        if isinstance(child, Counter):
-            child.inc(amount)
-
-    def observe(self, metric: Histogram, label: str, seconds: float) -> None:
-        """Add a time to a labelled histogram."""
-        child = self._children.get((id(metric), (label,)))
-        if child is None:
-            child = self._children[id(metric), (label,)] = metric.labels(label)
-        if isinstance(child, Histogram):
-            child.observe(seconds)
+        child.inc(amount)
 
     def finish_upload(self, phases: "UploadPhases", outcome: str) -> None:
         """Count an upload with its outcome, and observe its times."""
-        self.count(self.accepts, outcome)
+        self.accepts.inc(outcome)
         self.duration.observe(phases.total_s())
         self.observe_phases(phases)
 
     def observe_phases(self, phases: "UploadPhases") -> None:
         """Observe the times of an upload, or of what several uploads of one request share."""
         for name, spent_s in phases.seconds.items():
-            self.observe(self.phase, name, spent_s)
+            self.phase.observe(spent_s, name)
 
 
 class UploadPhases:
@@ -259,18 +254,23 @@ class ObservedStore:
         self.health = StoreHealth()
         self.answered_ns = UnixNs(0)
 
+    def _count(self, op: str, result: str, started_ns: int) -> int:
+        """Count a call that ended, and return the monotonic time."""
+        now_ns = self._clock.monotonic_ns()
+        self._metrics.store_requests.inc(op, result)
+        self._metrics.store_seconds.observe((now_ns - started_ns) / 1e9, op)
+        return now_ns
+
     async def _measure(self, op: str, call: Awaitable[_Result]) -> _Result:
         started_ns = self._clock.monotonic_ns()
-        result = "error"
         try:
             value = await call
-            result = type(value).__name__.lower()
-            answer = value.info if isinstance(value, Found) else value
-            self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
-        finally:
-            elapsed_s = (self._clock.monotonic_ns() - started_ns) / 1e9
-            self._metrics.count(self._metrics.store_requests, op, result)
-            self._metrics.observe(self._metrics.store_seconds, op, elapsed_s)
+        except BaseException:
+            self._count(op, "error", started_ns)
+            raise
+        self._count(op, type(value).__name__.lower(), started_ns)
+        answer = value.info if isinstance(value, Found) else value
+        self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
         return value
 
     async def _read(self, op: str, call: Awaitable[_Result]) -> _Result:
@@ -283,12 +283,17 @@ class ObservedStore:
         return value
 
     async def _write(self, op: str, call: Awaitable[_Result], size_bytes: int) -> _Result:
+        started_ns = self._clock.monotonic_ns()
         try:
-            outcome = await self._measure(op, call)
-        except StoreError as error:
-            self.health.write_failed(error, size_bytes, overwrites=op == "overwrite")
+            outcome = await call
+        except BaseException as error:
+            self._count(op, "error", started_ns)
+            if isinstance(error, StoreError):
+                self.health.write_failed(error, size_bytes, overwrites=op == "overwrite")
             raise
-        self.health.wrote(outcome, size_bytes, self._clock.monotonic_ns())
+        now_ns = self._count(op, type(outcome).__name__.lower(), started_ns)
+        self.answered_ns = getattr(outcome, "date_ns", self.answered_ns)
+        self.health.wrote(outcome, size_bytes, now_ns)
         return outcome
 
     async def create(
@@ -342,12 +347,10 @@ class ObservedStore:
         """Count each page as a call: a store charges for it."""
         try:
             async for page in pages:
-                self._metrics.count(
-                    self._metrics.store_requests, "list", type(page).__name__.lower()
-                )
+                self._metrics.store_requests.inc("list", type(page).__name__.lower())
                 yield page
         except StoreError:
-            self._metrics.count(self._metrics.store_requests, "list", "error")
+            self._metrics.store_requests.inc("list", "error")
             raise
 
     async def read_versioning(self) -> Versioning:

@@ -1,6 +1,5 @@
 """A validated upload, the records that it creates in the store, and the responses to it."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -17,8 +16,7 @@ from sluice_protocol.units import Digest, UnixNs
 from sluice_web.problems import Problem, problem_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
     """A frame that was read, validated and found to belong to its sender.
 
     Attributes:

@@ -24,9 +24,9 @@ def seeds() -> list[bytes]:
     ]
 
 
-def damaged(rng: random.Random, count: int) -> Iterator[bytes]:
+def damaged(rng: random.Random, count: int, good: list[bytes] | None = None) -> Iterator[bytes]:
     """Yield `count` frames, each a valid one with one to four changes."""
-    good = seeds()
+    good = good or seeds()
     for _ in range(count):
         data = rng.choice(good)
         yield rng.choice((_anywhere, _in_parts, _in_parts))(rng, data)

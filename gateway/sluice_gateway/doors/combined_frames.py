@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
+import msgspec
+
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.outer_attributes import with_resource_in_records
 from sluice_doors.timed_lines import TimedLines, columns_of_lines
@@ -113,7 +115,7 @@ def check_records(records: DecodedRecords) -> None:
         InvalidFrame: They or their resource break a rule of frames.
     """
     check_columns(records.columns, len(records.columns))
-    envelope = replace(_ANY_ENVELOPE, resource=records.resource)
+    envelope = msgspec.structs.replace(_ANY_ENVELOPE, resource=records.resource)
     if len(encode_envelope(envelope)) > ENVELOPE_BYTES_MAX:
         raise InvalidFrame("resource", f"makes the envelope larger than {ENVELOPE_BYTES_MAX} bytes")
 

@@ -3,6 +3,7 @@
 import os
 import random
 import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,9 +14,16 @@ from support.frames import assert_same
 from support.mutations import damaged
 
 from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.envelope import encode_envelope
+from sluice_protocol.envelope import Envelope, encode_envelope
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.frame import HEADER_BYTES, Frame, decode_frame, decode_head, encode_frame
+from sluice_protocol.frame import (
+    HEADER_BYTES,
+    Frame,
+    check_frame,
+    decode_frame,
+    decode_head,
+    encode_frame,
+)
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.payload import encode_payload
@@ -185,3 +193,42 @@ def test_decompression_bombs_are_rejected_before_memory_is_allocated() -> None:
         assert tracemalloc.get_traced_memory()[1] < (1 << 20)
     finally:
         tracemalloc.stop()
+
+
+def _plain_logs() -> list[bytes]:
+    """Return frames of a few logs without attributes."""
+    rows = (["a"], ["a", "", "ccc"], ["\xe9", "b"], ["x" * 40] * 63, ["x"] * 64, ["x"] * 65)
+    return [
+        encode_frame(
+            identity=Identity(agent_id="a", boot_id="b", seq_start=5, seq_end=4 + len(row)),
+            columns=logs_from_records(
+                [
+                    LogRecord(ts_ns=9 - at, body=text, severity=severity, attributes={})
+                    for at, text in enumerate(row)
+                ]
+            ),
+            compress=compress,
+        )
+        for row in rows
+        for severity in (0, 24)
+        for compress in (False, True)
+    ]
+
+
+def _outcome(check: Callable[[bytes], Envelope], frame: bytes) -> object:
+    """Return the envelope, or the type and text of the refusal."""
+    try:
+        return check(frame)
+    except SluiceError as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("good", [None, _plain_logs()], ids=["every kind", "plain logs"])
+def test_a_check_without_columns_decides_as_a_decoder(good: list[bytes] | None) -> None:
+    """Damaged frames too, and with the same error."""
+    accepted = 0
+    for frame in (*(good or ()), *damaged(random.Random(7), 4_000, good)):
+        wanted = _outcome(lambda one: decode_frame(one).envelope, frame)
+        assert _outcome(check_frame, frame) == wanted
+        accepted += isinstance(wanted, Envelope)
+    assert accepted > 10

@@ -1,5 +1,4 @@
-from dataclasses import replace
-
+from msgspec.structs import replace
 from support.gateway import identity
 from support.gc_world import MovedClock
 
