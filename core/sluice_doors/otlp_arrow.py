@@ -5,9 +5,10 @@ same as that of `otlp_protobuf` and `otlp_logs`, which also decode every request
 leaves to them: one with text that is not UTF-8, or with a time that is out of range.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,14 @@ from sluice_doors.otlp_attributes import (
     scope_pairs,
     shared_resource,
 )
-from sluice_doors.otlp_protobuf import read_resource, read_scope
+from sluice_doors.otlp_pieces import (
+    CUT_BYTES,
+    PIECE_BYTES,
+    NotCut,
+    cut_request,
+    find_records,
+)
+from sluice_doors.otlp_protobuf import read_resource, read_resource_of_logs, read_scope
 from sluice_doors.otlp_times import OBSERVED_KEY, TS_END
 from sluice_doors.pair_sources import (
     Names,
@@ -46,6 +54,7 @@ from sluice_doors.pair_sources import (
     shared_source,
 )
 from sluice_doors.tally import Tally
+from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import I64, SEVERITY_MAX, LogColumns
 from sluice_protocol.envelope import Resource
 
@@ -73,23 +82,59 @@ def parse_request(name: str, body: bytes) -> ArrowArray:
         raise
 
 
-def decode_logs(body: bytes, *, received_ns: int) -> DecodedRecords | None:
+def decode_logs(
+    body: bytes, *, received_ns: int, cut_bytes: int = CUT_BYTES, piece_bytes: int = PIECE_BYTES
+) -> DecodedRecords | None:
     """Return the records of a logs request; None if it has none.
+
+    Args:
+        body: The request.
+        received_ns: The time of records that contain none.
+        cut_bytes: Size of a request from which it is decoded in pieces.
+        piece_bytes: About the size of a piece.
 
     Raises:
         NotPlain: The request has to be mapped record by record.
         BodyUnreadable: A nested value, a resource or a scope is not valid.
         BodyTooLarge: The records expand to more than the limits.
     """
+    pieces: Iterable[bytes] = (body,)
+    shared: Resource | None = None
+    if len(body) >= cut_bytes:
+        with suppress(NotCut):
+            resources = find_records(body, piece_bytes=piece_bytes)
+            shared = shared_resource(
+                [resource_pairs(*read_resource_of_logs(one.fields)) for one in resources]
+            )
+            pieces = cut_request(body, resources, piece_bytes=piece_bytes)
+    tally = Tally()
+    found = [
+        mapped
+        for piece in pieces
+        if (mapped := _mapped(piece, shared, tally, received_ns)) is not None
+    ]
+    if not found:
+        return None
+    return tally.decoded(join_columns([one.columns for one in found]), found[0].shared)
+
+
+class _Mapped(NamedTuple):
+    """The records of a request, and the pairs that all its resources have."""
+
+    columns: LogColumns
+    shared: Resource
+
+
+def _mapped(body: bytes, shared: Resource | None, tally: Tally, received_ns: int) -> _Mapped | None:
+    """Return the records of a request or a piece of one, of which `shared` is known."""
     scopes = _Scopes(parse_request(otlp_wire.LOGS_REQUEST, body), "scope_logs", "log_records")
     if not len(scopes.records):
         return None
-    tally = Tally()
     names = Names()
     ts, observed, stated = _times(scopes.records, received_ns)
-    tally.timed = bool(stated.all())
+    tally.timed = tally.timed and bool(stated.all())
     severity, severity_source = _severity(scopes.records, names)
-    shared, outer = scopes.sources(names)
+    shared, outer = scopes.sources(names, shared)
     body_text = text_of(value_texts(scopes.records.field("body"), unset=b""))
     check_text(body_text)
     tally.add_sizes(0, len(body_text.data))
@@ -106,7 +151,7 @@ def decode_logs(body: bytes, *, received_ns: int) -> DecodedRecords | None:
         severity=severity,
         attributes=joined_attributes(sources, names, tally),
     )
-    return tally.decoded(columns, shared)
+    return _Mapped(columns, shared)
 
 
 class _Scopes:
@@ -127,13 +172,14 @@ class _Scopes:
         self._counts = np.diff(list_offsets(of_scope))
         self.records = of_scope.flatten()
 
-    def sources(self, names: Names) -> tuple[Resource, list[PairSource]]:
+    def sources(self, names: Names, shared: Resource | None) -> tuple[Resource, list[PairSource]]:
         """Return the shared resource, and the sources of scopes and of the rest of resources."""
         filled = np.flatnonzero(self._counts)
         owner = np.repeat(np.arange(len(filled)), self._counts[filled])
         of_scope = self._resource_of_scope[filled]
         resources = _rows(self._resources, "resource", of_scope, _resource_row)
-        shared = shared_resource(resources)
+        if shared is None:
+            shared = shared_resource(resources)
         common = set(shared)
         rest = [
             {key: value for key, value in row.items() if (key, value) not in common}

@@ -6,6 +6,8 @@ the wire, so that one mapping serves both.
 Source: opentelemetry-proto 1.10, `logs.proto`, `metrics.proto`, `common.proto`, `resource.proto`.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 OtlpNumber = int | float | str
@@ -165,7 +167,7 @@ class DataPoint(_Struct, frozen=True):
 class Points(_Struct, frozen=True):
     """The data points of a metric."""
 
-    data_points: tuple[DataPoint, ...] = ()
+    data_points: Collection[DataPoint] = ()
     aggregation_temporality: int | str = 0
     is_monotonic: bool = False
 

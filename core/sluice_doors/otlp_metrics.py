@@ -5,7 +5,7 @@ Prometheus names them. What belongs to a metric and not to its points is a point
 series `<name>_metadata`, so that it does not change the series of the metric.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
 from sluice_doors.otlp_attributes import (
     FIELD,
     OWN,
+    LazyMessages,
     RawRecord,
     ScopeGroup,
     Sources,
@@ -62,7 +63,7 @@ def metrics_from_groups(
         BodyTooLarge: They expand to more than the limits.
     """
     tally = Tally()
-    filled = [each for each in groups if any(map(_has_points, each.records))]
+    filled = [each for each in groups if _is_filled(each.records)]
     shared, outer = outer_sources(filled)
     points = metric_pieces(tally)
     for group, sources in zip(filled, outer, strict=True):
@@ -108,6 +109,11 @@ def temporality_text(value: int | str) -> str:
 
 def _type(points: Points) -> int:
     return DELTA if temporality_text(points.aggregation_temporality) == "delta" else CUMULATIVE
+
+
+def _is_filled(records: Collection[Metric | RawRecord]) -> bool:
+    # The messages of protobuf are read later; scopes without points are left out before.
+    return isinstance(records, LazyMessages) or any(map(_has_points, records))
 
 
 def _has_points(metric: Metric | RawRecord) -> bool:

@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from sluice_doors import otlp_wire
 from sluice_doors.decoded import BodyUnreadable
-from sluice_doors.otlp_attributes import RawRecord, ScopeGroup
+from sluice_doors.otlp_attributes import LazyMessages, RawRecord, ScopeGroup
 from sluice_doors.otlp_messages import (
     AnyValue,
     ArrayValue,
@@ -31,6 +31,7 @@ from sluice_doors.otlp_messages import (
     Quantile,
     Scope,
 )
+from sluice_doors.row_pieces import PIECE_ROWS
 
 NESTING_MAX: Final = 100
 """Limit of arrays and maps inside each other, as parsers of protobuf have it."""
@@ -49,12 +50,14 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
     return [
         group
         for each in request.resource_logs
-        for group in _groups(each, each.scope_logs, lambda scope: map(_log, scope.log_records))
+        for group in _groups(
+            each, each.scope_logs, lambda scope: LazyMessages(scope.log_records, _log)
+        )
     ]
 
 
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
-    """Return the metrics of a body by scope.
+    """Return the metrics of a body by scope, without scopes that have no points.
 
     Raises:
         BodyUnreadable: The body is not a request in protobuf.
@@ -63,12 +66,16 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     return [
         group
         for each in request.resource_metrics
-        for group in _groups(each, each.scope_metrics, lambda scope: map(_metric, scope.metrics))
+        for group in _groups(
+            each,
+            filter(_has_points, each.scope_metrics),
+            lambda scope: LazyMessages(scope.metrics, _metric),
+        )
     ]
 
 
 def _groups(
-    each: _Proto, scopes: Iterable[_Proto], read: Callable[[_Proto], Iterable[_Message]]
+    each: _Proto, scopes: Iterable[_Proto], read: Callable[[_Proto], LazyMessages[_Message]]
 ) -> Iterator[ScopeGroup[_Message | RawRecord]]:
     """Yield the groups of one resource."""
     resource = read_resource(each.resource)
@@ -78,8 +85,13 @@ def _groups(
             resource_schema_url=_text(each.schema_url),
             scope=read_scope(scoped.scope),
             scope_schema_url=_text(scoped.schema_url),
-            records=list(read(scoped)),
+            records=read(scoped),
         )
+
+
+def _has_points(scope: _Proto) -> bool:
+    kinds = ((metric, metric.WhichOneof("data")) for metric in scope.metrics)
+    return any(kind and getattr(metric, kind).data_points for metric, kind in kinds)
 
 
 def read_resource(data: bytes) -> OtlpResource:
@@ -102,6 +114,16 @@ def read_resource(data: bytes) -> OtlpResource:
             for one in found.entity_refs
         ),
     )
+
+
+def read_resource_of_logs(data: bytes) -> tuple[OtlpResource, str]:
+    """Return the resource of a `ResourceLogs`, and the URL of its schema.
+
+    Raises:
+        BodyUnreadable: It is not one in protobuf.
+    """
+    found = _parse(otlp_wire.RESOURCE_LOGS, data)
+    return read_resource(found.resource), _text(found.schema_url)
 
 
 def read_scope(data: bytes) -> Scope:
@@ -218,8 +240,10 @@ def _metric(metric: _Proto) -> Metric:
 
 def _points(data: _Proto) -> Points:
     fields = data.DESCRIPTOR.fields_by_name
+    points = LazyMessages(data.data_points, _point)
     return Points(
-        data_points=tuple(_point(one) for one in data.data_points),
+        # Objects are used several times.
+        data_points=points if len(points) > PIECE_ROWS else tuple(points),
         aggregation_temporality=(
             data.aggregation_temporality if "aggregation_temporality" in fields else 0
         ),

@@ -64,12 +64,18 @@ class SmallRequest:
     Attributes:
         records: The records in canonical form, or lines that are decoded with the frame.
         identity: The identity of the request.
-        size_bytes: Bytes that they add to a frame, at most.
+        size_bytes: Bytes that they add to a frame, at most, and the memory that they take.
     """
 
     records: DecodedRecords | TimedLines
     identity: RequestIdentity
     size_bytes: int
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes that the records add to a frame, about; lines are a third larger than columns."""
+        records = self.records
+        return len(records.lines) if isinstance(records, TimedLines) else self.size_bytes
 
     @property
     def count(self) -> int:

@@ -67,6 +67,7 @@ class _OpenLane:
     seq_next: int = 0
     waiting: list[_Waiting] = field(default_factory=list)
     waiting_bytes: int = 0
+    frame_bytes: int = 0
     known: dict[bytes, _Waiting] = field(default_factory=dict)
     is_due: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -173,17 +174,21 @@ class Combiner:
         if known is not None:
             await _answered(known)
             return True
-        if lane.waiting_bytes + request.size_bytes > max(
-            WAITING_BYTES_MAX, 2 * self._flush.bytes_least
-        ):
+        waiting_bytes_max = max(WAITING_BYTES_MAX, 2 * self._flush.bytes_least)
+        if lane.waiting_bytes + request.size_bytes > waiting_bytes_max:
             raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
         with self._budget.take(request.size_bytes):
             waiting = _Waiting(request=request)
             lane.waiting.append(waiting)
             lane.waiting_bytes += request.size_bytes
+            lane.frame_bytes += request.frame_bytes
             if name is not None:
                 lane.known[name] = waiting
-            if lane.waiting_bytes >= self._flush.bytes_least or len(lane.waiting) >= PARTS_MAX:
+            if (
+                lane.frame_bytes >= self._flush.bytes_least
+                or lane.waiting_bytes >= waiting_bytes_max // 2
+                or len(lane.waiting) >= PARTS_MAX
+            ):
                 lane.is_due.set()
             if lane.task is None:
                 lane.task = asyncio.create_task(self._run(place, lane))
@@ -237,6 +242,7 @@ class Combiner:
         count = count_fitting([one.request.size_bytes for one in lane.waiting])
         taken, lane.waiting = lane.waiting[:count], lane.waiting[count:]
         lane.waiting_bytes -= sum(one.request.size_bytes for one in taken)
+        lane.frame_bytes -= sum(one.request.frame_bytes for one in taken)
         if not lane.waiting:  # else the next frame is due: these have waited for this one
             lane.is_due.clear()
         failure: SluiceError | None = None

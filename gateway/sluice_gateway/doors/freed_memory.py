@@ -14,6 +14,21 @@ from typing import Final, cast
 RETURNED_BYTES: Final = 8 * 1024 * 1024
 """Bodies from this size on leave enough free memory to return it."""
 
+LARGE_BLOCK_BYTES: Final = 4 * 1024 * 1024
+"""Blocks from this size on are returned to the operating system as soon as they are freed."""
+_M_MMAP_THRESHOLD: Final = -3
+
+
+def separate_large_blocks() -> None:
+    """Let the allocator of this process keep large blocks out of its heaps.
+
+    Otherwise glibc raises its limit to 32 MiB when the first large block is freed. Bodies of 20 MiB
+    are then in the heaps, below small blocks that are still used, and cannot be returned.
+    """
+    found: object = getattr(ctypes.CDLL(None), "mallopt", None)
+    if found is not None:
+        cast("Callable[[int, int], int]", found)(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
 
 def return_freed_memory() -> None:
     """Return free pages of this process, as far as its allocators can."""

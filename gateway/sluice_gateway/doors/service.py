@@ -25,7 +25,11 @@ from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.doors.frames import MadeFrame, make_frames
-from sluice_gateway.doors.freed_memory import RETURNED_BYTES, return_freed_memory
+from sluice_gateway.doors.freed_memory import (
+    RETURNED_BYTES,
+    return_freed_memory,
+    separate_large_blocks,
+)
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
@@ -46,9 +50,9 @@ LARGE_BYTES: Final = 256 * 1024
 """Larger bodies are decoded in a separate thread, one at a time, because records take many times
 the memory of their body while they are decoded. Smaller requests do not wait for them.
 """
-DECODED_TIMES: Final = 7
+DECODED_TIMES: Final = 8
 """Memory of a large body while it is decoded, as a multiple of its decompressed size. Measured with
-20 MiB: 2.6 (Elasticsearch) to 7.5 (Firehose), whose body is larger than its records (ADR 0151).
+20 MiB: 2.6 (Elasticsearch) to 7.5 (Firehose, whose body is larger than its records, ADR 0151).
 """
 
 log = structlog.get_logger()
@@ -91,6 +95,7 @@ class DoorService:
             flush_s: Time for which the first request of a combined batch is kept.
             flush_bytes: Size of the requests from which such a batch is made earlier.
         """
+        separate_large_blocks()
         self.uploads = uploads
         self._store = store
         self._body_bytes_max = body_bytes_max
@@ -262,6 +267,8 @@ class DoorService:
         if small is not None:
             return [small], 0
         kinds = canonical_records(plain, wanted, received_ns)
+        if len(plain) >= RETURNED_BYTES:  # what the decoder used is not needed for frames
+            return_freed_memory()
         frames = [
             frame
             for kind in kinds

@@ -1,10 +1,12 @@
 """All roads of OTLP lead to the same columns; damage raises only the two named errors."""
 
 import random
+from functools import partial
 
 import pytest
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import LOG_REQUESTS, METRIC_REQUESTS, damaged, otlp_json
 
@@ -14,10 +16,12 @@ from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.otlp import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp_logs import logs_from_groups
+from sluice_doors.otlp_pieces import find_records
 from sluice_protocol.columns import check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
 
 RECEIVED_NS = 1_763_000_000_000_000_000
+in_pieces = partial(otlp_arrow.decode_logs, cut_bytes=0, piece_bytes=64)
 
 
 def shown(found: tuple[DecodedRecords, ...]) -> list[object]:
@@ -43,6 +47,44 @@ def test_arrow_and_protobuf_lead_to_the_same_logs(request: Message) -> None:
     if fast is not None and slow is not None:
         assert shown((fast,)) == shown((canonical(slow),))
         assert content_digest(fast) == content_digest(slow)
+
+
+@given(st.lists(LOG_REQUESTS, min_size=1, max_size=3), st.sampled_from([1, 60, 400]))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+def test_a_request_in_pieces_leads_to_the_same_logs(
+    requests: list[Message], piece_bytes: int
+) -> None:
+    """Messages of protobuf behind each other are one message with the resources of all."""
+    body = b"".join(one.SerializeToString() for one in requests)
+    find_records(body)  # these requests can be cut
+    try:
+        whole = otlp_arrow.decode_logs(body, received_ns=RECEIVED_NS)
+        pieces = in_pieces(body, received_ns=RECEIVED_NS, piece_bytes=piece_bytes)
+    except NotPlain:
+        return
+    assert (whole is None) == (pieces is None)
+    if whole is not None and pieces is not None:
+        assert shown((canonical(pieces),)) == shown((canonical(whole),))
+        assert content_digest(pieces) == content_digest(whole)
+
+
+def outcome(body: bytes) -> object:
+    """Return the records of a body, or what it is refused with."""
+    try:
+        found = decode_otlp_logs(body, PROTOBUF, received_ns=RECEIVED_NS)
+    except (BodyUnreadable, BodyTooLarge) as error:
+        return type(error)
+    return shown(tuple(map(canonical, found)))
+
+
+@pytest.mark.parametrize("count", [600, pytest.param(12_500, marks=pytest.mark.long)])
+def test_damage_has_the_same_outcome_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage of lengths and tags is found before or while the pieces are decoded."""
+    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", 0)
+    bodies = list(damaged(random.Random(24), [LOG_REQUEST.SerializeToString()], count))
+    whole = list(map(outcome, bodies))
+    monkeypatch.setattr(otlp_arrow, "decode_logs", in_pieces)
+    assert list(map(outcome, bodies)) == whole
 
 
 @given(LOG_REQUESTS)

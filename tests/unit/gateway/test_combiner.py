@@ -12,6 +12,7 @@ from support.queue_store import SimIds
 
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
+from sluice_doors.timed_lines import timed_lines
 from sluice_gateway.admission import BodyBudget
 from sluice_gateway.doors import combiner as combining
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
@@ -179,6 +180,40 @@ def test_bytes_that_do_not_fit_are_in_the_next_frame(monkeypatch: pytest.MonkeyP
     world.run(check)
     assert [upload.identity.count for upload in world.frames] == [2, 1]
     assert combining.count_fitting([3 * size_bytes]) == 1
+
+
+def lines_request(number: int, text_bytes: int) -> SmallRequest:
+    """Return a request of one line of JSON, in lane 0."""
+    text = f"{number:04d}" + "x" * (text_bytes - 4)
+    found = timed_lines(f'{{"time":1,"message":"{text}"}}'.encode(), "time", "message")
+    assert found is not None
+    digest = f"{number:016d}".encode() + bytes(16)
+    identity = RequestIdentity(principal="shop", digest=digest, source="content")
+    return SmallRequest(records=found, identity=identity, size_bytes=found.size_bytes)
+
+
+def count_in_first_frame(flush_bytes: int, text_bytes: int) -> int:
+    """Return how many requests of JSON are in a frame that is made because of its size."""
+    world = World(flush_s=60, flush_bytes=flush_bytes)
+
+    async def check(one: Combiner) -> None:
+        waiting: list[asyncio.Task[bool]] = []
+        while not world.frames:
+            waiting.append(asyncio.create_task(one.accept(lines_request(len(waiting), text_bytes))))
+            await asyncio.sleep(0.02)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    world.run(check)
+    return world.frames[0].identity.count
+
+
+def test_lines_of_json_count_with_their_text_until_they_take_much_memory() -> None:
+    """A frame is made at its size, or when the lane has half of the memory that it may have."""
+    assert count_in_first_frame(1 << 20, 128 * 1024) == 8
+    assert count_in_first_frame(4 << 20, 128 * 1024) == 8
+    assert count_in_first_frame(8 << 20, 256 * 1024) == 8
 
 
 @pytest.mark.parametrize(
