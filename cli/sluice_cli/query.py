@@ -319,6 +319,11 @@ def _print(result: "QueryResult", question: Query) -> None:
         sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
     sys.stderr.write(describe(result.summary) + "\n")
+    if not result.summary.results and not result.summary.partial:
+        sys.stderr.write(
+            "no match; what was accepted in the last seconds may follow: repeat the query, or use"
+            " --tail\n"
+        )
 
 
 def _print_view(view: "ViewResult") -> None:

@@ -10,9 +10,16 @@ from typing import Final, Literal
 
 import msgspec
 
+from sluice_console.gateway_health import (
+    JOURNAL_AGE_S_MAX,
+    REFUSED_SHARE_MAX,
+    SLOW_SHARE_MAX,
+    GatewayHealth,
+)
 from sluice_console.reconcilers import ServiceState
 from sluice_maintain.status import MaintenanceStatus
 from sluice_queue.inspection import LaneCondition, LaneStatus
+from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState
 from sluice_store.doctor_result import DoctorResult, Need
 
@@ -21,6 +28,7 @@ BEHIND_S_MAX: Final = 60.0
 LAKE_BEHIND_S_MAX: Final = 600.0
 """Age of the oldest entry that is not in the lake, from which ingestion is late."""
 _NAMED_MAX: Final = 3
+_ENDED: Final = (ProcessState.CLOSED, ProcessState.REPLACED)
 
 Severity = Literal["error", "warning"]
 
@@ -62,6 +70,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         problems: What could not be read.
+        acceptance: The acceptance mode of the authority.
         services: The other services.
         discovery: How far discovery is.
         lanes: Every lane of every queue.
@@ -74,9 +83,12 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         doctor: The newest result of the doctor.
         doctor_ran: Whether there is a result; None if that could not be read.
         maintenance: Every task of maintenance.
+        audit: The newest audit; None if there is none.
+        gateways: The health of each gateway whose URL is known.
     """
 
     problems: tuple[SourceProblem, ...] = ()
+    acceptance: str | None = None
     services: tuple[ServiceState, ...] = ()
     discovery: DiscoveryStatus | None = None
     lanes: tuple[LaneStatus, ...] | None = None
@@ -89,6 +101,8 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
     maintenance: MaintenanceStatus | None = None
+    audit: AuditOverview | UnreadableRecord | None = None
+    gateways: tuple[GatewayHealth, ...] = ()
 
 
 def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
@@ -96,11 +110,14 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
     found = [
         *_of_problems(facts.problems),
         *_of_services(facts.services),
+        *_of_gateways(facts.gateways),
+        *_of_no_gateway(facts),
         *_of_discovery(facts.discovery),
         *_of_batches(facts),
         *_of_lanes(facts.lanes or ()),
         *_of_doctor(facts),
         *_of_maintenance(facts.maintenance),
+        *_of_audit(facts.audit),
     ]
     return tuple(sorted(found, key=lambda item: item.severity != "error"))
 
@@ -128,6 +145,94 @@ def _of_services(services: Sequence[ServiceState]) -> Iterator[AttentionItem]:
                 detail=f"{one.problem}, url={one.url}",
                 page="store",
             )
+
+
+_REMEDIES: Final = {
+    "identity_conflict": "Other bytes own their identities: compare both sides of the conflicts.",
+    "unauthenticated": "Correct the key or the token of the sender, or the principals file.",
+    "forbidden_agent": "Correct the agents of the principal, or the name of the agent.",
+    "identity_quarantined": "An operator has closed this boot: restart the agent.",
+    "overloaded": "Start another gateway, or raise its limits.",
+}
+"""What to do about the most frequent outcome of refused uploads."""
+
+
+def _of_gateways(gateways: Sequence[GatewayHealth]) -> Iterator[AttentionItem]:
+    broken = [one for one in gateways if one.problem]
+    if broken and len(broken) == len(gateways):
+        yield _gateway_item("error", "No gateway responds", broken[0].problem, broken[0].url)
+    else:
+        for one in broken[:_NAMED_MAX]:
+            yield _gateway_item("warning", "A gateway does not respond", one.problem, one.url)
+    found = [item for one in gateways for item in _of_gateway(one)]
+    yield from found[: 2 * _NAMED_MAX]
+
+
+def _of_gateway(one: GatewayHealth) -> Iterator[AttentionItem]:
+    if one.journal_age_s > JOURNAL_AGE_S_MAX:
+        detail = (
+            f"Its journal is {_duration(one.journal_age_s)} old; from 60 s it accepts nothing."
+            " Check its rights for gateways/, and the store."
+        )
+        yield _gateway_item("error", "A gateway cannot write its journal", detail, one.url)
+    if one.spool_full:
+        detail = (
+            f"Accepted batches are on this disk only, and {one.spool_full}. Restore the connection"
+            " to the bucket, or enlarge the disk; delete no file of the spool."
+        )
+        yield _gateway_item("error", "The spool of a gateway is nearly full", detail, one.url)
+    if one.principals_stale:
+        detail = (
+            "New and revoked keys have no effect. Its log names the line, event"
+            " principals_invalid; the corrected file is read without a restart."
+        )
+        title = "A gateway ignores an invalid principals file"
+        yield _gateway_item("warning", title, detail, one.url)
+    if one.refused > REFUSED_SHARE_MAX:
+        conflict = one.refused_as == "identity_conflict"
+        title = f"A gateway refuses {one.refused:.0%} of the uploads"
+        remedy = _REMEDIES.get(one.refused_as, "Check the store and the limits of the gateway.")
+        detail = f"Most often: {one.refused_as}. {remedy}"
+        page = "conflicts" if conflict else "queue"
+        yield _gateway_item("warning", title, detail, one.url, page=page)
+    if one.slow > SLOW_SHARE_MAX:
+        title = "The store is slow for a gateway"
+        detail = (
+            f"{one.slow:.0%} of its calls took longer than 5 s. Compare with the status page of the"
+            " provider; uploads wait at most 30 s and are repeated."
+        )
+        yield _gateway_item("warning", title, detail, one.url, page="store")
+
+
+def _gateway_item(
+    severity: Severity, title: str, detail: str, url: str, *, page: str = "queue"
+) -> AttentionItem:
+    return AttentionItem(
+        severity=severity,
+        title=title,
+        detail=f"{detail} url={url}",
+        page=page,
+        command=f"curl {url}/readyz",
+    )
+
+
+def _of_no_gateway(facts: OverviewFacts) -> Iterator[AttentionItem]:
+    """Yield an item if batches were accepted and every gateway has ended.
+
+    A gateway with a spool writes its journal into the spool, so it cannot be seen here.
+    """
+    discovery = facts.discovery
+    if discovery is None or facts.acceptance != "s3_manifest" or facts.gateways:
+        return
+    used = bool(discovery.processes) or discovery.batches > 0
+    if used and all(one.state in _ENDED for one in discovery.processes):
+        yield AttentionItem(
+            severity="warning",
+            title="No gateway is running",
+            detail="All have stopped, so nothing is accepted. Start one: `sluice gateway`.",
+            page="queue",
+            command="sluice reconciler status",
+        )
 
 
 def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
@@ -245,6 +350,27 @@ def _of_maintenance(status: MaintenanceStatus | None) -> Iterator[AttentionItem]
                 page="audit",
                 command="sluice maintain status",
             )
+
+
+def _of_audit(audit: AuditOverview | UnreadableRecord | None) -> Iterator[AttentionItem]:
+    if isinstance(audit, UnreadableRecord):
+        yield AttentionItem(
+            severity="error",
+            title="The newest certificate cannot be read",
+            detail=f"{audit.unreadable}, key={audit.key}. Restore it from a backup.",
+            page="audit",
+            command="sluice audit verify",
+        )
+    elif audit is not None and audit.wrong:
+        found = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in audit.wrong.items())
+        yield AttentionItem(
+            severity="error",
+            title=f"The newest audit found {found}",
+            detail="Restore each named object from a backup, or run `sluice rebuild` for"
+            " references. Nothing is deleted meanwhile.",
+            page="audit",
+            command="sluice audit show",
+        )
 
 
 def _count(number: int, more: bool, one: str, many: str) -> str:  # noqa: FBT001 - private

@@ -1,37 +1,77 @@
-"""The store calls of gateways, from the counters that they serve under `/metrics`."""
+"""The metrics of gateways that they serve under `/metrics`: store calls, and what is wrong."""
 
 import asyncio
-from collections.abc import Mapping
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
 
 from sluice_console.costs import RequestRates, rates_between, sum_rates
+from sluice_console.gateway_health import (
+    GatewayHealth,
+    GatewayReading,
+    health_between,
+    is_successor,
+    parse_reading,
+)
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 
-_CALLS = "sluice_store_requests_total"
+WINDOW_S: Final = 300.0
+"""Time over which shares of uploads and store calls are computed."""
+_READINGS_MAX: Final = 301
+_PAIR: Final = 2
+"""Readings that a rate needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayReport:
+    """What the gateways served.
+
+    Attributes:
+        rates: Their store calls since the last reading; None before the second one.
+        health: The health of each.
+    """
+
+    rates: RequestRates | None
+    health: tuple[GatewayHealth, ...]
 
 
 class GatewayCounters:
-    """Reads the counters of gateways, and remembers the last reading of each."""
+    """Reads the metrics of gateways, and keeps those of the last minutes."""
 
     def __init__(self, clients: tuple[ServiceClient, ...], clock: Clock) -> None:
         self._clients = clients
         self._clock = clock
-        self._last: dict[str, tuple[int, Mapping[str, float]]] = {}
+        self._kept: dict[str, deque[GatewayReading]] = {}
 
-    async def read(self) -> RequestRates | None:
-        """Return the calls per second since the last reading; None before the second one."""
-        return sum_rates(list(await asyncio.gather(*map(self._read_one, self._clients))))
+    async def read(self) -> GatewayReport:
+        """Return the store calls per second since the last reading, and the health of each."""
+        health = await asyncio.gather(*map(self._read_one, self._clients))
+        rates = [self._rates(client.url) for client in self._clients]
+        return GatewayReport(rates=sum_rates(rates), health=tuple(health))
 
-    async def _read_one(self, client: ServiceClient) -> RequestRates | None:
+    async def _read_one(self, client: ServiceClient) -> GatewayHealth:
         try:
-            counts = await client.counters(_CALLS, "op")
-        except ServiceFailed:
-            self._last.pop(client.url, None)
+            text = await client.metrics()
+            latest = parse_reading(text, self._clock.monotonic_ns())
+        except ServiceFailed as error:
+            self._kept.pop(client.url, None)
+            return GatewayHealth(url=client.url, problem=str(error))
+        except ValueError as error:
+            self._kept.pop(client.url, None)
+            return GatewayHealth(url=client.url, problem=f"unreadable metrics: {error}")
+        kept = self._kept.setdefault(client.url, deque(maxlen=_READINGS_MAX))
+        if kept and not is_successor(kept[-1], latest):
+            kept.clear()
+        kept.append(latest)
+        while len(kept) > _PAIR and latest.at_ns - kept[0].at_ns > WINDOW_S * NS_PER_S:
+            kept.popleft()
+        return health_between(client.url, kept[0], latest)
+
+    def _rates(self, url: str) -> RequestRates | None:
+        kept = self._kept.get(url)
+        if kept is None or len(kept) < _PAIR:
             return None
-        now_ns = self._clock.monotonic_ns()
-        before = self._last.get(client.url)
-        self._last[client.url] = (now_ns, counts)
-        if before is None:
-            return None
-        return rates_between(before[1], counts, (now_ns - before[0]) / NS_PER_S)
+        earlier, later = kept[-2], kept[-1]
+        return rates_between(earlier.calls, later.calls, (later.at_ns - earlier.at_ns) / NS_PER_S)

@@ -107,6 +107,7 @@ class OverviewNumbers(msgspec.Struct, frozen=True, kw_only=True):
         held: Batches that are held back.
         oldest_gap_s: Age of the oldest gap.
         store_ms: Duration of the slowest request of the sample to the store.
+        store_errors_per_s: Store calls of gateways that failed; None without their URLs.
     """
 
     batches_per_s: float | None = None
@@ -120,6 +121,7 @@ class OverviewNumbers(msgspec.Struct, frozen=True, kw_only=True):
     held: float | None = None
     oldest_gap_s: float | None = None
     store_ms: float | None = None
+    store_errors_per_s: float | None = None
 
 
 class OverviewHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,10 +226,16 @@ def make_numbers(
         held=facts.held,
         oldest_gap_s=None if facts.gaps is None else facts.gaps.oldest_s,
         store_ms=store_ms,
+        store_errors_per_s=_sum_known(one.errors_per_s for one in facts.gateways),
     )
 
 
-def make_overview(
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def make_overview(  # noqa: PLR0913 - one keyword for each part of a sample
     facts: OverviewFacts,
     numbers: OverviewNumbers,
     *,
@@ -235,6 +243,7 @@ def make_overview(
     store: str,
     activity: ActivityTotals | None,
     history: OverviewHistory,
+    cost: DailyCost | None,
 ) -> Overview:
     """Return the overview of one sample."""
     discovery = facts.discovery
@@ -250,4 +259,5 @@ def make_overview(
         activity_at_least=activity is not None and activity.at_least,
         gateways=() if discovery is None else discovery.processes[:PROCESSES_MAX],
         services=facts.services,
+        cost=cost,
     )

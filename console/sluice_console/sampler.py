@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
-from msgspec.structs import replace as copy_with
 
 from sluice_console.agents import AgentReports
 from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
@@ -55,6 +54,7 @@ ACTIVITY_DELAY_S: Final = 30.0
 ACTIVITY_BATCHES_MAX: Final = 50_000
 ACTIVITY_OBJECTS_MAX: Final = 64
 CONFLICTS_MAX: Final = 500
+_WAITING: Final = "sluice_reconciler_oldest_waiting_seconds"
 
 _Value = TypeVar("_Value")
 
@@ -71,6 +71,7 @@ class _SlowFacts:
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
     maintenance: MaintenanceStatus | None = None
+    audit: AuditOverview | UnreadableRecord | None = None
     stored_bytes: float | None = None
 
 
@@ -126,6 +127,11 @@ class SampledSources:
     clients: tuple[ServiceClient, ...]
     counters: GatewayCounters
     prices: PriceTable
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the store has list prices: a directory has none."""
+        return self.url.startswith("s3://")
 
 
 class Sampler:
@@ -183,12 +189,15 @@ class Sampler:
             counting = group.create_task(run.read("gateways", sources.counters.read()))
             group.create_task(self._refresh_slow())
         conflicts, held, activity = conflicting.result(), holding.result(), accepting.result()
+        gateways = counting.result()
+        acceptance, lanes = queueing.result() or (None, None)
         slow = self._slow
         facts = OverviewFacts(
             problems=(*run.problems, *slow.problems),
             services=checking.result(),
             discovery=discovering.result(),
-            lanes=queueing.result(),
+            acceptance=acceptance,
+            lanes=lanes,
             conflicts_open=None if conflicts is None else conflicts.count,
             conflicts_more=conflicts is not None and conflicts.more,
             held=None if held is None else held.count,
@@ -198,6 +207,8 @@ class Sampler:
             doctor=slow.doctor,
             doctor_ran=slow.doctor_ran,
             maintenance=slow.maintenance,
+            audit=slow.audit,
+            gateways=() if gateways is None else gateways.health,
         )
         numbers = make_numbers(
             facts,
@@ -214,8 +225,8 @@ class Sampler:
             store=sources.url,
             activity=activity,
             history=self._history.view(),
+            cost=self._cost(activity, None if gateways is None else gateways.rates),
         )
-        overview = copy_with(overview, cost=self._cost(activity, counting.result()))
         async with self._taken:
             self.current = overview
             self._number += 1
@@ -225,8 +236,8 @@ class Sampler:
     def _cost(
         self, activity: ActivityTotals | None, counted: RequestRates | None
     ) -> DailyCost | None:
-        if not self._sources.url.startswith("s3://"):
-            return None  # a directory has no list price
+        if not self._sources.has_prices:
+            return None
         rates = counted
         if rates is None and activity is not None:
             rates = rates_of_batches(activity.batches_per_s, at_least=activity.at_least)
@@ -235,9 +246,11 @@ class Sampler:
     async def _discovery(self) -> DiscoveryStatus:
         return await read_discovery_status(self._sources.store)
 
-    async def _lanes(self) -> tuple[LaneStatus, ...]:
+    async def _lanes(self) -> tuple[str, tuple[LaneStatus, ...]]:
+        """Return the acceptance mode, and every lane."""
         authority = await read_authority(self._sources.store)
-        return tuple(await read_queue_status(self._sources.store, authority.lanes))
+        lanes = await read_queue_status(self._sources.store, authority.lanes)
+        return authority.acceptance, tuple(lanes)
 
     async def _read_activity(self, now_ns: int) -> ActivityTotals:
         """Count what was accepted since the last sample, half a minute ago."""
@@ -263,9 +276,7 @@ class Sampler:
         found: list[float] = []
         for client in clients:
             try:
-                found += await client.gauge(
-                    "sluice_reconciler_oldest_waiting_seconds", 'stage="index"'
-                )
+                found += await client.gauge(_WAITING, "stage", "index")
             except ServiceFailed:
                 continue  # `check` reports it
         return max(found, default=None)
@@ -291,6 +302,7 @@ class Sampler:
             doctor=doctor[0] if doctor else None,
             doctor_ran=None if doctor is None else doctor[0] is not None,
             maintenance=maintenance,
+            audit=audits[0] if audits else None,
             stored_bytes=_blob_bytes(audits or ()),
         )
 

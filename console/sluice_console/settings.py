@@ -73,8 +73,9 @@ class ConsoleSettings:
         proxy_user_field: The request field that contains the user.
         proxy_operators: Users of the proxy that are operators, separated by commas; the others are
             viewers.
-        gateways: URLs of gateways whose counters of store calls are read for the cost, separated
-            by commas. Without them the requests are estimated from the accepted batches.
+        gateways: URLs of gateway processes whose metrics are read, separated by commas: what is
+            wrong with them, and their store calls. Without them the requests of the cost are
+            estimated from the accepted batches.
         prices: TOML file with the list prices of the store, as for `sluice cost --prices`. Empty
             for those of Amazon S3.
         oidc: An identity provider.

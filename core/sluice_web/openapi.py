@@ -11,6 +11,8 @@ from sluice_web.problems import PROBLEM_TYPE, Problem
 
 _BINARY: Final = {"type": "string", "format": "binary"}
 _PATH_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+_PATTERN: Final = re.compile(r"\{(\w+):[^}]*\}")
+"""A parameter with a pattern, which OpenAPI does not know."""
 
 
 def openapi_document(title: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
@@ -22,7 +24,8 @@ def openapi_document(title: str, endpoints: Sequence[Endpoint]) -> dict[str, Any
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         operation = _operation(endpoint, by_type)
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+        path = _PATTERN.sub(r"{\1}", endpoint.path)
+        paths.setdefault(path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": "1"},
@@ -79,7 +82,7 @@ def _problems(endpoint: Endpoint, by_type: Mapping[Any, Any]) -> dict[str, Any]:
 def _path_parameters(path: str) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in _PATH_PARAMETER.findall(path)
+        for name in _PATH_PARAMETER.findall(_PATTERN.sub(r"{\1}", path))
     ]
 
 

@@ -52,6 +52,8 @@ chroot "$root" /opt/sluice/bin/python -m compileall -q --invalidation-mode unche
 rm -rf "$root/var/cache/apt" "$root/var/lib/apt" "$root/var/cache/debconf" "$root/var/log"/*
 echo 'sluice:x:10001:10001::/var/lib/sluice:/usr/sbin/nologin' >> "$root/etc/passwd"
 echo 'sluice:x:10001:' >> "$root/etc/group"
+# Spark connects to itself by this name. Container runtimes replace the file; a plain chroot does not.
+echo '127.0.0.1 localhost' > "$root/etc/hosts"
 install -d -o 10001 -g 10001 -m 0700 "$root/var/lib/sluice" "$root/keys"
 "$SOURCE/.venv/bin/python" "$HERE/contents.py" "$root" "$VERSION" > "$programs/sbom.cdx.json"
 

@@ -24,9 +24,13 @@ from sluice_web.paging import Page
 CHAIN: Final = f"{AUDIT}chain/"
 PAGE_MAX: Final = 100
 PAGE_DEFAULT: Final = 20
+WRONG_COUNTS: Final = (
+    *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
+)
+"""Counts of an audit on which an operator must act."""
 
 
-class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
+class AuditOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="audit"):
     """One complete audit, as recorded in its certificate.
 
     Attributes:
@@ -51,8 +55,13 @@ class AuditOverview(msgspec.Struct, frozen=True, kw_only=True):
     evidence_files: int
     key_id: str
 
+    @property
+    def wrong(self) -> dict[str, int]:
+        """What the audit found wrong, by name; empty if nothing."""
+        return {name: self.counts[name] for name in WRONG_COUNTS if self.counts.get(name)}
 
-class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
+
+class PlanOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="plan"):
     """One deletion plan, as recorded in the plan.
 
     Attributes:
@@ -88,8 +97,10 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True):
     approval_problem: str = ""
 
 
-class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that cannot be decoded."""
+class UnreadableRecord(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="unreadable"
+):
+    """A record that cannot be decoded; `kind` distinguishes it from the others in JSON."""
 
     key: str
     unreadable: str

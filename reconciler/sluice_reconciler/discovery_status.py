@@ -82,6 +82,7 @@ class DiscoveryStatus:
         missed: Number of batches that the last full pass found and no journal named.
         processes: The registered processes, those that have not ended first.
         processes_more: Number of processes that are not listed.
+        batches: Number of keys under `accepted/` in the last complete full pass.
     """
 
     complete_through_unix_ns: int | None
@@ -94,6 +95,7 @@ class DiscoveryStatus:
     missed: int
     processes: tuple[ProcessStatus, ...]
     processes_more: int = 0
+    batches: int = 0
 
 
 async def read_discovery_status(store: ObjectStore) -> DiscoveryStatus:
@@ -127,6 +129,7 @@ async def read_discovery_status(store: ObjectStore) -> DiscoveryStatus:
         missed=last.missed if last is not None else 0,
         processes=tuple(sorted(found, key=lambda one: (one.state in _ENDED, one.process))),
         processes_more=len(registered) - len(newest),
+        batches=record.listed if record is not None else 0,
     )
 
 

@@ -1,7 +1,11 @@
 """The shape of the checkout: packages, their pages, and the lists that follow from them."""
 
+import re
 import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -54,3 +58,20 @@ def test_every_decision_record_is_listed() -> None:
     index = (folder / "README.md").read_text()
     missing = [page.name for page in folder.glob("[0-9]*.md") if f"({page.name})" not in index]
     assert missing == []
+
+
+def test_each_locked_package_supports_the_oldest_python_of_the_product() -> None:
+    """`python3` of Debian 12 is 3.11.2, so a package that needs 3.11.5 breaks `make setup`."""
+    oldest = f"{PROJECT['project']['requires-python'].removeprefix('>=')}.0"
+    too_new = []
+    for line in (ROOT / "requirements.lock").read_text().splitlines():
+        found = re.match(r"([\w.-]+)==", line)
+        if found is None:
+            continue
+        try:
+            needed = metadata(found[1]).get("Requires-Python") or ""
+        except PackageNotFoundError:
+            continue  # for another platform or Python
+        if not SpecifierSet(needed).contains(oldest):
+            too_new.append(f"{line}: needs Python {needed}")
+    assert too_new == []

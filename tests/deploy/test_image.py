@@ -100,11 +100,12 @@ def test_it_is_not_much_larger_than_what_it_needs(image: Image) -> None:
 
 
 def test_it_starts_without_rights_and_without_compiling(image: Image) -> None:
-    """In a separate mount namespace, with a read-only root, as the user of the image."""
+    """In a separate mount namespace, with a read-only root, as the image's user, also Spark."""
     inside = "; ".join(
         (
             *("cd", "id -u", "touch /x 2>&1", "set -e", "sluice init", "sluice doctor | tail -1"),
             *("sluice query -q x", "java -version 2>&1 | head -1"),
+            *("sluice reconciler --once", "sluice spark ingest --once", "ls .sluice/lake"),
             "python -c 'import sluice_cli.main as m; print(m.__cached__)'",
             "ls $(python -c 'import sluice_cli.main as m; print(m.__cached__)')",
         )
@@ -116,6 +117,9 @@ def test_it_starts_without_rights_and_without_compiling(image: Image) -> None:
             "set -e",
             f"mount --bind {image.root} {image.root}",
             f"mount -o remount,ro,bind {image.root}",
+            # The launcher of Java finds its folder by /proc.
+            f"mount --rbind /proc {image.root / 'proc'}",
+            f"mount --rbind /dev {image.root / 'dev'}",
             f"mount -t tmpfs -o mode=1777 tmpfs {image.root / 'tmp'}",
             f"mount -t tmpfs -o uid=10001,gid=10001,mode=0700 tmpfs {image.root}/var/lib/sluice",
             f"exec chroot --userspec=10001:10001 {image.root} {clean} sh -c {shlex.quote(inside)}",
@@ -134,3 +138,4 @@ def test_it_starts_without_rights_and_without_compiling(image: Image) -> None:
     assert "Read-only file system" in shown
     assert "0 results" in shown
     assert "openjdk" in shown
+    assert "\nv1\n" in shown, "Spark made no tables"

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -236,8 +236,12 @@ def served_console(
     *,
     trouble: bool = True,
     services: bool = True,
+    plant: Callable[[ConsoleWorld], None] = lambda _: None,
 ) -> Iterator[ConsoleWorld]:
-    """Serve everything in a background thread, so that a test may block."""
+    """Serve everything in a background thread, so that a test may block.
+
+    `plant` changes the store before the console starts.
+    """
     started = threading.Event()
     state: _Thread = _Thread()
 
@@ -247,6 +251,7 @@ def served_console(
         async with deployment(folder, trouble=trouble, services=services) as world:
             sources = {"reconciler": world.reconciler_url, "query": world.query_url}
             used = replace(settings, **sources) if services else settings
+            plant(world)
             async with console_over(world, used) as url:
                 world.url = url
                 state.world = world

@@ -11,6 +11,7 @@ from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_reconciler.audit_summaries import list_newest_audits
 from sluice_reconciler.discovery_status import read_discovery_status
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
@@ -68,7 +69,9 @@ async def read_facts(url: str) -> DeploymentFacts:
             count_open_conflicts(stored, CONFLICTS_MAX),
             count_held(store),
         )
+        audits = await list_newest_audits(store, 1)
     overview = OverviewFacts(
+        acceptance=authority.acceptance,
         discovery=discovery,
         lanes=tuple(lanes),
         conflicts_open=conflicts.count,
@@ -79,6 +82,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         doctor=doctor,
         doctor_ran=doctor is not None,
         maintenance=maintenance,
+        audit=audits[0] if audits else None,
     )
     return DeploymentFacts(
         version=read_version(),

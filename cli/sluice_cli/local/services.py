@@ -95,7 +95,9 @@ SERVICES: Final = (
         words=("console", "--store", "{store}", "--listen", "{console}"),
         ports=MappingProxyType({"console": 8484}),
         ready_path="/livez",
-        peers=MappingProxyType({"--reconciler": "reconciler", "--query": "query"}),
+        peers=MappingProxyType(
+            {"--reconciler": "reconciler", "--query": "query", "--gateways": "gateway"}
+        ),
         page="console",
     ),
     LocalService(

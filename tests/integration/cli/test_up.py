@@ -1,7 +1,6 @@
 """`sluice up` from an empty directory: send, search, restart, stop, and what can be wrong."""
 
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.documented_blocks import blocks_of
 from support.local_deployment import (
     LocalDeployment,
     clean_environment,
@@ -80,14 +80,38 @@ def test_a_live_tail_reads_the_reconciler(deployment: LocalDeployment) -> None:
 
 
 def test_the_commands_of_the_readme_run(deployment: LocalDeployment) -> None:
-    page = (Path(__file__).parents[3] / "README.md").read_text()
-    found = re.search(r"```sh\n(.*?)```", page, re.DOTALL)
-    assert found is not None
-    commands = found[1].replace("127.0.0.1:8080", deployment.state["addresses"]["gateway"])
-    shown = deployment.shell(commands)
+    (commands,) = (one for one in blocks_of("README.md") if one.language == "sh")
+    shown = deployment.shell(on_this_machine(commands.text, deployment))
     assert '"accepted":1' in shown
     assert "hello sluice" in shown
     assert "nothing needs attention" in shown
+
+
+def on_this_machine(commands: str, deployment: LocalDeployment) -> str:
+    return commands.replace("127.0.0.1:8080", deployment.state["addresses"]["gateway"])
+
+
+def test_the_commands_of_the_quick_start_run_in_order(deployment: LocalDeployment) -> None:
+    install, *blocks = blocks_of("docs/quick-start.md")
+    assert install.text == "pip install 'sluice[up]'\nsluice up\n"
+    line, files, metric, status = (on_this_machine(one.text, deployment) for one in blocks)
+    assert repeated(deployment, line, "hello sluice").count('"accepted":1') == 1
+    first = repeated(deployment, files, "GET /orders/3")
+    assert "sealed_records" in first
+    assert "0 gaps" in first
+    assert repeated(deployment, metric, "7.0")
+    assert "nothing needs attention" in deployment.shell(status)
+
+
+def repeated(deployment: LocalDeployment, commands: str, text: str) -> str:
+    """Run a block, and repeat its query until it shows a text, as the page describes."""
+    shown = deployment.shell(commands)
+    (query,) = (one for one in commands.splitlines() if one.startswith("sluice query"))
+    end_s = time.monotonic() + SEARCHABLE_S
+    while text not in shown:
+        assert time.monotonic() < end_s, shown
+        shown += deployment.shell(query)
+    return shown
 
 
 def test_secrets_are_private_and_not_printed(deployment: LocalDeployment) -> None:

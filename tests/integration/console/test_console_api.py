@@ -84,6 +84,13 @@ def test_the_overview_names_every_planted_trouble(world: ConsoleWorld) -> None:
     assert len(found["history"]["at_unix_ns"]) == len(found["history"]["series"]["held"])
 
 
+def test_the_api_describes_itself(world: ConsoleWorld) -> None:
+    found = send(world, "/openapi.json").json
+    assert {"/v1/overview", "/v1/audits", "/v1/query", "/static/{path}"} <= set(found["paths"])
+    schemas = found["components"]["schemas"]
+    assert schemas["UnreadableRecord"]["properties"]["kind"] == {"enum": ["unreadable"]}
+
+
 def test_agents_are_listed_with_their_gaps_first(world: ConsoleWorld) -> None:
     page = send(world, "/v1/agents").json
     assert page["agents"][0]["agent_id"] == AGENT
@@ -367,7 +374,9 @@ def test_the_calls_of_a_gateway_are_read_from_its_counters(tmp_path: Path) -> No
                 counters = GatewayCounters((client,), SystemClock())
                 first = await counters.read()
                 await asyncio.to_thread(world.accept, frame("late-1", 1, ["b"]))
-                return first, await counters.read()
+                second = await counters.read()
+                assert [one.problem for one in (*first.health, *second.health)] == ["", ""]
+                return first.rates, second.rates
 
         first, second = asyncio.run(measure())
         assert first is None, "one reading is no rate"

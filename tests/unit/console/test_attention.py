@@ -9,8 +9,10 @@ from sluice_console.attention import (
     SourceProblem,
     list_attention,
 )
+from sluice_console.gateway_health import GatewayHealth
 from sluice_console.reconcilers import ServiceState
 from sluice_queue.inspection import LaneCondition, LaneStatus
+from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
 from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need
 
@@ -51,7 +53,15 @@ def doctor(*, kept: bool, need: Need = Need.ACCEPTANCE) -> DoctorResult:
     )  # fmt: skip
 
 
+def audit(**counts: int) -> AuditOverview:
+    return AuditOverview(
+        key="k", audit_id="a", chain_index=0, started_at_unix_ns=1, finished_at_unix_ns=2,
+        deep=0.0, counts={"accepted": 9, "gaps": 1} | counts, evidence_files=0, key_id="k",
+    )  # fmt: skip
+
+
 CALM = OverviewFacts(
+    acceptance="s3_manifest",
     discovery=discovery(processes=(process(ProcessState.OPEN), process(ProcessState.CLOSED))),
     lanes=(LaneStatus(queue="spark", lane=0, oldest_waiting_s=5.0),),
     conflicts_open=0,
@@ -59,6 +69,7 @@ CALM = OverviewFacts(
     gaps=GapTotals(agents=0, oldest_s=0.0),
     doctor=doctor(kept=True),
     doctor_ran=True,
+    audit=audit(missing_blobs=0),
     services=(ServiceState(service="query", url="http://q"),),
 )
 
@@ -95,6 +106,25 @@ def test_a_healthy_deployment_needs_nothing() -> None:
             "No reconciler",
         ),
         (
+            {"discovery": discovery(processes=(process(ProcessState.CLOSED),))},
+            "warning",
+            "queue",
+            "No gateway is running",
+        ),
+        (
+            {"discovery": discovery(batches=1, processes=())},
+            "warning",
+            "queue",
+            "No gateway is running",
+        ),
+        ({"audit": audit(missing_blobs=2)}, "error", "audit", "2 missing blobs"),
+        (
+            {"audit": UnreadableRecord(key="k", unreadable="cut")},
+            "error",
+            "audit",
+            "certificate cannot be read",
+        ),
+        (
             {"lanes": (LOST_LANE,)},
             "error",
             "queue",
@@ -126,6 +156,19 @@ def test_each_trouble_is_one_item_that_names_its_page(
 def _with(changed: dict[str, object]) -> OverviewFacts:
     fields = {name: getattr(CALM, name) for name in OverviewFacts.__struct_fields__}
     return OverviewFacts(**(fields | changed))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"discovery": discovery(processes=())},
+        {"discovery": discovery(batches=1), "acceptance": "local_spool"},
+        {"discovery": discovery(batches=1), "gateways": (GatewayHealth(url="http://a"),)},
+    ],
+    ids=["unused store", "spool", "a gateway responds"],
+)
+def test_no_gateway_is_missed_where_none_can_be_seen(changed: dict[str, object]) -> None:
+    assert list_attention(_with(changed)) == ()
 
 
 def test_errors_come_first() -> None:

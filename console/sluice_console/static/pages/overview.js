@@ -65,6 +65,7 @@ function Tiles({ found }) {
     <${Tile} title="Held-back batches" value=${count(now.held)} page="queue" history=${history} name="held" bad=${now.held > 0} />
     <${Tile} title="Oldest gap" value=${now.oldest_gap_s ? duration(now.oldest_gap_s) : now.oldest_gap_s === null ? "–" : "none"} page="agents" history=${history} name="oldest_gap_s" bad=${now.oldest_gap_s > 0} />
     <${Tile} title="Slowest store read" value=${now.store_ms === null ? "–" : duration(now.store_ms / 1000)} page="store" history=${history} name="store_ms" />
+    <${Tile} title="Failed store calls" value=${now.store_errors_per_s === null ? "–" : `${rate(now.store_errors_per_s)}/s`} page="store" history=${history} name="store_errors_per_s" bad=${now.store_errors_per_s > 0} />
   </div></section>`;
 }
 

@@ -24,5 +24,5 @@ export function Store() {
     : !sick && html`<${Empty} title="The doctor never ran">Gateways do not start without its result. Run <code>sluice doctor</code>.<//>`}
         <${Command} text=${command("sluice doctor")} /></section>
       <section><h2>Policies</h2><p>The bucket policy is proved from its text, and denials are tested with harmless requests. Both need the credentials of an administrator, so the console does not run them.</p>
-        <${Command} text="sluice policies prove policies.toml" /><${Command} text=${command("sluice doctor --policies policies.toml")} /></section>`}<//>`;
+        <${Command} text="sluice policies prove --settings policies.toml" /><${Command} text=${command("sluice doctor --policies policies.toml")} /></section>`}<//>`;
 }

@@ -1,0 +1,104 @@
+"""Each trouble of the runbook is planted, and the overview leads to its cause and remedy.
+
+One click opens the page of an item, and a second one a detail of it. So an operator needs at most
+three clicks from the overview.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from support.console_pages import CHROMIUM, log_in, open_place, watch
+from support.console_troubles import (
+    TroubledWorld,
+    plant_in_gateway,
+    stop_everything,
+    troubled_console,
+)
+from support.console_world import ConsoleWorld, served_console
+
+RUNBOOK: Final = Path(__file__).parents[3] / "docs" / "runbook.md"
+ITEMS: Final = {
+    # heading of the runbook: title of the item, its remedy, and what its page shows
+    "SluiceUploadsRefused": ("refuses 100% of the uploads", "compare both sides", "Compare"),
+    "SluiceStoreSlow": ("The store is slow for a gateway", "status page of the provider", "Doctor"),
+    "SluiceJournalOld": ("cannot write its journal", "rights for gateways/", "Gateways"),
+    "SluiceSpoolNearlyFull": ("spool of a gateway", "delete no file of the spool", "Gateways"),
+    "SluicePrincipalsStale": ("invalid principals file", "without a restart", "Gateways"),
+    "SluiceRegisterLost": ("is lost", "sluice rebuild", "is lost"),
+    "SluiceBatchesHeld": ("held back", "Restore the blobs", "Restore it under its key"),
+    "SluiceAgentGap": ("has gaps", "spool of the agent", "missing"),
+    "SluiceTaskOverdue": ("task compact", "no process runs it", "overdue"),
+    "SluiceTaskHalted": ("task gc", "sluice maintain resume gc", "the plan names an accepted blob"),
+    "SluiceTaskFailing": ("task rollup", "access denied to lake/", "access denied to lake/"),
+    "SluiceAuditFindings": ("found 2 missing blobs", "sluice rebuild", "2 missing blobs"),
+}
+STOPPED: Final = {
+    "SluiceNoGateway": ("No gateway is running", "Start one", "No gateway has registered"),
+    "SluiceNotEnqueued": ("are enqueued 60 min late", "reconciler is stopped", "behind"),
+}
+
+pytestmark = [
+    pytest.mark.console,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing: run `make test-console`"),
+]
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TroubledWorld]:
+    with troubled_console(tmp_path_factory.mktemp("troubled")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, troubled: TroubledWorld) -> Page:
+    page = log_in(browser.new_context(), troubled.console)
+    expect(page.locator(".attention")).to_contain_text("held back")
+    plant_in_gateway(troubled.metrics)
+    expect(page.locator(".attention")).to_contain_text("principals file", timeout=20_000)
+    return page
+
+
+def test_each_entry_of_the_runbook_has_a_planted_trouble() -> None:
+    entries = re.findall(r"^## (Sluice\w+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert set(entries) == set(ITEMS) | set(STOPPED)
+
+
+def follow(page: Page, world: ConsoleWorld, title: str, remedy: str, cause: str) -> None:
+    open_place(page, world, "overview")
+    item = page.locator(".attention li", has_text=title)
+    expect(item).to_have_count(1, timeout=20_000)
+    expect(item).to_contain_text(remedy)
+    item.get_by_role("link", name=re.compile("^Open ")).click()
+    expect(page.locator("main h1")).not_to_have_text("Overview")
+    expect(page.locator("main").get_by_text(cause).first).to_be_visible(timeout=20_000)
+
+
+@pytest.mark.parametrize("entry", ITEMS)
+def test_the_overview_leads_to_cause_and_remedy(
+    page: Page, troubled: TroubledWorld, entry: str
+) -> None:
+    errors = watch(page)
+    follow(page, troubled.console, *ITEMS[entry])
+    assert errors == []
+
+
+def test_stopped_services_are_named(browser: Browser, tmp_path: Path) -> None:
+    with served_console(tmp_path, services=False, plant=stop_everything) as world:
+        page = log_in(browser.new_context(), world)
+        for entry in STOPPED.values():
+            follow(page, world, *entry)
+        page.context.close()
+
+
+def test_a_gateway_that_died_is_named_with_what_follows(browser: Browser, tmp_path: Path) -> None:
+    with served_console(tmp_path, services=False) as world:
+        page = log_in(browser.new_context(), world)
+        item = page.locator(".attention li", has_text="Gateway gw-test stopped reporting")
+        expect(item).to_contain_text("Start it again, or wait for the full pass")
+        item.get_by_role("link", name="Open queue").click()
+        expect(page.locator("main").get_by_text("lapsed").first).to_be_visible()
+        page.context.close()

@@ -1,0 +1,58 @@
+"""A console whose clock runs faster: `python -m support.soak_console STORE QUERY [leak]`.
+
+A sample is due every 10 s of its clock, so a day of samples takes some minutes. With `leak` it
+keeps every sample, so that a test shows that growth is found.
+"""
+
+import asyncio
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from sluice_console import overview
+from sluice_console.app import open_console
+from sluice_console.settings import ConsoleSettings
+from sluice_protocol.system_clock import SystemClock
+from sluice_store.local import open_local_store
+from sluice_web.listening import ServerOptions, listening
+
+FASTER = 1_000
+
+
+class FastClock(SystemClock):
+    """The machine's clock; pauses and monotonic time are a thousand times shorter."""
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns() * FASTER
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / FASTER)
+
+
+def keep_every_sample() -> None:
+    overview.HISTORY_S = 1e9  # type: ignore[misc]
+    former = overview.SampleHistory.__init__
+
+    def begin(self: overview.SampleHistory) -> None:
+        former(self)
+        self._samples = deque()
+
+    overview.SampleHistory.__init__ = begin  # type: ignore[method-assign]
+
+
+async def main(store_folder: Path, query: str) -> None:
+    settings = ConsoleSettings(listen="127.0.0.1:0", query=query, sample_s=10.0)
+    async with (
+        open_local_store(store_folder) as store,
+        open_console(store, "s3://logs/production", settings, FastClock()) as app,
+        listening(app, settings.listen, ServerOptions(shutdown_s=1.0)) as urls,
+    ):
+        print(urls[0], flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    if "leak" in sys.argv[3:]:
+        keep_every_sample()
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
