@@ -73,6 +73,8 @@ _SERVICES: Final = {
     "agent": ROOT / "agent" / "sluice_agent",
     "every service": ROOT / "core" / "sluice_web",
 }
+_MAKERS: Final = ("Endpoint", "read_endpoint")
+"""What is called with the path, the method and the summary of a route."""
 _METRICS: Final[dict[str, Callable[[], object]]] = {
     "gateway": GatewayMetrics,
     "reconciler": ReconcilerMetrics,
@@ -185,7 +187,7 @@ def routes_in(path: Path) -> Iterator[Route]:
             continue
         found = {one.arg: _constant(one.value, path) for one in node.keywords if one.arg}
         route = found.get("path")
-        if isinstance(node.func, ast.Name) and node.func.id == "Endpoint" and route:
+        if isinstance(node.func, ast.Name) and node.func.id in _MAKERS and route:
             yield Route(
                 path=route, method=found.get("method") or "GET", summary=found.get("summary") or ""
             )

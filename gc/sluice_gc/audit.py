@@ -204,6 +204,10 @@ class Auditor:
         pinned = await read_pinned_places(self._store, self._keys.trusted, now_ns)
         for _ in range(_PLACES_MAX):
             head = await read_newest(self._store, self._keys.trusted)
+            if head is not None and head != audit.before:
+                # Its audit may have been killed between the two copies; later audits restore only
+                # that of the newest certificate.
+                await restore_copy(self._store, head, backoff)
             linked = link_after(certificate, head, pinned)
             body = sign_certificate(linked, self._keys.private)
             if await append_certificate(self._store, linked, body, backoff):

@@ -5,9 +5,8 @@ from typing import Final
 from aiohttp import web
 
 from sluice_query.dead_letter_list import DeadLetterList, list_dead_letters
+from sluice_query.read_endpoints import read_endpoint
 from sluice_query.runner import QueryRunner
-from sluice_query.views_api import PROBLEMS
-from sluice_web.disconnects import while_connected
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.parameters import AgentParameter, IntegerParameter, check_names
@@ -28,14 +27,12 @@ class DeadLettersApi:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoint."""
         return (
-            Endpoint(
-                method="GET",
+            read_endpoint(
                 path="/v1/dead-letters",
-                handler=while_connected(self._list),
+                handler=self._list,
                 summary="Return the batches that could not be ingested, and why",
                 parameters=_PARAMETERS,
                 result=DeadLetterList,
-                problems=PROBLEMS,
             ),
         )
 

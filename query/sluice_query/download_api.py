@@ -12,13 +12,12 @@ from sluice_protocol.errors import SluiceError
 from sluice_query.errors import TooManyClients
 from sluice_query.export import Export, ExportFormat, export_records
 from sluice_query.parameters import ORDERED, ParameterReader, check_given, parse_query
+from sluice_query.read_endpoints import given_parameters, read_endpoint
 from sluice_query.request import plain_name
 from sluice_query.responses import LateResponse, problem_line
 from sluice_query.runner import QueryRunner
 from sluice_query.settings import ServeSettings
 from sluice_query.streams_api import NDJSON
-from sluice_query.views_api import PROBLEMS, given_parameters
-from sluice_web.disconnects import while_connected
 from sluice_web.endpoints import Endpoint
 from sluice_web.parameters import ChoiceParameter, IntegerParameter, Parameter
 
@@ -45,14 +44,12 @@ class DownloadApi:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
         return (
-            Endpoint(
-                method="GET",
+            read_endpoint(
                 path="/v1/download",
-                handler=while_connected(self._send_file),
+                handler=self._send_file,
                 summary="Return all matching records as a file, NDJSON or Parquet",
                 parameters=EXPORTED,
                 result_type=NDJSON,
-                problems=PROBLEMS,
             ),
         )
 

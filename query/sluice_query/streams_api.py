@@ -7,12 +7,11 @@ from aiohttp import web
 
 from sluice_protocol.errors import SluiceError
 from sluice_query.parameters import PARAMETERS, STREAMED, parse_query
+from sluice_query.read_endpoints import given_parameters, read_endpoint
 from sluice_query.responses import LateResponse, problem_line
 from sluice_query.result import result_lines
 from sluice_query.runner import QueryRunner
 from sluice_query.streaming import stream_lines, stream_search
-from sluice_query.views_api import PROBLEMS, given_parameters
-from sluice_web.disconnects import while_connected
 from sluice_web.endpoints import Endpoint
 
 NDJSON: Final = "application/x-ndjson"
@@ -27,23 +26,19 @@ class StreamsApi:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
         return (
-            Endpoint(
-                method="GET",
+            read_endpoint(
                 path="/v1/query",
-                handler=while_connected(self._send_results),
+                handler=self._send_results,
                 summary="Return records or a series as NDJSON; the last line is a summary",
                 parameters=PARAMETERS,
                 result_type=NDJSON,
-                problems=PROBLEMS,
             ),
-            Endpoint(
-                method="GET",
+            read_endpoint(
                 path="/v1/query/stream",
-                handler=while_connected(self._send_stream),
+                handler=self._send_stream,
                 summary="Return the newest records first, as NDJSON, while the search runs",
                 parameters=STREAMED,
                 result_type=NDJSON,
-                problems=PROBLEMS,
             ),
         )
 

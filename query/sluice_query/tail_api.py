@@ -15,6 +15,7 @@ from sluice_protocol.manifests import Kind
 from sluice_query.errors import TooManyClients
 from sluice_query.live import TIMEOUT_S, LiveRecordsClient
 from sluice_query.parameters import TAILED, check_given, parse_query
+from sluice_query.read_endpoints import given_parameters, read_endpoint
 from sluice_query.request import Query, plain_name
 from sluice_query.responses import LateResponse
 from sluice_query.result import QueryResult, record_json
@@ -27,8 +28,6 @@ from sluice_query.tailing import (
     tail_by_polling,
     tail_live,
 )
-from sluice_query.views_api import PROBLEMS, given_parameters
-from sluice_web.disconnects import while_connected
 from sluice_web.endpoints import Endpoint
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -50,14 +49,12 @@ class TailApi:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the endpoints."""
         return (
-            Endpoint(
-                method="GET",
+            read_endpoint(
                 path="/v1/tail",
-                handler=while_connected(self._send_tail),
+                handler=self._send_tail,
                 summary="Return new records as server-sent events, without an end",
                 parameters=TAILED,
                 result_type=EVENT_STREAM,
-                problems=PROBLEMS,
             ),
         )
 

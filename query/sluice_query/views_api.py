@@ -1,13 +1,13 @@
 """`/v1/histogram`, `/v1/fields`, `/v1/fields/values` and `/v1/context`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
 from sluice_protocol.units import UnixNs
 from sluice_query.field_values import FieldListResult, TopValuesResult
 from sluice_query.histogram import HistogramResult
+from sluice_query.read_endpoints import given_parameters, read_endpoint
 from sluice_query.request import Query
 from sluice_query.result import NeighboursResult, ViewResult
 from sluice_query.runner import QueryRunner
@@ -22,24 +22,12 @@ from sluice_query.view_parameters import (
     parse_histogram,
     parse_values,
 )
-from sluice_web.disconnects import while_connected
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.parameters import Parameter
 from sluice_web.problems import Handler
 
-PROBLEMS: Final[Mapping[str, str]] = {
-    "400": "The request is malformed",
-    "401": "The request does not contain the token",
-    "503": "The store is unreachable, or a limit of time or memory is exceeded",
-}
-
 _Parse = Callable[[Given, UnixNs], Query]
-
-
-def given_parameters(request: web.Request) -> dict[str, Sequence[str]]:
-    """Return the values of each query parameter."""
-    return {name: request.query.getall(name) for name in request.query}
 
 
 class ViewsApi:
@@ -89,14 +77,12 @@ class ViewsApi:
         result: type[ViewResult],
         summary: str,
     ) -> Endpoint:
-        return Endpoint(
-            method="GET",
+        return read_endpoint(
             path=path,
-            handler=while_connected(self._handler(parse)),
+            handler=self._handler(parse),
             summary=summary,
             parameters=parameters,
             result=result,
-            problems=PROBLEMS,
         )
 
     def _handler(self, parse: _Parse) -> Handler:

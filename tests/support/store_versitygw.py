@@ -40,7 +40,7 @@ def free_port() -> int:
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
     """Wait until a server listens; raise when it has exited."""
-    for _ in range(400):
+    for _ in range(2_400):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,13 @@ from support.gc_world import (
 
 from sluice_gc.audit import Auditor
 from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.certificate_chain import verify_store
 from sluice_gc.evidence_files import PROOFS, decode_table, digest_from_bytes
 from sluice_gc.plan import Plan
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_protocol import keys
 from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key
 from sluice_protocol.outcomes import Deleted, DeleteOutcome, Unknown, UnknownReason
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -37,6 +41,7 @@ from sluice_protocol.units import Digest, ObjectKey, ObjectVersion
 from sluice_store.local import open_local_store
 
 ORPHANS = 5
+CHAIN = f"{keys.AUDIT}chain/"
 TESTS = Path(__file__).parents[2]
 SLOW_RUN = TESTS / "support" / "gc_slow_run.py"
 
@@ -140,6 +145,60 @@ def test_two_concurrent_runs_delete_each_orphan_once() -> None:
             assert all([await world.has(digest) for digest in kept])
 
     asyncio.run(scenario())
+
+
+def test_an_audit_after_one_that_died_between_two_copies_writes_the_second_one() -> None:
+    """The audits run concurrently: the survivor finds the other one's certificate at its place."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await world.accept(1)
+            await world.audit()
+            rival = AtChain(store, die)
+            survivor = AtChain(store, partial(audit_until_death, world, rival))
+            await audit_with(world, survivor)
+            report = await verify_store(store, KEYS.trusted, evidence=True)
+            assert (rival.reached, report.certificates) == (True, 3)
+
+    asyncio.run(scenario())
+
+
+class AtChain:
+    """A store that acts once at the creation of a chain position: before it, or after it if `die`.
+
+    Attributes:
+        reached: Whether it has acted.
+    """
+
+    def __init__(self, inner: VersionedStore, act: Callable[[], Awaitable[None]]) -> None:
+        self._inner, self._act = inner, act
+        self.reached = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def create(self, key: ObjectKey, body: bytes, **named: Any) -> Any:
+        if self.reached or not key.startswith(CHAIN):
+            return await self._inner.create(key, body, **named)
+        self.reached = True
+        if self._act is die:
+            await self._inner.create(key, body, **named)
+        await self._act()
+        return await self._inner.create(key, body, **named)
+
+
+async def die() -> None:
+    raise Died
+
+
+async def audit_with(world: GcWorld, store: AtChain) -> None:
+    auditor = Auditor(store, LocalTaskEngine(store), KEYS, world.clock, SystemIds())  # type: ignore[arg-type]
+    await auditor.audit(AUDIT)
+
+
+async def audit_until_death(world: GcWorld, store: AtChain) -> None:
+    with contextlib.suppress(Died):
+        await audit_with(world, store)
 
 
 def test_unknown_outcomes_are_resolved_by_further_runs() -> None:
