@@ -1,19 +1,20 @@
 """Read-only views of lanes: they claim no epoch and change nothing."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from sluice_protocol.keys import QUEUE, segment_key
 from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, SegmentRef, body_descriptors, decode_register
 from sluice_queue.segments import decode_segment
-from sluice_store.port import ObjectStore
+from sluice_store.port import ListPage, ObjectStore
 
 _REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})/manifest")
 
@@ -124,25 +125,37 @@ async def list_lanes(store: ObjectStore, queue: str | None = None) -> tuple[Lane
     Raises:
         StoreError: The store is unreachable or refused.
     """
-    found: list[Lane] = []
+    found: dict[str, Lane] = {}
     after = ""
     prefix = QUEUE if queue is None else f"{QUEUE}{queue}."
     while True:
-        place = await _next_register(store, prefix, after)
-        if place is None:
-            return tuple(found)
-        found.append(place)
-        # All keys of this lane are below its folder: the next lane sorts after it.
-        after = f"{QUEUE}{place.queue}.{place.lane:03d}/~"
+        behind = ""
+        async for page in store.list(prefix, start_after=after):
+            for listed in page.objects:
+                match = _REGISTER.fullmatch(listed.key)
+                if match is not None:
+                    lane = Lane(queue=match["queue"], lane=int(match["lane"]))
+                    found[_folder_of(listed.key)] = lane
+            if behind := _behind_segments(page, found):
+                break
+        if not behind:
+            return tuple(found.values())
+        after = behind
 
 
-async def _next_register(store: ObjectStore, prefix: str, after: str) -> Lane | None:
-    async for page in store.list(prefix, start_after=after):
-        for listed in page.objects:
-            match = _REGISTER.fullmatch(listed.key)
-            if match is not None:
-                return Lane(queue=match["queue"], lane=int(match["lane"]))
-    return None
+def _behind_segments(page: ListPage, found: Collection[str]) -> str:
+    """Return where the next lane begins, if a page ends among the keys of a lane that was found.
+
+    Usually one page contains every lane. Those of a lane with many segments are not read.
+    """
+    if page.last or not page.objects:
+        return ""
+    folder = _folder_of(page.objects[-1].key)
+    return f"{folder}/~" if folder in found else ""
+
+
+def _folder_of(key: ObjectKey) -> str:
+    return QUEUE + key.removeprefix(QUEUE).partition("/")[0]
 
 
 class LaneCondition(StrEnum):

@@ -7,7 +7,6 @@ import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -62,7 +61,7 @@ class S3Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     seen: ExchangeResult
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
     detail: str = ""
 

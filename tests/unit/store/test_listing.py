@@ -189,3 +189,9 @@ def test_a_listing_that_does_not_advance_is_an_error() -> None:
 def test_a_refusal_is_an_error_of_the_port(seen: ExchangeResult, error: type[StoreError]) -> None:
     with pytest.raises(error):
         collect([answer(b"", seen)])
+
+
+def test_an_exchange_without_a_response_has_no_headers() -> None:
+    exchange = S3Exchange(seen=NoResponse(reason=UnknownReason.TIMEOUT, detail="late"))
+    assert exchange.headers == {}
+    assert exchange.date_ns == 0
