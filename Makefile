@@ -30,9 +30,9 @@ PARALLEL := -n $(shell expr $(CORES) + 1) --maxprocesses 5 --dist loadfile --no-
 
 LONG_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-test: setup  ## run the test suite; needs no network after setup
+test: setup  ## run the test suite; needs no network after setup. Tests of structure and prose run in `make check`
 	@$(BIN)/python -m deploy.java
-	$(BIN)/python -m pytest $(PARALLEL) -m "not s3 and not long and not clients and not console and not package"
+	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/architecture -m "not s3 and not long and not clients and not console and not package"
 
 test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh

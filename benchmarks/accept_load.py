@@ -5,12 +5,15 @@ import base64
 import functools
 import io
 import itertools
+import random
 import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import numpy as np
@@ -100,6 +103,47 @@ def _frame(identity: Identity, size_bytes: int, at_ns: int) -> bytes:
 
 Send = Callable[[UploadBatch], Awaitable[None]]
 
+RETRY_MAX_S: Final = 60.0
+"""How long a batch that was answered 503 is sent again."""
+
+
+class NotAccepted(RuntimeError):
+    """A response that is no acceptance."""
+
+    def __init__(self, status: int, body: dict[str, Any], retry_after_s: float) -> None:
+        super().__init__(status, body)
+        self.status = status
+        self.reason = str(body.get("code", ""))
+        self.retry_after_s = retry_after_s
+
+
+async def send_until_accepted(send: Send, batch: UploadBatch, met: Counter[str]) -> None:
+    """Send a batch as an agent does: after a 503 or without a response, the same bytes again.
+
+    Args:
+        send: Sends once, and accepts a duplicate: an earlier try may have been accepted.
+        batch: The batch.
+        met: Counts each try that was not accepted, by its reason.
+
+    Raises:
+        NotAccepted: Another response, or no acceptance within `RETRY_MAX_S`.
+    """
+    until_s = time.perf_counter() + RETRY_MAX_S
+    while True:
+        pause_s = 1.0
+        try:
+            return await send(batch)
+        except NotAccepted as error:
+            met[error.reason] += 1
+            if error.status != HTTPStatus.SERVICE_UNAVAILABLE or time.perf_counter() > until_s:
+                raise
+            pause_s = error.retry_after_s
+        except (OSError, TimeoutError, aiohttp.ClientError) as error:
+            met[type(error).__name__] += 1
+            if time.perf_counter() > until_s:
+                raise NotAccepted(0, {"code": type(error).__name__}, pause_s) from error
+        await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+
 
 def client_tls(folder: Path) -> ssl.SSLContext:
     """Return the TLS context of a client with a certificate."""
@@ -110,9 +154,12 @@ def client_tls(folder: Path) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def uploading(
-    port: int, *, duplicate: bool = False, tls: ssl.SSLContext | None = None
+    port: int, *, duplicate: bool | None = False, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Send]:
-    """Return a function that uploads one batch, signed or over mTLS, and checks its acceptance."""
+    """Return a function that uploads one batch, signed or over mTLS, and checks its acceptance.
+
+    With `duplicate=None` a new batch and a duplicate are accepted.
+    """
     connector = aiohttp.TCPConnector(limit=0, ssl=tls or True)
     timeout = aiohttp.ClientTimeout(total=30)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -122,8 +169,12 @@ async def uploading(
             data, headers = io.BytesIO(batch.frame), batch.plain if tls else batch.signed
             async with session.post(url, data=data, headers=headers) as answer:
                 body = await answer.json(content_type=None)
-                if answer.status != 200 or body.get("duplicate", duplicate) != duplicate:
-                    raise RuntimeError(body)
+                if answer.status != HTTPStatus.OK or duplicate not in (
+                    None,
+                    body.get("duplicate", duplicate),
+                ):
+                    pause_s = float(answer.headers.get("Retry-After", "1"))
+                    raise NotAccepted(answer.status, body, pause_s)
 
         yield send
 

@@ -34,6 +34,7 @@ from benchmarks.accept_servers import (
 from benchmarks.measure import Sample, ratio, report
 from sluice_gateway.doors.combined_frames import DOOR_LANES
 from sluice_store import create_authority, open_store
+from sluice_web.metric_samples import samples_of
 
 TOKEN: Final = "slt_bench"  # noqa: S105 - of this run only
 FORMS: Final = {"combined": 256 * 1024, "one batch each": 0}
@@ -109,9 +110,8 @@ async def batches(port: int) -> float:
         aiohttp.ClientSession() as session,
         session.get(f"http://127.0.0.1:{port}/metrics") as answer,
     ):
-        name = "sluice_door_combined_batches_total "
-        found = [one for one in (await answer.text()).splitlines() if one.startswith(name)]
-        return float(found[0].removeprefix(name)) if found else 0.0
+        found = samples_of(await answer.text(), "sluice_door_combined_batches_total")
+        return sum(one.value for one in found)
 
 
 async def measure(

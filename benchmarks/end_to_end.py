@@ -7,10 +7,11 @@ without notifications, and contains older manifests that are written as files.
     python -m benchmarks.end_to_end --store directory --minutes 10 --older 1000000
     python -m benchmarks.end_to_end --store versitygw --minutes 10 --older 1000000
 
-The lag of a batch begins when its client has read the response 200. It ends when the consumer has
-read the register with its entry (polled every 0.1 s), or when a query that contains it has ended.
-A write of the gateway or of the reconciler is a PUT on S3; requests of the consumer and of queries
-are not counted. `--folder` is the parent of the store: a disk, or `/dev/shm`.
+A client sends a batch again after a 503 or without a response, as an agent does. The lag of a batch
+begins when its client has read the response 200. It ends when the consumer has read the register
+with its entry (polled every 0.1 s), or when a query that contains it has ended. A write of the
+gateway or of the reconciler is a PUT on S3; requests of the consumer and of queries are not
+counted. `--folder` is the parent of the store: a disk, or `/dev/shm`.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -265,10 +267,13 @@ def print_figures(plan: LoadPlan, found: LoadFigures) -> bool:
     }
     failed = sum(cost.failed for _, cost in found.costs)
     late = sum(cost.late for _, cost in found.costs)
+    repeated = sum((Counter(cost.repeated) for _, cost in found.costs), Counter[str]())
     print(
         f"{plan.store}, {plan.older} older manifests, {plan.minutes} minutes, {plan.clients}"
         f" clients: {found.accepted / found.wall_s:.0f} accepts/s of {plan.rate:.0f}, {failed}"
         f" failed, {late} sent late",
+        "sent again after a 503 or without a response: "
+        + (", ".join(f"{count} {reason}" for reason, count in repeated.items()) or "none"),
         f"accepted to enqueued: {_spread(found.enqueued_s)}, {found.missing} missing;"
         f" bar p99 {ENQUEUED_MAX_S} s {_verdict(met['enqueued'])}",
         f"accepted to visible in a query: {_spread(found.visible_s)}, {found.unseen} unseen;"

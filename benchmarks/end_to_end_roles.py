@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,13 @@ import numpy as np
 import structlog
 import uvloop
 
-from benchmarks.accept_load import Send, UploadBatch, uploading
+from benchmarks.accept_load import (
+    NotAccepted,
+    Send,
+    UploadBatch,
+    send_until_accepted,
+    uploading,
+)
 from benchmarks.reconcile_world import LANES, Counting
 from sluice_protocol.identity import Identity
 from sluice_protocol.system_clock import SystemClock
@@ -55,14 +61,16 @@ class RoleCost:
     Attributes:
         cpu_s: Processor time, seconds.
         requests: Store requests by verb, if the process counts them.
-        failed: Uploads that were not accepted.
+        failed: Uploads that were never accepted.
         late: Uploads that were sent more than 0.1 s late.
+        repeated: Tries that were not accepted, by their reason; the batch was sent again.
     """
 
     cpu_s: float
     requests: dict[str, int]
     failed: int = 0
     late: int = 0
+    repeated: dict[str, int] = field(default_factory=dict)
 
 
 def agent_of(client: int, number: int) -> str:
@@ -84,6 +92,7 @@ async def client(out: Path, port: int, number: int, rate: float, seconds: float)
     count = int(rate * seconds)
     accepted = np.full(count, np.nan)
     failed = late = 0
+    met: Counter[str] = Counter()
     gate = asyncio.Semaphore(IN_FLIGHT_MAX)
 
     async def upload(send: Send, one: int, due_s: float) -> None:
@@ -94,15 +103,15 @@ async def client(out: Path, port: int, number: int, rate: float, seconds: float)
             batch = UploadBatch(FRAME_BYTES, port, who, time.time_ns())
             late += time.perf_counter() - due_s > 0.1
             try:
-                await send(batch)
+                await send_until_accepted(send, batch, met)
                 accepted[one] = time.time()
-            except (RuntimeError, OSError, TimeoutError):
+            except NotAccepted:
                 failed += 1
 
     print("ready", flush=True)
     await asyncio.to_thread(_wait_for_line)
     spent = time.process_time()
-    async with uploading(port) as send, asyncio.TaskGroup() as tasks:
+    async with uploading(port, duplicate=None) as send, asyncio.TaskGroup() as tasks:
         started_s, sent = time.perf_counter(), 0
         while sent < count:
             due = min(count, int((time.perf_counter() - started_s) * rate))
@@ -112,7 +121,11 @@ async def client(out: Path, port: int, number: int, rate: float, seconds: float)
             await asyncio.sleep(0.01)
     np.save(out / f"accepted-{number}.npy", accepted)
     return RoleCost(
-        cpu_s=time.process_time() - spent, requests={}, failed=int(failed), late=int(late)
+        cpu_s=time.process_time() - spent,
+        requests={},
+        failed=int(failed),
+        late=int(late),
+        repeated=dict(met),
     )
 
 

@@ -6,6 +6,7 @@ buffer. Both send to a process that discards what it receives and whose processo
 count. The agent runs in this process, so that the start of an interpreter is not counted.
 """
 
+import itertools
 import shutil
 import socket
 import subprocess
@@ -98,8 +99,8 @@ def ship_by_syslog(folder: Path, log: Path, records: int, buffer: str) -> PeerSa
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
         try:
             if not sink.complete.wait(SHIPPED_S_MAX):
-                shown = (place / "log").read_text(errors="replace")[-500:]
-                raise PeerUnavailable(f"syslog-ng did not send all lines: {shown}")
+                last = (place / "log").read_text(errors="replace").splitlines()[-1:]
+                raise PeerUnavailable(f"syslog-ng did not send all lines: {''.join(last)}")
             wall_s = time.perf_counter() - started
             cpu_s = cpu_of(process.pid)
         finally:
@@ -124,6 +125,7 @@ def measure_agents(
     make_key(key)
     found: dict[tuple[str, str], list[PeerSample]] = {}
     notes: list[str] = []
+    failed: dict[str, str] = {}
     with discarding_server() as url:
 
         def by_agent() -> PeerSample:
@@ -136,11 +138,17 @@ def measure_agents(
             for name, buffer in ((SYSLOG_MEMORY, ""), (SYSLOG_DISK, _BUFFER)):
                 subjects[name] = partial(ship_by_syslog, folder, log, records, buffer)
         except PeerUnavailable as error:
-            notes.append(f"{SYSLOG_MEMORY}: skipped, {error}")
-        for number in range(rounds + 1):
-            for name, run in subjects.items():
+            notes.append(f"syslog-ng: skipped, {error}")
+        for number, (name, run) in itertools.product(range(rounds + 1), subjects.items()):
+            if name in failed:
+                continue
+            try:
                 sample = run()
-                if number:
-                    found.setdefault((FILE_SIZE, name), []).append(sample)
+            except PeerUnavailable as error:
+                failed[name] = str(error)
+                continue
+            if number:
+                found.setdefault((FILE_SIZE, name), []).append(sample)
+    notes += [f"{name}: left out, {why}" for name, why in failed.items()]
     log.unlink()
-    return found, notes
+    return {key: one for key, one in found.items() if key[1] not in failed}, notes

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from deploy.page_sections import split_section
+
 TICK_S: Final = 0.01
 """The kernel counts processor time in steps of this; a sample is never below it."""
 
@@ -151,13 +153,10 @@ def updated_page(page: str, section: Sequence[str]) -> str:
     """Return the page with the lines between the two marks replaced.
 
     Raises:
-        ValueError: The page does not have both marks.
+        BadUsage: The page does not have both marks.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page has no section to replace, mark={BEGIN}")
-    return "\n".join([f"{before}{BEGIN}", "", *section, "", f"{END}{after}"])
+    before, _, after = split_section(page, BEGIN, END)
+    return "\n".join([before, "", *section, "", after])
 
 
 def _shown_ms(samples: Sequence[PeerSample], place: int) -> str:

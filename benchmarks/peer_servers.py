@@ -4,10 +4,11 @@ import base64
 import contextlib
 import os
 import re
+import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -98,18 +99,14 @@ def built(program: str) -> None:
 
 
 @contextmanager
-def _process(
-    command: list[str | Path], port: int, log: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[int]:
+def _process(command: list[str | Path], port: int, log: Path) -> Iterator[int]:
     """Run a server until the end of the block; yield its pid when it listens.
 
     Raises:
         PeerUnavailable: It ended at its start.
     """
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}
-        )
+        process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
         _wait_for_port(port, process, log)
         yield process.pid
@@ -136,7 +133,8 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> No
 def nats_server(folder: Path) -> Iterator[PeerServer]:
     """Run NATS JetStream, which syncs each message to disk before it acknowledges it."""
     built("nats_server")
-    program = max((CACHE / "bin").glob("nats-server-*"))
+    found = (CACHE / "bin").glob("nats-server-*")
+    program = max(found, key=lambda one: one.stat().st_mtime)  # the one that was built last
     port, config = free_port(), folder / "nats.conf"
     config.write_text(_NATS.format(port=port, folder=folder / "nats", bytes_max=MESSAGE_BYTES_MAX))
     with _process([program, "-c", config], port, folder / "nats.log") as pid:
@@ -158,13 +156,16 @@ def kafka_broker(folder: Path) -> Iterator[PeerServer]:
             bytes_max=MESSAGE_BYTES_MAX,
         )
     )
-    java = ["java", "-cp", f"{libraries}/*"]
+    program = shutil.which("java")
+    if program is None:
+        raise PeerUnavailable("cannot start: java is missing; install Java 17")
+    java = [program, "-cp", f"{libraries}/*"]
     cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
     words = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(config)]
     done = subprocess.run([*java, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise PeerUnavailable(f"cannot format the log: {done.stderr.strip() or done.stdout}")
-    command: list[str | Path] = ["java", *_JVM, *java[1:], "kafka.Kafka", config]
+    command: list[str | Path] = [program, *_JVM, *java[1:], "kafka.Kafka", config]
     with _process(command, port, folder / "kafka.log") as pid:
         jar = next(libraries.glob("kafka_2.13-*.jar"))
         yield PeerServer(kind="kafka", port=port, pid=pid, version=jar.stem)

@@ -239,10 +239,13 @@ def main(words: list[str]) -> int:
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1, help="processes of each gateway")
-    parser.add_argument("--only", nargs="*", default=[], help="names of servers")
+    names = {load.server for load in LOADS.values()}
+    parser.add_argument("--only", nargs="*", default=[], choices=sorted(names), metavar="SERVER")
     parser.add_argument("--write", action="store_true", help=f"record the run in {PAGE}")
     parser.add_argument("--agents", action="store_true", help="only the agent and syslog-ng")
     wanted = parser.parse_args(words)
+    if wanted.rounds < 1:
+        parser.error("--rounds must be at least 1")
     if wanted.write and (wanted.agents or wanted.only or wanted.sizes != list(SIZES)):
         parser.error("--write records a whole run: leave out --agents, --only and --sizes")
     os.environ.update(CREDENTIALS | {"AWS_EC2_METADATA_DISABLED": "true"})
@@ -273,8 +276,6 @@ def main(words: list[str]) -> int:
         "",
         *tables(found, verdicts),
     ]
-    if wanted.write:
-        PAGE.write_text(updated_page(PAGE.read_text(), lines))
     kept = {
         f"{size} {name}": [
             Sample(wall_s=one.wall_s, cpu_s=one.cpu_s, units=one.units) for one in samples
@@ -282,6 +283,8 @@ def main(words: list[str]) -> int:
         for (size, name), samples in found.items()
     }
     report("peers", lines, kept)
+    if wanted.write:
+        PAGE.write_text(updated_page(PAGE.read_text(), lines))
     return int(any(verdict.is_missed for verdict in verdicts))
 
 

@@ -1,15 +1,11 @@
 """What a gateway requested of its store, and what the requests of a benchmark cost per GiB."""
 
-import re
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from sluice_protocol.prices import describe_requests, requests_of
-
-_REQUESTS: Final = re.compile(r'sluice_store_requests_total\{.*?op="(\w+)".*?\} ([0-9.e+]+)')
-_ACCEPTED: Final = re.compile(r"^sluice_accepted_bytes_total ([0-9.e+]+)", re.MULTILINE)
+from sluice_web.metric_samples import samples_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +37,7 @@ def read_gateway_counts(port: int) -> GatewayCounts:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         text = answer.read().decode()
     calls: dict[str, float] = {}
-    for name, value in _REQUESTS.findall(text):
-        calls[name] = calls.get(name, 0.0) + float(value)
-    accepted = _ACCEPTED.search(text)
-    return GatewayCounts(calls=calls, accepted_bytes=float(accepted[1]) if accepted else 0.0)
+    for one in samples_of(text, "sluice_store_requests_total"):
+        calls[one.labels["op"]] = calls.get(one.labels["op"], 0.0) + one.value
+    accepted = sum(one.value for one in samples_of(text, "sluice_accepted_bytes_total"))
+    return GatewayCounts(calls=calls, accepted_bytes=accepted)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from deploy.page_sections import split_section
 from deploy.programs import find_program
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
@@ -96,12 +97,15 @@ def run_stage(name: str, clock: Clock) -> StageResult:
 
 
 def updated_page(page: str, row: str) -> str:
-    """Return the page with the row of one target replaced or added, in the order of the stages."""
-    before, _, rest = page.partition(BEGIN)
-    old, _, after = rest.partition(END)
+    """Return the page with the row of one target replaced or added, in the order of the stages.
+
+    Raises:
+        BadUsage: The page has no section for the results.
+    """
+    before, old, after = split_section(page, BEGIN, END)
     rows = {found[1]: found[0] for text in (old, row) for found in _ROW.finditer(text)}
     table = _HEAD + "".join(f"{rows[name]}\n" for name in STAGES if name in rows)
-    return f"{before}{BEGIN}\n\n{table}\n{END}{after}"
+    return f"{before}\n\n{table}\n{after}"
 
 
 def _git(*words: str) -> str:
@@ -120,7 +124,7 @@ def main(arguments: list[str]) -> int:
     """Run the stages, also after a failure, and print the results.
 
     Raises:
-        BadUsage: A name is not a stage, or a program is missing.
+        BadUsage: A name is not a stage, a program is missing, or the page has no section.
     """
     names = [one for one in arguments if one != "--write"] or list(STAGES)
     if unknown := sorted(set(names) - set(STAGES)):

@@ -7,7 +7,7 @@ read from the code. A test compares the pages with what the code renders now.
 import ast
 import importlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 from cyclopts import App, Argument
 from prometheus_client.metrics import MetricWrapperBase
 
+from sluice_agent.metrics import PREFIX, AgentMetrics
 from sluice_cli.application import build
 from sluice_cli.commands import COMMANDS
 from sluice_cli.deployment.redaction import is_secret_option
@@ -79,6 +80,7 @@ _METRICS: Final[dict[str, Callable[[], object]]] = {
     "query": QueryMetrics,
     "maintain": MaintenanceMetrics,
     "gc": GcMetrics,
+    "agent": AgentMetrics,
 }
 
 
@@ -218,13 +220,22 @@ def render_metrics() -> str:
 
 
 def _metric_rows(metrics: object) -> Iterator[tuple[str, str, str, str]]:
+    if isinstance(metrics, AgentMetrics):
+        # An agent imports the Prometheus client only to serve its metrics.
+        for own in metrics.listed:
+            kind = "counter" if own.is_counter else "gauge"
+            yield f"`{PREFIX}{own.name}`", kind, _labels(own.labels_used), f"{own.meaning}."
+        return
     for value in vars(metrics).values():
         for one in value.values() if isinstance(value, dict) else (value,):
             if isinstance(one, MetricWrapperBase):
                 (family,) = one.describe()
                 labels: Any = one._labelnames  # noqa: SLF001 - the library shows labels of samples only
-                shown = ", ".join(f"`{label}`" for label in labels)
-                yield f"`{family.name}`", family.type, shown, family.documentation
+                yield f"`{family.name}`", family.type, _labels(labels), family.documentation
+
+
+def _labels(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 # -- tables ------------------------------------------------------------------------------

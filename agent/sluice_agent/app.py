@@ -72,7 +72,7 @@ async def run_forward(
     async with _opened(
         settings, spool, stop_when_refused=accepted, slots=SLOTS, give_up_s=give_up_s
     ) as agent:
-        pipe = PipeInput(descriptor, zone=settings.zone())
+        pipe = PipeInput(descriptor, zone=settings.zone(), limits=settings.for_blocks())
         await run_with_background(ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
         return agent.result()
 

@@ -1,5 +1,10 @@
 """Collect the records of all inputs into batches and seal these into the spool.
 
+    put ──> collected ──> sealed in a thread ──> committed in a thread ──> on_sealed
+
+There is one batch at each step, and they leave each step in the order in which they were
+collected. So reading, compression and the disk overlap, and memory stays bounded.
+
 The batcher drops no record unless the settings say so. While the spool or its disk is full, `put`
 blocks, the inputs stop reading, and new data remains in the files or the pipe.
 """
@@ -12,13 +17,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from sluice_agent.columns import join_logs, join_metrics
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import BatchLimits, WhenFull
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.clock import Clock
+from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -45,6 +50,7 @@ class RecordBlock:
             set by inputs that respond to a client.
         may_wait: Whether the records may stay in memory for `BatchLimits.freshness_s`: they can be
             read again after a crash, or are samples of the host.
+        wait_s: How long they may stay there even if `freshness_s` is lower.
     """
 
     columns: LogColumns | MetricColumns
@@ -53,6 +59,7 @@ class RecordBlock:
     request: bytes = b""
     sealed: "SealedCallback | None" = None
     may_wait: bool = False
+    wait_s: float = 0.0
 
 
 SealedCallback = Callable[[bool], None]
@@ -74,7 +81,7 @@ class BatchBuilder:
 
     def add(self, block: RecordBlock, *, now_s: float) -> None:
         """Add a block."""
-        age_s = self.limits.age_s_max
+        age_s = max(self.limits.age_s_max, block.wait_s)
         if block.may_wait:
             age_s = max(age_s, self.limits.freshness_s)
         due_s = now_s + age_s
@@ -106,10 +113,7 @@ class BatchBuilder:
 
 def join_blocks(blocks: Sequence[RecordBlock]) -> Columns:
     """Concatenate the records of blocks of one kind."""
-    logs = [block.columns for block in blocks if isinstance(block.columns, LogColumns)]
-    if logs:
-        return join_logs(logs)
-    return join_metrics([p.columns for p in blocks if isinstance(p.columns, MetricColumns)])
+    return join_columns([block.columns for block in blocks])
 
 
 def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...]:
@@ -121,11 +125,19 @@ def join_checkpoints(blocks: Sequence[RecordBlock]) -> tuple[FileCheckpoint, ...
     return tuple(joined.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Uncommitted:
+    """A sealed batch, and what its inputs wait for."""
+
+    batch: SealedBatch
+    callbacks: tuple[SealedCallback, ...]
+
+
 class Batcher:
-    """Collects records and seals them into the spool, one batch at a time.
+    """Collects records and seals them into the spool while `run` runs.
 
     Attributes:
-        on_sealed: Called with each batch once it is durable.
+        on_sealed: Called with each batch and its frame once it is durable.
     """
 
     def __init__(
@@ -137,7 +149,7 @@ class Batcher:
         metrics: AgentMetrics,
         when_full: WhenFull = WhenFull.BLOCK,
     ) -> None:
-        self.on_sealed: Callable[[SpooledBatch], None] = _ignore
+        self.on_sealed: Callable[[SpooledBatch, bytes], None] = _ignore
         self._spool = spool
         self._clock = clock
         self._metrics = metrics
@@ -145,44 +157,83 @@ class Batcher:
         self._limits = limits
         self._builders: dict[Kind, BatchBuilder] = {}
         self._one_by_one = asyncio.Lock()
+        self._to_seal: asyncio.Queue[list[RecordBlock]] = asyncio.Queue()
+        self._to_commit: asyncio.Queue[_Uncommitted] = asyncio.Queue()
+        self._sealing = asyncio.Semaphore(1)
+        self._committing = asyncio.Semaphore(1)
 
     async def put(self, block: RecordBlock) -> None:
-        """Add a block; return immediately while the spool has room, else when it has room again."""
+        """Add a block; wait while a full batch cannot be passed on to be sealed."""
         async with self._one_by_one:
             kind = kind_of(block.columns)
             builder = self._builders.setdefault(kind, BatchBuilder(limits=self._limits))
             if not builder.has_room_for(block):
-                await self._seal(builder)
-            builder.add(block, now_s=self._clock.monotonic_ns() / NS_PER_S)
-            if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
-                await self._seal(builder)
+                await self._pass_on(builder)
+            builder.add(block, now_s=self._now_s())
+            if builder.is_due(now_s=self._now_s()):
+                await self._pass_on(builder)
 
     async def run(self) -> None:
-        """Cut batches that have reached their maximum age, until cancelled."""
+        """Seal and commit batches until cancelled.
+
+        Raises:
+            SluiceError: A batch cannot be sealed, or it is unknown whether it is durable.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._seal_batches())
+            group.create_task(self._commit_batches())
+            group.create_task(self._cut_old_batches())
+
+    async def flush(self) -> None:
+        """Return once all collected records are in the spool."""
+        async with self._one_by_one:
+            for builder in self._builders.values():
+                await self._pass_on(builder)
+            await self._to_seal.join()
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NS_PER_S
+
+    async def _pass_on(self, builder: BatchBuilder) -> None:
+        """Wait until the batch before is sealed; a cancellation leaves the records collected."""
+        await self._sealing.acquire()
+        blocks = builder.take()
+        if blocks:
+            self._to_seal.put_nowait(blocks)
+        else:
+            self._sealing.release()
+
+    async def _cut_old_batches(self) -> None:
         while True:
             await self._clock.sleep(TICK_S)
             async with self._one_by_one:
                 for builder in self._builders.values():
-                    if builder.is_due(now_s=self._clock.monotonic_ns() / NS_PER_S):
-                        await self._seal(builder)
+                    if builder.is_due(now_s=self._now_s()):
+                        await self._pass_on(builder)
 
-    async def flush(self) -> None:
-        """Seal all collected records; on return, they are in the spool."""
-        async with self._one_by_one:
-            for builder in self._builders.values():
-                await self._seal(builder)
+    async def _seal_batches(self) -> None:
+        while True:
+            sealed = await self._seal(await self._to_seal.get())
+            await self._committing.acquire()
+            self._to_commit.put_nowait(sealed)
+            self._sealing.release()
 
-    async def _seal(self, builder: BatchBuilder) -> None:
-        blocks = builder.take()
-        if not blocks:
-            return
-        sealed = await asyncio.to_thread(self._sealed, blocks, self._clock.now_ns())
-        batch = await self._commit(sealed)
-        for callback in (block.sealed for block in blocks if block.sealed is not None):
-            callback(batch is not None)
-        if batch is not None:
-            self._metrics.sealed(batch.header)
-            self.on_sealed(batch)
+    async def _seal(self, blocks: list[RecordBlock]) -> _Uncommitted:
+        batch = await asyncio.to_thread(self._sealed, blocks, self._clock.now_ns())
+        callbacks = tuple(block.sealed for block in blocks if block.sealed is not None)
+        return _Uncommitted(batch=batch, callbacks=callbacks)
+
+    async def _commit_batches(self) -> None:
+        while True:
+            sealed = await self._to_commit.get()
+            batch = await self._commit(sealed.batch)
+            self._committing.release()
+            for callback in sealed.callbacks:
+                callback(batch is not None)
+            if batch is not None:
+                self._metrics.sealed(batch.header)
+                self.on_sealed(batch, sealed.batch.frame)
+            self._to_seal.task_done()
 
     def _sealed(self, blocks: list[RecordBlock], now_ns: UnixNs) -> SealedBatch:
         return self._spool.seal(
@@ -218,4 +269,4 @@ class Batcher:
         return True
 
 
-def _ignore(_: SpooledBatch) -> None: ...
+def _ignore(_: SpooledBatch, __: bytes) -> None: ...

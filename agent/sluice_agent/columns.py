@@ -1,4 +1,4 @@
-"""Build columns from log text, and concatenate columns.
+"""Build columns from log text and from pairs.
 
 A record's body is the line's exact bytes without its newline; a carriage return remains. Bytes that
 are not UTF-8 become U+FFFD, and the original bytes of the line are added in base64 as the
@@ -6,20 +6,16 @@ attribute `sluice.raw`, so that nothing is lost (`docs/protocol.md`, Frame).
 """
 
 import base64
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from sluice_agent.settings import Zone
 from sluice_agent.timestamps import parse_timestamps
 from sluice_protocol.columns import (
-    I32,
-    U8,
-    U32,
     AttributeColumns,
     LogColumns,
-    MetricColumns,
     TextColumn,
 )
 from sluice_protocol.records import RAW_ATTRIBUTE
@@ -30,20 +26,35 @@ PATH_ATTRIBUTE: Final = "log.file.path"
 CONTINUES_ATTRIBUTE: Final = "sluice.continues"
 """Set on a piece of a line that exceeds the limit: the line continues in the next record."""
 Pairs = list[tuple[str, str]]
+Newlines = npt.NDArray[np.intp]
 _NEWLINE: Final = 10
 
 
-def split_lines(block: bytes) -> TextColumn:
+def find_newlines(block: bytes) -> Newlines:
+    """Return the offset of each newline in a block."""
+    return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
+
+
+def split_lines(block: bytes, newlines: Newlines | None = None) -> TextColumn:
     """Split a block at its newlines; text after the last newline is a line unless it is empty."""
-    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
+    ends = find_newlines(block) if newlines is None else newlines
     data = block.replace(b"\n", b"")
-    edges = ends - np.arange(len(ends))
-    tail = [] if block.endswith(b"\n") or not block else [len(data)]
-    return TextColumn(offsets=np.concatenate(([0], edges, tail)).astype(np.int32), data=data)
+    tail = 0 if block.endswith(b"\n") or not block else 1
+    offsets = np.zeros(len(ends) + 1 + tail, np.int32)
+    np.subtract(ends, np.arange(len(ends)), out=offsets[1 : len(ends) + 1], casting="same_kind")
+    if tail:
+        offsets[-1] = len(data)
+    return TextColumn(offsets=offsets, data=data)
 
 
 def logs_from_block(
-    block: bytes, *, arrived_ns: UnixNs, zone: Zone, path: str = "", continues: bool = False
+    block: bytes,
+    *,
+    arrived_ns: UnixNs,
+    zone: Zone,
+    path: str = "",
+    continues: bool = False,
+    newlines: Newlines | None = None,
 ) -> LogColumns:
     """Build log columns from a block of lines.
 
@@ -53,21 +64,22 @@ def logs_from_block(
         zone: The time zone of timestamps that specify none.
         path: The file, added to each line as an attribute; empty for a pipe.
         continues: The last line continues in the next block (`sluice.continues`).
+        newlines: The offsets of the newlines in the block, if they are known.
     """
-    body = split_lines(block)
+    body = split_lines(block, newlines)
     extras = [(PATH_ATTRIBUTE, path)] if path else []
-    repeated = _repeated(extras, len(body))
     extra: dict[int, Pairs] = {}
     exact = body
     if not _is_utf8(body.data):
         exact, extra = _replace_invalid(body)
     if continues:
         extra.setdefault(len(body) - 1, []).append((CONTINUES_ATTRIBUTE, "true"))
-    return LogColumns(
-        ts=parse_timestamps(exact, arrived_ns=arrived_ns, zone=zone),
-        body=exact,
-        attributes=_mixed(extras, extra, len(body)) if extra else repeated,
-    )
+    if extra:
+        attributes = _mixed(extras, extra, len(body))
+    else:
+        attributes = _repeated(PATH_ATTRIBUTE, path.encode(), len(body)) if path else None
+    ts = parse_timestamps(exact, arrived_ns=arrived_ns, zone=zone)
+    return LogColumns(ts=ts, body=exact, attributes=attributes)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -99,22 +111,16 @@ def text_column(texts: list[bytes]) -> TextColumn:
     return TextColumn(offsets=offsets, data=b"".join(texts))
 
 
-def _repeated(pairs: Pairs, count: int) -> AttributeColumns | None:
-    """Return attribute columns in which every record has the same attributes."""
-    if not pairs or not count:
+def _repeated(name: str, value: bytes, count: int) -> AttributeColumns | None:
+    """Return attribute columns in which every record has the same attribute."""
+    if not count:
         return None
-    width = len(pairs)
-    values = [value.encode() for _, value in pairs]
-    sizes = [len(value) for value in values]
-    ends = np.arange(count, dtype=np.int32)[:, None] * sum(sizes) + np.cumsum(sizes)
+    ends = np.arange(count + 1, dtype=np.int32)
     return AttributeColumns(
-        names=tuple(name for name, _ in pairs),
-        offsets=np.arange(0, width * count + 1, width, dtype=np.int32),
-        keys=np.tile(np.arange(width, dtype=np.uint32), count),
-        values=TextColumn(
-            offsets=np.concatenate(([0], ends.ravel())).astype(np.int32),
-            data=b"".join(values) * count,
-        ),
+        names=(name,),
+        offsets=ends,
+        keys=np.zeros(count, np.uint32),
+        values=TextColumn(offsets=ends * np.int32(len(value)), data=value * count),
     )
 
 
@@ -137,82 +143,3 @@ def attribute_columns(records: list[Pairs]) -> AttributeColumns | None:
         keys=np.array(key, np.uint32),
         values=text_column([value.encode() for pairs in records for _, value in pairs]),
     )
-
-
-def join_logs(parts: Sequence[LogColumns]) -> LogColumns:
-    """Concatenate log columns in order."""
-    if len(parts) == 1:
-        return parts[0]
-    return LogColumns(
-        ts=np.concatenate([part.ts for part in parts]),
-        body=join_text([part.body for part in parts]),
-        severity=_join_severity(parts),
-        attributes=_join_attributes([(len(part), part.attributes) for part in parts]),
-    )
-
-
-def join_metrics(parts: Sequence[MetricColumns]) -> MetricColumns:
-    """Concatenate metric columns in order, with one table of names."""
-    if len(parts) == 1:
-        return parts[0]
-    names, index = _join_names([(part.names, part.name) for part in parts])
-    return MetricColumns(
-        ts=np.concatenate([part.ts for part in parts]),
-        names=names,
-        name=index,
-        value=np.concatenate([part.value for part in parts]),
-        type=np.concatenate([part.type for part in parts]),
-        attributes=_join_attributes([(len(part), part.attributes) for part in parts]),
-    )
-
-
-def join_text(parts: Sequence[TextColumn]) -> TextColumn:
-    """Concatenate text columns."""
-    return TextColumn(
-        offsets=_join_offsets([part.offsets for part in parts]),
-        data=b"".join(part.data for part in parts),
-    )
-
-
-def _join_offsets(parts: Sequence[I32]) -> I32:
-    ends = np.cumsum([0, *(int(part[-1]) for part in parts)])
-    moved = [part[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
-    return np.concatenate([[0], *moved]).astype(np.int32)
-
-
-def _join_severity(parts: Sequence[LogColumns]) -> U8 | None:
-    """Use severity 0, OpenTelemetry's "unspecified", for columns without severity."""
-    if all(part.severity is None for part in parts):
-        return None
-    zero = np.uint8(0)
-    return np.concatenate(
-        [np.full(len(part), zero) if part.severity is None else part.severity for part in parts]
-    )
-
-
-def _join_attributes(
-    parts: Sequence[tuple[int, AttributeColumns | None]],
-) -> AttributeColumns | None:
-    present = [columns for _, columns in parts if columns is not None]
-    if not present:
-        return None
-    names, keys = _join_names([(columns.names, columns.keys) for columns in present])
-    offsets = [
-        np.zeros(count + 1, np.int32) if columns is None else columns.offsets
-        for count, columns in parts
-    ]
-    return AttributeColumns(
-        names=names,
-        offsets=_join_offsets(offsets),
-        keys=keys,
-        values=join_text([columns.values for columns in present]),
-    )
-
-
-def _join_names(parts: Sequence[tuple[tuple[str, ...], U32]]) -> tuple[tuple[str, ...], U32]:
-    numbers: dict[str, int] = {}
-    moved = []
-    for names, index in parts:
-        places = [numbers.setdefault(name, len(numbers)) for name in names]
-        moved.append(np.array(places, np.uint32)[index])
-    return tuple(numbers), np.concatenate(moved)

@@ -24,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
+from sluice_agent.batching import RecordBlock
 from sluice_agent.columns import logs_from_block
 from sluice_agent.copytruncate import CopyDetector
 from sluice_agent.line_readers import FollowedFile, source_of
@@ -133,11 +133,11 @@ class FileInput:
             zone=self._settings.zone,
             path=file.path,
             continues=block.continues,
+            newlines=block.newlines,
         )
-        each = RECORD_COST_BYTES + len(file.path)
         return RecordBlock(
             columns=columns,
-            cost_bytes=len(block.data) + each * len(columns),
+            cost_bytes=len(block.data) + file.record_cost_bytes * len(columns),
             checkpoints=(file.checkpoint(start=start),),
             may_wait=True,
         )
@@ -200,7 +200,7 @@ class FileInput:
 
     def _open(self, path: str, now_s: float) -> FollowedFile | None:
         try:
-            file = FollowedFile(path, block_bytes=self._settings.block_bytes)
+            file = FollowedFile(path, limits=self._settings.block)
         except OSError as error:
             _log.warning("file_unreadable", path=path, reason=error.strerror)
             return None

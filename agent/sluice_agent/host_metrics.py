@@ -45,8 +45,19 @@ MetricSource = Callable[[], Iterator[HostMetric]]
 class HostMetricsInput:
     """Samples the metrics of this host. A sample blocks for about a millisecond."""
 
-    def __init__(self, sources: Sequence[MetricSource] | None = None) -> None:
+    def __init__(
+        self, sources: Sequence[MetricSource] | None = None, *, wait_s: float = 0.0
+    ) -> None:
+        """Read `sources`, by default all.
+
+        Args:
+            sources: What is read.
+            wait_s: How long samples may wait for their batch. The first one does not wait, so that
+                a new host is visible within seconds.
+        """
         self._sources = SOURCES if sources is None else tuple(sources)
+        self._wait_s = wait_s
+        self._is_first = True
         self._failed: set[MetricSource] = set()
 
     def sample(self, *, now_ns: UnixNs) -> RecordBlock | None:
@@ -57,10 +68,12 @@ class HostMetricsInput:
         metrics = [metric for source in self._sources for metric in self._read(source)]
         if not metrics:
             return None
+        wait_s, self._is_first = 0.0 if self._is_first else self._wait_s, False
         return RecordBlock(
             columns=columns_from_metrics(metrics, now_ns=now_ns),
             cost_bytes=4 * RECORD_COST_BYTES * len(metrics),
             may_wait=True,
+            wait_s=wait_s,
         )
 
     def _read(self, source: MetricSource) -> list[HostMetric]:

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
-from sluice_agent.columns import logs_from_block
-from sluice_agent.settings import BLOCK_BYTES_MIN, Zone
+from sluice_agent.columns import Newlines, find_newlines, logs_from_block
+from sluice_agent.settings import BlockLimits, Zone
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import character_end
@@ -18,7 +18,7 @@ from sluice_protocol.utf8 import character_end
 WAIT_S: Final = 0.1
 LINE_BYTES_MAX: Final = 1024 * 1024
 """A longer line is split into records with the attribute `sluice.continues`."""
-COST_BYTES_MAX: Final = 1024 * 1024
+DEFAULT_LIMITS: Final = BlockLimits()
 HEAD_BYTES: Final = 1024
 TAIL_BYTES: Final = 256
 
@@ -30,10 +30,12 @@ class LineBlock:
     Attributes:
         data: Whole lines; at the end of the file the newline of the last is optional.
         continues: The last line continues in the next block.
+        newlines: The offsets of the newlines in `data`, if they are known.
     """
 
     data: bytes
     continues: bool = False
+    newlines: Newlines | None = None
 
 
 class FollowedFile:
@@ -47,21 +49,25 @@ class FollowedFile:
         moved: Its path now names another file or none.
     """
 
-    def __init__(self, path: str, *, offset: int = 0, block_bytes: int = BLOCK_BYTES_MIN) -> None:
-        """Open the file at `offset`; a read returns about `block_bytes`.
+    def __init__(self, path: str, *, offset: int = 0, limits: BlockLimits = DEFAULT_LIMITS) -> None:
+        """Open the file at `offset`; a read returns one block.
 
         Raises:
             OSError: It cannot be opened.
         """
         self.path = path
-        self._block_bytes = block_bytes
+        self._limits = limits
         self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.source = source_of(os.fstat(self._number))
         self.idle_since_s: float | None = None
         self.moved = False
         self._seen: tuple[int, int] | None = None
-        self._cost_each_bytes = RECORD_COST_BYTES + len(path.encode(errors="replace"))
         self.seek(offset)
+
+    @property
+    def record_cost_bytes(self) -> int:
+        """The size of a record of this file in addition to its text."""
+        return RECORD_COST_BYTES + len(self.path.encode(errors="replace"))
 
     def seek(self, offset: int) -> None:
         """Set the offset, and read the bytes before it that identify the file."""
@@ -113,11 +119,13 @@ class FollowedFile:
         Args:
             final: Nothing will be appended: a last line without newline is complete.
         """
-        data = self._bytes(self.offset, self._block_bytes)
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            return self._advance(LineBlock(data=self._limit_cost(data[:cut])))
-        if len(data) == self._block_bytes:
+        data = self._bytes(self.offset, self._limits.read_bytes)
+        newlines = find_newlines(data)
+        if len(newlines):
+            newlines = _within(newlines, self.record_cost_bytes, self._limits)
+            lines = data[: int(newlines[-1]) + 1]
+            return self._advance(LineBlock(data=lines, newlines=newlines))
+        if len(data) == self._limits.read_bytes:
             return self._read_long(final=final)
         return self._advance(LineBlock(data=data)) if final and data else None
 
@@ -129,14 +137,6 @@ class FollowedFile:
         if len(data) == LINE_BYTES_MAX:
             return self._advance(LineBlock(data=data[: character_end(data)], continues=True))
         return self._advance(LineBlock(data=data)) if final else None
-
-    def _limit_cost(self, data: bytes) -> bytes:
-        """Shorten a block of very many short lines, whose cost as records exceeds their text."""
-        most = max(1, COST_BYTES_MAX // self._cost_each_bytes)
-        newlines = np.frombuffer(data, np.uint8) == ord("\n")
-        if np.count_nonzero(newlines) <= most:
-            return data
-        return data[: int(np.flatnonzero(newlines)[most - 1]) + 1]
 
     def _advance(self, block: LineBlock) -> LineBlock:
         self.offset += len(block.data)
@@ -160,6 +160,22 @@ class FollowedFile:
 
     def _bytes(self, offset: int, size_bytes: int) -> bytes:
         return os.pread(self._number, size_bytes, offset)
+
+
+def _within(newlines: Newlines, each_bytes: int, limits: BlockLimits) -> Newlines:
+    """Return the newlines of the first lines, at least one, that are within the limits.
+
+    Args:
+        newlines: The offset of each newline, at least one.
+        each_bytes: The size of a record in addition to its text.
+        limits: The limits of a block.
+    """
+    newlines = newlines[: max(1, limits.records_max)]
+    count = len(newlines)
+    if int(newlines[-1]) + 1 + each_bytes * count <= limits.cost_bytes_max:
+        return newlines
+    costs = newlines + 1 + each_bytes * np.arange(1, count + 1)
+    return newlines[: max(1, int(np.searchsorted(costs, limits.cost_bytes_max, side="right")))]
 
 
 def source_of(status: os.stat_result) -> str:
@@ -187,30 +203,43 @@ class PipeRead:
 class PipeInput:
     """Reads lines from a file descriptor until its end. A read blocks for at most `WAIT_S`."""
 
-    def __init__(self, descriptor: int, *, zone: Zone = None) -> None:
+    def __init__(
+        self, descriptor: int, *, zone: Zone = None, limits: BlockLimits = DEFAULT_LIMITS
+    ) -> None:
         self._descriptor = descriptor
         self._zone = zone
+        self._limits = limits
         self._rest = b""
+        self._has_lines = False
+        self._closed = False
 
     def read(self, *, now_ns: UnixNs) -> PipeRead:
-        """Return the lines that arrived within `WAIT_S`."""
-        if not select.select([self._descriptor], [], [], WAIT_S)[0]:
-            return PipeRead(block=None, ended=False)
-        data = os.read(self._descriptor, BLOCK_BYTES_MIN)
-        if not data:
-            rest, self._rest = self._rest, b""
-            return PipeRead(block=self._block(rest, now_ns), ended=True)
-        block = self._rest + data
-        cut = block.rfind(b"\n") + 1
-        if not cut and len(block) >= LINE_BYTES_MAX:
-            end = character_end(block)
-            self._rest = block[end:]
-            return PipeRead(block=self._block(block[:end], now_ns, continues=True), ended=False)
-        self._rest = block[cut:]
-        return PipeRead(block=self._block(block[:cut], now_ns), ended=False)
+        """Return lines that were left by the last read, or that arrived within `WAIT_S`."""
+        if not self._has_lines and not self._closed:
+            if not select.select([self._descriptor], [], [], WAIT_S)[0]:
+                return PipeRead(block=None, ended=False)
+            data = os.read(self._descriptor, self._limits.read_bytes)
+            self._rest += data
+            self._closed = not data
+        block = self._take(now_ns)
+        return PipeRead(block=block, ended=self._closed and not self._rest)
 
-    def _block(self, text: bytes, now_ns: UnixNs, *, continues: bool = False) -> RecordBlock | None:
-        if not text:
-            return None
+    def _take(self, now_ns: UnixNs) -> RecordBlock | None:
+        """Remove the next lines from what was read."""
+        newlines = find_newlines(self._rest)
+        found, size_bytes = len(newlines), 0
+        if found:
+            newlines = _within(newlines, RECORD_COST_BYTES, self._limits)
+            size_bytes = int(newlines[-1]) + 1
+        elif self._closed:
+            size_bytes = len(self._rest)
+        elif len(self._rest) >= LINE_BYTES_MAX:
+            size_bytes = character_end(self._rest)
+        text, self._rest = self._rest[:size_bytes], self._rest[size_bytes:]
+        self._has_lines = found > len(newlines)
+        continues = not found and not self._closed
+        return self._block(text, now_ns, continues=continues) if text else None
+
+    def _block(self, text: bytes, now_ns: UnixNs, *, continues: bool) -> RecordBlock:
         columns = logs_from_block(text, arrived_ns=now_ns, zone=self._zone, continues=continues)
         return RecordBlock(columns=columns, cost_bytes=len(text) + RECORD_COST_BYTES * len(columns))

@@ -6,6 +6,7 @@ Other C libraries have no such functions and are left as they are. Source: `mall
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,10 +27,8 @@ IDLE_S: Final = 10.0
 
 def keep_freed_memory() -> None:
     """Set the allocator of this process to reuse freed memory."""
-    library = ctypes.CDLL(None)
-    try:
-        set_option = library.mallopt
-    except AttributeError:
+    set_option = _allocator_function("mallopt")
+    if set_option is None:
         return
     set_option(_MMAP_THRESHOLD, MMAP_BYTES_MAX)
     set_option(_TRIM_THRESHOLD, KEPT_BYTES_MAX)
@@ -38,12 +37,15 @@ def keep_freed_memory() -> None:
 
 def release_freed_memory() -> None:
     """Return freed memory to the system; takes some milliseconds."""
-    library = ctypes.CDLL(None)
-    try:
-        trim = library.malloc_trim
-    except AttributeError:
-        return
-    trim(0)
+    trim = _allocator_function("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _allocator_function(name: str) -> Callable[..., int] | None:
+    """Return a function of glibc; None where the C library does not have it."""
+    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
+    return found
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,10 +26,11 @@ FRESHNESS_S_MAX: Final = 3600.0
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
 
-BLOCK_BYTES_MIN: Final = 256 * 1024
-BLOCK_BYTES_MAX: Final = 512 * 1024
-"""Larger blocks are not parsed faster, and a batch consists of whole blocks."""
-BLOCKS_PER_BATCH: Final = 8
+BLOCK_READ_BYTES_MIN: Final = 16 * 1024
+BLOCK_READ_BYTES_MAX: Final = 1024 * 1024
+"""A block costs a fixed time of about 0.3 ms. Larger blocks are not parsed faster."""
+BLOCK_COST_BYTES_MAX: Final = 1_400_000
+"""Three blocks fill a batch of the default size."""
 
 Zone = tzinfo | None
 """A time zone; None is the system's zone."""
@@ -89,6 +90,32 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLimits:
+    """How much of a file or pipe is read and parsed together. A block has at least one line.
+
+    Attributes:
+        read_bytes: Text of one read.
+        cost_bytes_max: Approximate size before compression.
+        records_max: Number of records.
+    """
+
+    read_bytes: int = 256 * 1024
+    cost_bytes_max: int = BLOCK_COST_BYTES_MAX
+    records_max: int = 100_000
+
+    @classmethod
+    def of(cls, batch: BatchLimits) -> "BlockLimits":
+        """Return the limits of equal blocks that fill a batch, and of which none exceeds it."""
+        blocks = -(-batch.bytes_max // BLOCK_COST_BYTES_MAX)
+        cost_bytes_max = batch.bytes_max // blocks
+        return cls(
+            read_bytes=max(BLOCK_READ_BYTES_MIN, min(BLOCK_READ_BYTES_MAX, cost_bytes_max)),
+            cost_bytes_max=cost_bytes_max,
+            records_max=batch.records_max,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolSettings:
     """Where and how a spool stores its batches.
 
@@ -117,7 +144,7 @@ class FileSettings:
         from_end: Read files that exist when the spool is new from their end.
         zone: The time zone of timestamps that specify none; None is the system's zone.
         rotated_wait_s: A renamed file is closed after this many seconds without new lines.
-        block_bytes: How much of a file is read and parsed together.
+        block: How much of a file is read and parsed together.
     """
 
     patterns: tuple[str, ...]
@@ -125,7 +152,7 @@ class FileSettings:
     from_end: bool = False
     zone: Zone = None
     rotated_wait_s: float = 60.0
-    block_bytes: int = BLOCK_BYTES_MIN
+    block: BlockLimits = BlockLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +206,11 @@ class AgentSettings:
         syslog_tls_key: File of its key; default is the certificate's file.
         syslog_client_ca: File of CA certificates; with it, clients of `tls` need a certificate.
         host_metrics_s: Seconds between samples of the host's metrics; 0 disables them.
-        batch_bytes: Cut a batch at about this size before compression.
-        batch_records: Cut a batch at this number of records.
+        host_metrics_batch_s: Cut a batch of samples this many seconds after its first one, or after
+            `freshness_s` if that is longer. The first sample of a run is sent after `batch_age_s`.
+        batch_bytes: Maximum size of a batch before compression, about. Only a single line, a part
+            of a request to a door (at most 4 MiB) or one read of syslog may exceed it, alone.
+        batch_records: Maximum number of records of a batch, with the same exceptions.
         batch_age_s: Cut a batch this many seconds after its first record.
         freshness_s: How old lines of files and samples of the host may be when their batch is cut,
             seconds; fewer and larger batches cost fewer requests. Batches then have up to 8 MiB,
@@ -221,6 +251,7 @@ class AgentSettings:
     syslog_tls_key: Path | None = None
     syslog_client_ca: Path | None = None
     host_metrics_s: float = 10.0
+    host_metrics_batch_s: float = 60.0
     batch_bytes: int = 4 * 1024 * 1024
     batch_records: int = 100_000
     batch_age_s: float = 1.0
@@ -247,6 +278,11 @@ class AgentSettings:
             raise BadUsage(
                 f"spool must have at least {SPOOL_BYTES_LEAST} bytes, "
                 f"spool_bytes=`{self.spool_bytes}`"
+            )
+        if not 0 <= self.host_metrics_batch_s <= FRESHNESS_S_MAX:
+            raise BadUsage(
+                f"samples must be sent after 0 to {FRESHNESS_S_MAX:g} s, "
+                f"host_metrics_batch_s=`{self.host_metrics_batch_s}`"
             )
         if self.uploads < 1:
             raise BadUsage(f"uploads must be at least 1, uploads=`{self.uploads}`")
@@ -321,10 +357,12 @@ class AgentSettings:
             exclude=self.exclude,
             from_end=self.from_end,
             zone=self.zone(),
-            block_bytes=min(
-                BLOCK_BYTES_MAX, max(BLOCK_BYTES_MIN, self.batch_bytes // BLOCKS_PER_BATCH)
-            ),
+            block=self.for_blocks(),
         )
+
+    def for_blocks(self) -> BlockLimits:
+        """Return how much of a file or pipe is read together."""
+        return BlockLimits.of(self.for_batching())
 
     def for_batching(self) -> BatchLimits:
         """Return the limits at which batches are cut."""

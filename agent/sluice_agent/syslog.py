@@ -45,6 +45,8 @@ DATAGRAM_BYTES_MAX: Final = 65_535
 RECEIVE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Requested; the kernel limits it to `net.core.rmem_max`."""
 HANDSHAKE_S: Final = 10.0
+DRAIN_S: Final = 2.0
+"""Time for a sender to close a connection whose messages cannot be separated any more."""
 LAST_S: Final = 0.2
 """Time to receive what senders wrote before the agent was stopped."""
 WARN_EVERY_S: Final = 30.0
@@ -69,6 +71,18 @@ class SyslogPorts:
     batcher: Batcher
     metrics: AgentMetrics
     clock: Clock
+
+
+class _ReceivedBytes(asyncio.StreamReader):
+    """The bytes of a connection, also those that were received before it failed.
+
+    With an error set, `asyncio.StreamReader.read` raises it and drops the bytes that it still has.
+    """
+
+    def set_exception(self, exc: Exception) -> None:
+        """End the stream behind the bytes that were received: a reset is an end as well."""
+        del exc
+        self.feed_eof()
 
 
 class SyslogInput:
@@ -125,8 +139,11 @@ class SyslogInput:
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             group.create_task(self._connection(address.transport, reader, writer))
 
-        return await asyncio.start_server(
-            connected, sock=sock, backlog=BACKLOG, limit=READ_BYTES, ssl=tls,
+        def protocol() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(_ReceivedBytes(limit=READ_BYTES), connected)
+
+        return await asyncio.get_running_loop().create_server(
+            protocol, sock=sock, backlog=BACKLOG, ssl=tls,
             ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
         )  # fmt: skip
 
@@ -145,15 +162,39 @@ class SyslogInput:
         self._ports.metrics.syslog_connections.set(len(self._writers))
         frames = SyslogFrames(source, bytes_max=self._settings.message_bytes_max)
         try:
-            while not frames.broken and (data := await _read(reader)):
+            while not frames.broken and (data := await reader.read(READ_BYTES)):
                 await self._put(transport, frames.feed(data))
-            if frames.broken and self._may_warn("framing"):
-                log.warning("syslog_framing_broken", peer=source[PEER])
+            if frames.broken:
+                if self._may_warn("framing"):
+                    log.warning("syslog_framing_broken", peer=source[PEER])
+                await self._drain(transport, reader, writer, frames)
             await self._put(transport, frames.end())
         finally:
             self._writers.discard(writer)
             self._ports.metrics.syslog_connections.set(len(self._writers))
             writer.close()
+
+    async def _drain(
+        self,
+        transport: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        frames: SyslogFrames,
+    ) -> None:
+        """Make a sender connect again, and receive what it has sent before.
+
+        Closing a connection with unread bytes resets it, and the sender does not repeat them.
+        """
+        if writer.can_write_eof():
+            writer.write_eof()
+        end_s = asyncio.get_running_loop().time() + DRAIN_S
+        with contextlib.suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout_at(end_s):  # no message is cancelled in the batcher
+                    data = await reader.read(READ_BYTES)
+                if not data:
+                    return
+                await self._put(transport, frames.feed(data))
 
     # -- datagrams ---------------------------------------------------------------------------
 
@@ -231,14 +272,6 @@ class SyslogInput:
             return False
         self._warned[subject] = now_s
         return True
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    """Return the next bytes of a connection; empty at its end, also where it was reset."""
-    try:
-        return await reader.read(READ_BYTES)
-    except (ConnectionError, ssl.SSLError, TimeoutError):
-        return b""
 
 
 def _resolve(readable: "asyncio.Future[None]") -> None:

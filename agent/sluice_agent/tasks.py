@@ -193,7 +193,7 @@ async def _put_polled(agent: Agent, polled: PollResult) -> None:
 
 async def _sample(agent: Agent, stop: asyncio.Event) -> None:
     """Sample the host's metrics until `stop`, or once with the setting `once`."""
-    host = HostMetricsInput()
+    host = HostMetricsInput(wait_s=agent.settings.host_metrics_batch_s)
     while not stop.is_set():
         block = await asyncio.to_thread(host.sample, now_ns=agent.clock.now_ns())
         if block is not None:

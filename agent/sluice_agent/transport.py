@@ -33,6 +33,7 @@ from sluice_protocol.upload_http import (
     UPLOAD_LIST_PATH,
     UPLOAD_PATH,
 )
+from sluice_web.response_bodies import read_up_to
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024
 LIST_RESPONSE_BYTES_MAX: Final = 1024 * 1024
@@ -142,7 +143,7 @@ class HttpTransport:
                 allow_redirects=False,
                 server_hostname=url.host if target.address else None,
             ) as http:
-                found = await _read_body(http, response_bytes_max)
+                found = await read_up_to(http, response_bytes_max)
                 response = parse_response(http.status, http.headers, found)
                 return UploadResult(response=response, body=found)
         except TimeoutError:
@@ -313,13 +314,3 @@ def _parse_date(text: str | None) -> UnixNs | None:
 def _authority(target: URL) -> str:
     host = target.host_subcomponent or ""
     return host if target.is_default_port() else f"{host}:{target.port}"
-
-
-async def _read_body(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    body = b""
-    while len(body) < bytes_max:
-        piece = await response.content.read(bytes_max - len(body))
-        if not piece:
-            break
-        body += piece
-    return body

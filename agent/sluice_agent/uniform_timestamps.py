@@ -1,12 +1,13 @@
 """Parse the timestamps of lines that all have the same form, as those of most files do.
 
 The form is that of the first line: an ISO 8601 time with a fixed width of the fraction and a fixed
-zone. Eight digits are one number of 64 bits here, so a line costs a few operations. Neighbouring
+zone. Eight bytes are one number of 64 bits here, so a line costs a few operations. Neighbouring
 lines of one minute share its conversion. `parse_timestamps` reads every other block; both have the
 same result.
 """
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
@@ -20,7 +21,7 @@ from sluice_protocol.units import NS_PER_S
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.uint8]
-_Words = npt.NDArray[np.uint64]
+Words = npt.NDArray[np.uint64]
 
 YEARS: Final = (1970, 2261)
 """Years whose times fit into 64 bits of nanoseconds."""
@@ -31,9 +32,9 @@ _ROW_BYTES: Final = 40
 _MINUTE_BYTES: Final = 16
 _PARTS: Final = ((0, 4), (5, 7), (8, 10), (11, 13), (14, 16))
 """Year, month, day, hour and minute."""
-_SECOND_AT: Final = 17
+_SECOND_END: Final = 19
 _FRACTION_AT: Final = 20
-_WORD_DIGITS: Final = 8
+_WORD_BYTES: Final = 8
 _FRACTION_DIGITS: Final = 9
 _NUMERIC_ZONE_BYTES: Final = 6
 _LINES_PER_RUN: Final = 16
@@ -55,12 +56,12 @@ def parse_uniform(lines: TextColumn, zone: Zone) -> Ints | None:
     minutes = _minutes(rows, zone, local=found[3] is None)
     if minutes is None:
         return None
-    seconds = _number(rows[:, _SECOND_AT : _SECOND_AT + 2])
+    seconds = _number(rows, _SECOND_END, 2)
     if seconds is None or seconds.max() > _SECONDS_MAX:
         return None
     ts = (minutes + seconds - _offset_s(found[3])) * NS_PER_S
     if digits:
-        fraction = _number(rows[:, _FRACTION_AT : _FRACTION_AT + digits])
+        fraction = _number(rows, _FRACTION_AT + digits, digits)
         if fraction is None:
             return None
         ts += fraction * 10 ** (_FRACTION_DIGITS - digits)
@@ -68,7 +69,7 @@ def parse_uniform(lines: TextColumn, zone: Zone) -> Ints | None:
 
 
 def _rows(lines: TextColumn, bracket: int, zone_at: int) -> Rows | None:
-    """Return the first bytes of each line; None if a line is too short or begins otherwise."""
+    """Return the first 40 bytes of each line; None if a line is too short or begins otherwise."""
     sizes = np.diff(lines.offsets)
     if sizes.min() < bracket + zone_at + _NUMERIC_ZONE_BYTES:
         return None
@@ -80,7 +81,13 @@ def _rows(lines: TextColumn, bracket: int, zone_at: int) -> Rows | None:
         if (np.frombuffer(padded, np.uint8)[starts] != ord("[")).any():
             return None
         starts = starts + 1
-    return items[starts].view(np.uint8).reshape(len(lines), _ROW_BYTES)
+    return items[starts].view(np.uint8)
+
+
+def _words(rows: Rows, at: int) -> Words:
+    """Return bytes `at` to `at + 8` of each row."""
+    shape = (len(rows) // _ROW_BYTES,)
+    return np.ndarray(shape, "<u8", rows, offset=at, strides=(_ROW_BYTES,)).copy()
 
 
 def _same_form(rows: Rows, zone_at: int, digits: int) -> bool:
@@ -88,30 +95,39 @@ def _same_form(rows: Rows, zone_at: int, digits: int) -> bool:
 
     The bytes of digits are not compared.
     """
-    first = rows[0]
-    end = _NUMERIC_ZONE_BYTES if first[zone_at] in b"+-" else 1
-    fixed = [_MINUTE_BYTES, *range(zone_at, zone_at + end)]
+    end = _NUMERIC_ZONE_BYTES if rows[zone_at] in b"+-" else 1
+    fixed = [_MINUTE_BYTES]
     if digits:
         fixed.append(_FRACTION_AT - 1)
-    elif first[zone_at] in b".,":
+    elif rows[zone_at] in b".,":
         return False  # another row may have a fraction
-    return all((rows[:, place] == first[place]).all() for place in fixed)
+    zone = range(zone_at, zone_at + end)
+    return _equal_bytes(rows, _MINUTE_BYTES, fixed) and _equal_bytes(rows, zone_at, zone)
+
+
+def _equal_bytes(rows: Rows, at: int, places: Iterable[int]) -> bool:
+    """Return True if all rows have the same bytes at `places`, all within eight bytes of `at`."""
+    mask = sum(0xFF << 8 * (place - at) for place in places)
+    words = _words(rows, at)
+    words &= np.uint64(mask)
+    return bool((words == words[0]).all())
 
 
 def _minutes(rows: Rows, zone: Zone, *, local: bool) -> Ints | None:
     """Return the start of each row's minute, Unix seconds; None if they change often."""
-    words = rows.view("<u8")
-    changed = (words[1:, 0] != words[:-1, 0]) | (words[1:, 1] != words[:-1, 1])
+    first, second = _words(rows, 0), _words(rows, _WORD_BYTES)
+    changed = (second[1:] != second[:-1]) | (first[1:] != first[:-1])
     runs = np.concatenate(([0], np.flatnonzero(changed) + 1))
-    if len(runs) > 1 + len(rows) // _LINES_PER_RUN:
+    if len(runs) > 1 + len(first) // _LINES_PER_RUN:
         return None
-    values = [_minute_s(rows[at, :_MINUTE_BYTES].tobytes()) for at in runs.tolist()]
+    starts = (runs * _ROW_BYTES).tolist()
+    values = [_minute_s(rows[start : start + _MINUTE_BYTES].tobytes()) for start in starts]
     known = [value for value in values if value is not None]
     if len(known) != len(values):
         return None
     if local:
         known = [value - offset_of_zone(value - value % _HOUR_S, zone) for value in known]
-    return np.repeat(np.array(known, np.int64), np.diff(np.append(runs, len(rows))))
+    return np.repeat(np.array(known, np.int64), np.diff(np.append(runs, len(first))))
 
 
 @lru_cache(maxsize=1024)
@@ -128,24 +144,26 @@ def _minute_s(text: bytes) -> int | None:
         return None
 
 
-def _number(digits: Rows) -> Ints | None:
-    """Return the number that at most nine digits of each row are; None if one is no digit."""
-    if digits.shape[1] > _WORD_DIGITS:
-        high, low = _number(digits[:, :_WORD_DIGITS]), _number(digits[:, _WORD_DIGITS:])
+def _number(rows: Rows, end: int, count: int) -> Ints | None:
+    """Return the number that at most nine digits before byte `end` of each row are.
+
+    Returns:
+        None if one of them is no digit.
+    """
+    if count > _WORD_BYTES:
+        high, low = _number(rows, end - 1, count - 1), _number(rows, end, 1)
         return None if high is None or low is None else high * 10 + low
-    padded = np.full((len(digits), _WORD_DIGITS), ord("0"), np.uint8)
-    padded[:, _WORD_DIGITS - digits.shape[1] :] = digits
-    words: _Words = padded.view("<u8")[:, 0]
-    high_nibbles = words & np.uint64(0xF0F0F0F0F0F0F0F0)
-    above_nine = (words + np.uint64(0x0606060606060606)) & np.uint64(0xF0F0F0F0F0F0F0F0)
-    zeros = np.uint64(0x3030303030303030)
-    if (high_nibbles != zeros).any() or (above_nine != zeros).any():
+    # The last digit is the highest byte. Bytes before the first digit become the digit 0.
+    words = _words(rows, end - _WORD_BYTES)
+    above = np.uint64((1 << 64) - (1 << 8 * (_WORD_BYTES - count)))
+    digits = (words ^ np.uint64(0x3030303030303030)) & above
+    if ((digits | digits + np.uint64(0x0606060606060606)) & np.uint64(0xF0F0F0F0F0F0F0F0)).any():
         return None
     # Pairs of digits, then of pairs, then of fours are added up in one multiplication each.
-    pairs = ((words & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64(2561)) >> np.uint64(8)
+    pairs = (digits * np.uint64(2561)) >> np.uint64(8)
     fours = ((pairs & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(6553601)) >> np.uint64(16)
     eights = ((fours & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(42949672960001)) >> np.uint64(32)
-    return eights.astype(np.int64)
+    return eights.view(np.int64)
 
 
 def _offset_s(zone: bytes | None) -> int:

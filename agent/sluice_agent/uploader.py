@@ -2,6 +2,7 @@
 
 Several workers send concurrently unless the settings require order. A worker keeps its batches
 until they are forgotten or parked. With a backlog of small batches it sends several in one request.
+A batch for which a worker is free is sent from memory; all others are read from the spool.
 `decide_reaction` decides the reaction and `Gateways` the gateway; this module only performs them.
 """
 
@@ -77,6 +78,7 @@ class Uploader:
         self._gateways = gateways
         self._lists = ListKnowledge()
         self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
+        self._frames: dict[int, bytes] = {}
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -88,9 +90,11 @@ class Uploader:
         for batch in spool.ready():
             self.add(batch)
 
-    def add(self, batch: SpooledBatch) -> None:
-        """Add a durable batch."""
+    def add(self, batch: SpooledBatch, frame: bytes | None = None) -> None:
+        """Add a durable batch; `frame` is used if a worker is free, so memory stays bounded."""
         self._open += 1
+        if frame is not None and self._open <= self._settings.uploads_max:
+            self._frames[batch.header.order] = frame
         self._idle.clear()
         self._waiting.put_nowait(batch)
 
@@ -321,6 +325,9 @@ class Uploader:
 
     async def _read(self, *batches: SpooledBatch) -> list[bytes | None]:
         """Read batches in one thread; None is a damaged one, which was moved away."""
+        kept = [self._frames.pop(batch.header.order, None) for batch in batches]
+        if None not in kept:
+            return kept
         while True:
             try:
                 found = await asyncio.to_thread(self._spool.read_all, batches)

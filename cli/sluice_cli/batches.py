@@ -12,7 +12,7 @@ from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.batch_lists import BatchPage, read_batches
-from sluice_store.url import open_store
+from sluice_store.authority import open_deployment
 
 
 def batches(
@@ -35,7 +35,7 @@ def batches(
 
 
 async def _read(url: str, agent: str | None, limit: int) -> BatchPage:
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await read_batches(store, agent, limit)
 
 

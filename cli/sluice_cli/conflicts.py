@@ -1,7 +1,6 @@
 """`sluice conflicts`: list, show and resolve identity conflicts, directly on the store."""
 
 import asyncio
-import getpass
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -10,12 +9,13 @@ from rich.table import Table
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_cli.user_name import user_name
 from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
 from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_store import ObjectStore, open_store
+from sluice_store import ObjectStore, open_deployment
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
 
@@ -62,7 +62,7 @@ def resolve(
 
 
 async def _list(url: str, agent: str | None, after: str | None, limit: int) -> ConflictPage:
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await _conflicts_of(store).list_page(
             agents=None if agent is None else [agent],
             after=None if after is None else parse_conflict_id(after),
@@ -72,7 +72,7 @@ async def _list(url: str, agent: str | None, after: str | None, limit: int) -> C
 
 async def _show(url: str, conflict_id: str) -> ConflictView:
     name = parse_conflict_id(conflict_id)
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         view = await _conflicts_of(store).show(name)
     if view is None:
         raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")
@@ -82,8 +82,8 @@ async def _show(url: str, conflict_id: str) -> ConflictView:
 async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str) -> Decision:
     name = parse_conflict_id(conflict_id)
     wanted = ResolveRequest(action=action, note=note)
-    async with open_store(url) as store:
-        decided_by = f"operator:{getpass.getuser()}"
+    async with open_deployment(url) as store:
+        decided_by = f"operator:{user_name()}"
         decision = await _conflicts_of(store).resolve(name, wanted, decided_by=decided_by)
     if decision is None:
         raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")

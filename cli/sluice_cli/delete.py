@@ -1,8 +1,6 @@
 """`sluice delete`: hide records from queries; maintenance removes them from the tables."""
 
 import asyncio
-import getpass
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
@@ -10,13 +8,14 @@ from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_cli.user_name import user_name
 from sluice_protocol.clock import IdSource
 from sluice_protocol.delete_requests import DeleteRequest
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store import open_store
+from sluice_store import open_deployment
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import submit_delete
 
@@ -81,7 +80,7 @@ def delete(
 
 
 async def _write(url: str, request: DeleteRequest, ids: IdSource) -> DeleteRecord:
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         backoff = Backoff.seeded_by(SystemClock())
         return (await submit_delete(store, request, _principal(), backoff, ids)).record
 
@@ -92,7 +91,7 @@ async def _count(url: str, request: DeleteRequest) -> "DeleteReceipt":
     from sluice_query.settings import QuerySettings  # noqa: PLC0415
 
     clock = SystemClock()
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         searcher = Searcher(store=store, store_url=url, settings=QuerySettings(), clock=clock)
         running = asyncio.Semaphore(_RUNNING_MAX)
         deletes = Deletes(
@@ -102,10 +101,7 @@ async def _count(url: str, request: DeleteRequest) -> "DeleteReceipt":
 
 
 def _principal() -> str:
-    """Return the name of the user who runs the command; empty where the system knows none."""
-    with suppress(OSError, KeyError):
-        return f"cli:{getpass.getuser()}"
-    return ""
+    return f"cli:{user_name()}"
 
 
 def _draw_counts(console: Console, receipt: "DeleteReceipt") -> None:

@@ -19,7 +19,7 @@ from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store import open_store
+from sluice_store import open_deployment
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need, seal_result, write_result
 from sluice_store.s3.settings import parse_s3_url
@@ -113,7 +113,7 @@ async def _examine(
     urls: tuple[str, ...], signer: Ed25519PrivateKey | None, key_id: str | None, *, write: bool
 ) -> DoctorResult:
     async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(open_store(url)) for url in urls]
+        stores = [await stack.enter_async_context(open_deployment(url)) for url in urls]
         result = await examine(stores, urls, SystemIds())
         if write:
             sealed = seal_result(result, key=signer, key_id=key_id)

@@ -8,7 +8,7 @@ from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_reconciler.explain import BatchPath, parse_subject
 from sluice_reconciler.explain import explain as read_paths
-from sluice_store.url import open_store
+from sluice_store.authority import open_deployment
 
 
 def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
@@ -29,7 +29,7 @@ def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = Fa
 
 async def _read(url: str, subject: str) -> list[BatchPath]:
     wanted = parse_subject(subject)
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await read_paths(store, wanted)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.completeness import BootReport, read_completeness
-from sluice_store.url import open_store
+from sluice_store.authority import open_deployment
 
 
 def gaps(
@@ -29,7 +29,7 @@ def gaps(
 
 
 async def _read(url: str, agent: str | None) -> list[BootReport]:
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return [boot async for boot in read_completeness(store, agent)]
 
 

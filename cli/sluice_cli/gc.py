@@ -21,7 +21,7 @@ from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import parse_digest
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest
-from sluice_store import open_store
+from sluice_store import open_deployment
 from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _parse(sha256: str) -> Digest:
 async def _undo(url: str, digest: Digest) -> "RestoreReport":
     from sluice_gc.trash import restore_blob  # noqa: PLC0415 - quick help
 
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await restore_blob(store, digest, SystemClock())
 
 
@@ -144,7 +144,7 @@ async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> "Pu
     from sluice_gc.trash import purge_trash  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file, trusted_keys)
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await purge_trash(store, trusted, SystemIds().ulid(), clock=SystemClock())
 
 
@@ -187,7 +187,7 @@ def noncurrent(
 
 
 async def _noncurrent(url: str, settings: ExpirySettings, start_after: str) -> ExpiryReport:
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await expire_versions(store, settings, start_after=start_after)
 
 
@@ -254,7 +254,7 @@ async def _show(
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file, trusted_keys)
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await explain_blob(store, trusted, digest)
 
 

@@ -1,18 +1,18 @@
 """`sluice gc approve` and `sluice gc stop`: the decisions of an operator about a plan."""
 
 import asyncio
-import getpass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_cli.user_name import user_name
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.plan_approvals import ApprovalRuling, PlanApproval
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
-from sluice_store import open_store
+from sluice_store import open_deployment
 from sluice_store.retry import Backoff
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ async def _approve(
     from sluice_gc.plan_approval import approve_plan  # noqa: PLC0415 - quick help
 
     _check_text("note", note)
-    async with open_store(url) as store:
+    async with open_deployment(url) as store:
         return await approve_plan(
             store,
             plan_id,
             shown_sha256=Digest(sha256) if sha256 else await _stored_sha256(store, plan_id),
-            by=f"operator:{getpass.getuser()}",
+            by=f"operator:{user_name()}",
             note=note,
             backoff=Backoff.seeded_by(SystemClock()),
         )
@@ -102,8 +102,8 @@ async def _stop(url: str, plan_id: str, reason: str) -> bool:
     if not reason.strip():
         raise BadUsage("reason must not be empty")
     _check_text("reason", reason)
-    async with open_store(url) as store:
-        by, backoff = f"operator:{getpass.getuser()}", Backoff.seeded_by(SystemClock())
+    async with open_deployment(url) as store:
+        by, backoff = f"operator:{user_name()}", Backoff.seeded_by(SystemClock())
         return await stop_plan(store, plan_id, by=by, reason=reason.strip(), backoff=backoff)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import aiohttp
@@ -28,10 +29,10 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store.authority import open_deployment
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
-from sluice_store.url import open_store
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
 from sluice_web.endpoints import Endpoint
@@ -44,6 +45,20 @@ BODY_BYTES_MAX = 64 * 1024
 _STOP_S = 5.0
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ServiceClients:
+    """The clients of the other services."""
+
+    reconcilers: tuple[ServiceClient, ...]
+    gateways: tuple[ServiceClient, ...]
+    query: ServiceClient | None
+
+    @property
+    def checked(self) -> tuple[ServiceClient, ...]:
+        """The services whose responses each sample checks."""
+        return self.reconcilers if self.query is None else (*self.reconcilers, self.query)
 
 
 @asynccontextmanager
@@ -59,45 +74,30 @@ async def open_console(
     Raises:
         BadUsage: A setting has another form, or the console would be open beyond this machine.
     """
-    known = read_visitors(settings)
     async with aiohttp.ClientSession(auto_decompress=True) as session:
-        reconcilers = tuple(
-            _client("reconciler", one, settings.reconciler_token, session)
-            for one in split_list(settings.reconciler)
-        )
-        query = (
-            _client("query", settings.query, settings.query_token, session)
-            if settings.query
-            else None
-        )
-        gateways = tuple(
-            _client("gateway", one, "", session) for one in split_list(settings.gateways)
-        )
-        agents = AgentReports(store, reconcilers, clock, settings.list_batches_max)
+        clients = _make_clients(settings, session)
+        agents = AgentReports(store, clients.reconcilers, clock, settings.list_batches_max)
         conflicts = StoredConflicts(store, DecisionsReader(store), clock=clock, ids=SystemIds())
         sources = SampledSources(
             url=url,
             store=store,
             conflicts=conflicts,
             agents=agents,
-            clients=reconcilers if query is None else (*reconcilers, query),
-            counters=GatewayCounters(gateways, clock),
+            clients=clients.checked,
+            counters=GatewayCounters(clients.gateways, clock),
             prices=prices,
         )
         sampler = Sampler(sources, clock, settings.sample_s)
         api = ConsoleApi(store, url, sampler, agents, conflicts, clock)
-        sessions = SessionBook(clock, lambda: secrets.token_urlsafe(32), settings.session_s)
-        limit = LoginLimit(clock)
-        access = ConsoleAccess(known, sessions, limit)
+        access, logins = _make_logins(settings, session, clock)
         site = ConsoleSite()
         app = make_application(
             [
                 *site.endpoints(),
-                *access.endpoints(),
-                *_oidc_endpoints(settings.oidc, session, sessions, limit, clock),
+                *logins,
                 *api.endpoints(),
                 *AuditPages(store, clock, split_list(settings.trusted_keys)).endpoints(),
-                *ExploreApi(query).endpoints(),
+                *ExploreApi(clients.query).endpoints(),
                 live_endpoint(),
                 metrics_endpoint(CollectorRegistry()),
             ],
@@ -110,6 +110,17 @@ async def open_console(
         app.on_shutdown.append(api.close)
         app.cleanup_ctx.append(_sampling(sampler))
         yield app
+
+
+def _make_logins(
+    settings: ConsoleSettings, session: aiohttp.ClientSession, clock: Clock
+) -> tuple[ConsoleAccess, tuple[Endpoint, ...]]:
+    """Return who has access, and the endpoints of logins."""
+    sessions = SessionBook(clock, lambda: secrets.token_urlsafe(32), settings.session_s)
+    limit = LoginLimit(clock)
+    access = ConsoleAccess(read_visitors(settings), sessions, limit)
+    by_oidc = _oidc_endpoints(settings.oidc, session, sessions, limit, clock)
+    return access, (*access.endpoints(), *by_oidc)
 
 
 def _oidc_endpoints(
@@ -126,6 +137,21 @@ def _oidc_endpoints(
     provider = OidcProvider(session, settings, clock)
     logins = PendingLogins(clock, lambda: secrets.token_urlsafe(32))
     return OidcLogin(provider, settings, logins, sessions, limit, clock).endpoints()
+
+
+def _make_clients(settings: ConsoleSettings, session: aiohttp.ClientSession) -> _ServiceClients:
+    token = settings.reconciler_token
+    return _ServiceClients(
+        reconcilers=tuple(
+            _client("reconciler", one, token, session) for one in split_list(settings.reconciler)
+        ),
+        gateways=tuple(
+            _client("gateway", one, "", session) for one in split_list(settings.gateways)
+        ),
+        query=_client("query", settings.query, settings.query_token, session)
+        if settings.query
+        else None,
+    )
 
 
 def _client(service: str, url: str, token: str, session: aiohttp.ClientSession) -> ServiceClient:
@@ -167,7 +193,7 @@ async def serve_console(
     stop = stop_event()
     options = ServerOptions(shutdown_s=_STOP_S)
     async with (
-        open_store(url) as store,
+        open_deployment(url) as store,
         open_console(store, url, settings, SystemClock(), prices) as app,
         listening(app, settings.listen, options) as urls,
     ):

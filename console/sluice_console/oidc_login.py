@@ -28,6 +28,7 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 from sluice_web.addresses import LOOPBACK_NAMES
 from sluice_web.endpoints import Endpoint
+from sluice_web.response_bodies import read_up_to
 
 LOGIN_COOKIE: Final = "sluice_console_login"
 TIMEOUT_S: Final = 10.0
@@ -125,7 +126,7 @@ class OidcProvider:
             ) as response:
                 if response.status != 200:  # noqa: PLR2004 - RFC 9110 section 15.3.1
                     raise _failed(f"status {response.status}, url=`{url}`")
-                return await response.content.read(BODY_BYTES_MAX)
+                return await read_up_to(response, BODY_BYTES_MAX)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _failed(f"unreachable: {error}, url=`{url}`") from error
 

@@ -235,7 +235,7 @@ def _sum_known(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def make_overview(
+def make_overview(  # noqa: PLR0913 - one keyword for each part of a sample
     facts: OverviewFacts,
     numbers: OverviewNumbers,
     *,
@@ -243,6 +243,7 @@ def make_overview(
     store: str,
     activity: ActivityTotals | None,
     history: OverviewHistory,
+    cost: DailyCost | None,
 ) -> Overview:
     """Return the overview of one sample."""
     discovery = facts.discovery
@@ -258,4 +259,5 @@ def make_overview(
         activity_at_least=activity is not None and activity.at_least,
         gateways=() if discovery is None else discovery.processes[:PROCESSES_MAX],
         services=facts.services,
+        cost=cost,
     )

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -10,6 +9,8 @@ import aiohttp
 import msgspec
 
 from sluice_reconciler.api import BootList
+from sluice_web.metric_samples import samples_of
+from sluice_web.response_bodies import read_up_to
 
 TIMEOUT_S: Final = 10.0
 RESPONSE_BYTES_MAX: Final = 256 << 20
@@ -78,16 +79,19 @@ class ServiceClient:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ServiceFailed(f"unreadable response: {error}; check its version") from error
 
-    async def gauge(self, name: str, label: str) -> list[float]:
-        """Return the values of a metric with a label.
+    async def gauge(self, name: str, label: str, value: str) -> list[float]:
+        """Return the finite values of a metric whose label has a value.
 
         Raises:
-            ServiceFailed: The service is unreachable or refused the request.
+            ServiceFailed: The service is unreachable, refused the request, or sent another format.
         """
         text = await self.metrics()
-        line = rf"^{re.escape(name)}\{{[^}}]*{re.escape(label)}[^}}]*\}} (\S+)$"
-        found = re.findall(line, text, re.MULTILINE)
-        return [value for value in map(float, found) if math.isfinite(value)]
+        try:
+            samples = samples_of(text, name)
+        except ValueError as error:
+            raise ServiceFailed(f"unreadable metrics: {error}; check its version") from error
+        found = [one.value for one in samples if one.labels.get(label) == value]
+        return [one for one in found if math.isfinite(one)]
 
     async def metrics(self) -> str:
         """Return the metrics of the service, in the text format of Prometheus.
@@ -110,7 +114,7 @@ class ServiceClient:
                     )
                 if response.status != 200:  # noqa: PLR2004 - RFC 9110 section 15.3.1
                     raise ServiceFailed(f"unexpected status {response.status}: see its log")
-                body = await response.content.read(RESPONSE_BYTES_MAX)
+                body = await read_up_to(response, RESPONSE_BYTES_MAX)
                 if not response.content.at_eof():
                     raise ServiceFailed(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
                 return body

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
-from msgspec.structs import replace as copy_with
 
 from sluice_console.agents import AgentReports
 from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
@@ -55,6 +54,7 @@ ACTIVITY_DELAY_S: Final = 30.0
 ACTIVITY_BATCHES_MAX: Final = 50_000
 ACTIVITY_OBJECTS_MAX: Final = 64
 CONFLICTS_MAX: Final = 500
+_WAITING: Final = "sluice_reconciler_oldest_waiting_seconds"
 
 _Value = TypeVar("_Value")
 
@@ -127,6 +127,11 @@ class SampledSources:
     clients: tuple[ServiceClient, ...]
     counters: GatewayCounters
     prices: PriceTable
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether the store has list prices: a directory has none."""
+        return self.url.startswith("s3://")
 
 
 class Sampler:
@@ -220,9 +225,7 @@ class Sampler:
             store=sources.url,
             activity=activity,
             history=self._history.view(),
-        )
-        overview = copy_with(
-            overview, cost=self._cost(activity, None if gateways is None else gateways.rates)
+            cost=self._cost(activity, None if gateways is None else gateways.rates),
         )
         async with self._taken:
             self.current = overview
@@ -233,8 +236,8 @@ class Sampler:
     def _cost(
         self, activity: ActivityTotals | None, counted: RequestRates | None
     ) -> DailyCost | None:
-        if not self._sources.url.startswith("s3://"):
-            return None  # a directory has no list price
+        if not self._sources.has_prices:
+            return None
         rates = counted
         if rates is None and activity is not None:
             rates = rates_of_batches(activity.batches_per_s, at_least=activity.at_least)
@@ -273,9 +276,7 @@ class Sampler:
         found: list[float] = []
         for client in clients:
             try:
-                found += await client.gauge(
-                    "sluice_reconciler_oldest_waiting_seconds", 'stage="index"'
-                )
+                found += await client.gauge(_WAITING, "stage", "index")
             except ServiceFailed:
                 continue  # `check` reports it
         return max(found, default=None)

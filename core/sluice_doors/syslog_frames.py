@@ -25,7 +25,8 @@ class SyslogFrames:
     """The messages of one connection.
 
     Attributes:
-        broken: The stream cannot be split any further, because an octet count was expected.
+        broken: The stream cannot be split any further, because an octet count was expected. What
+            follows is kept raw.
     """
 
     def __init__(self, source: Mapping[str, str], *, bytes_max: int) -> None:
@@ -46,7 +47,7 @@ class SyslogFrames:
     def feed(self, data: bytes) -> list[SyslogPiece]:
         """Return the pieces that are complete with these bytes."""
         if self.broken:
-            return []
+            return self._raw(data)
         self._buffer += data
         if self._framing is None:
             self._framing = self._detect()
@@ -118,9 +119,13 @@ class SyslogFrames:
         rest = buffer[at:].lstrip(b"\n")  # some senders end a counted message with a line feed
         if rest and not _PARTIAL_COUNT.fullmatch(rest):
             self.broken = True
-            cut = cut_pieces(rest, self._source, bytes_max=self._bytes_max, rest=True)
-            pieces += [piece._replace(error=BAD_COUNT) for piece in cut]
+            pieces += self._raw(rest)
         return None
+
+    def _raw(self, data: bytes) -> list[SyslogPiece]:
+        """Return bytes that cannot be separated into messages."""
+        cut = cut_pieces(data, self._source, bytes_max=self._bytes_max, rest=True)
+        return [piece._replace(error=BAD_COUNT) for piece in cut]
 
     def _add(self, data: bytes, pieces: list[SyslogPiece]) -> None:
         """Add a message, or the last part of one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.manifests import AcceptedManifest
@@ -68,6 +69,15 @@ def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | Rejec
             manifest, BlobFault.DISAGREES, "blob and manifest name two different batches"
         )
     return frame
+
+
+def states_times_of(manifest: AcceptedManifest, envelope: Envelope) -> bool:
+    """Return whether a manifest states the times of the records of its batch.
+
+    Ingestion does not depend on them. A query chooses by them which pending batches it reads.
+    """
+    stated = (manifest.min_ts_unix_ns, manifest.max_ts_unix_ns)
+    return stated == (envelope.min_ts_ns, envelope.max_ts_ns)
 
 
 async def fetch_frame(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from sluice_lake.blobs import states_times_of
 from sluice_lake.joined_records import BatchHead, head_arrays, resource_array
 from sluice_lake.records import payload_arrays
 from sluice_lake.schemas import arrow_schema
@@ -67,7 +68,7 @@ def _decode(kind: Kind, manifest: AcceptedManifest, body: bytes | None) -> _Smal
     one = head.envelope
     named = (one.agent_id, one.boot_id, one.seq_start, one.seq_end, one.kind)
     wanted = (manifest.agent_id, manifest.boot_id, manifest.seq_start, manifest.seq_end, kind)
-    if payload is None or named != wanted:
+    if payload is None or named != wanted or not states_times_of(manifest, one):
         return None
     return _SmallBatch(one, payload, manifest.accepted_at_unix_ns)
 

@@ -30,8 +30,9 @@ does not belong to the action raises `InvariantViolated` and changes nothing.
 Source: `docs/protocol.md`, Acceptance.
 """
 
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from sluice_protocol.acceptance_types import (
     TRIES_MAX,

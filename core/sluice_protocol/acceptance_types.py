@@ -1,10 +1,12 @@
 """The types of the acceptance state machine: the offer, actions, observations and state.
 
-The transitions are in `acceptance`.
+The transitions are in `acceptance`. The types are structs, because an upload makes some twenty of
+them (ADR 0163).
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
@@ -14,8 +16,7 @@ TRIES_MAX: Final = 12
 """Most unknown outcomes and restarts of one upload together; after them the response is 503."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The request of one upload.
 
     Attributes:
@@ -38,61 +39,51 @@ class Offer:
 # --- actions -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CreateBlob:
+class CreateBlob(msgspec.Struct, frozen=True):
     """Create the blob with `If-None-Match: *`."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeadBlob:
+class HeadBlob(msgspec.Struct, frozen=True):
     """Read the metadata of the blob."""
 
 
-@dataclass(frozen=True, slots=True)
-class HashBlob:
+class HashBlob(msgspec.Struct, frozen=True):
     """Read the whole blob and hash it: the store has no checksum of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverwriteBlob:
+class OverwriteBlob(msgspec.Struct, frozen=True):
     """Write the blob without a condition: same bytes, new object version."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadManifest:
+class ReadManifest(msgspec.Struct, frozen=True):
     """Read the identity's manifest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateManifest:
+class CreateManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Create the identity manifest with `If-None-Match: *`; the same bytes in every try."""
 
     accepted_at_ns: UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateQuarantine:
+class CreateQuarantine(msgspec.Struct, frozen=True, kw_only=True):
     """Create the quarantine manifest with `If-None-Match: *`; the same bytes in every try."""
 
     accepted_digest: Digest
     observed_at_ns: UnixNs
 
 
-@dataclass(frozen=True, slots=True)
-class HeadQuarantine:
+class HeadQuarantine(msgspec.Struct, frozen=True):
     """Read when the quarantine manifest appeared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict 200: the manifest exists and its blob was proved in time."""
 
     duplicate: bool
     accepted_at_ns: UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict 409: another sha256 owns the identity, and the quarantine manifest exists.
 
     The caller writes the `quarantine-by-blob` reference, best effort, before it responds.
@@ -101,15 +92,13 @@ class Conflict:
     accepted_digest: Digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corrupt:
+class Corrupt(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict 500 with an alert: a stored object is wrong and could not be repaired."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RetriesExhausted:
+class RetriesExhausted(msgspec.Struct, frozen=True):
     """Verdict 503 `outcome_unknown`: no tries are left; the same bytes may be sent again."""
 
 
@@ -130,8 +119,7 @@ Action = StoreRequest | Verdict
 # --- observations ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobHashed:
+class BlobHashed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a full read of the blob.
 
     Attributes:
@@ -143,8 +131,7 @@ class BlobHashed:
     digest: Digest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestRead:
+class ManifestRead(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest that was read and agrees with its key.
 
     Attributes:
@@ -162,15 +149,13 @@ class ManifestRead:
     date_ns: UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestUnreadable:
+class ManifestUnreadable(msgspec.Struct, frozen=True, kw_only=True):
     """The object under the identity's key is not a manifest of that identity."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverwriteRefused:
+class OverwriteRefused(msgspec.Struct, frozen=True, kw_only=True):
     """The store rejected the overwrite of the blob: no permission, a policy, or a lock."""
 
     reason: str
@@ -192,8 +177,7 @@ Observation = (
 # --- state -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownManifest:
+class KnownManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest that owns the identity, as this gateway has read or written it.
 
     Attributes:
@@ -209,8 +193,7 @@ class KnownManifest:
     appeared_at_ns: UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a gateway knows about one upload.
 
     Attributes:

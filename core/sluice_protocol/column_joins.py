@@ -79,6 +79,8 @@ def _join_offsets(offsets: Sequence[I32]) -> I32:
 
 def _join_names(parts: Sequence[tuple[tuple[str, ...], U32]]) -> tuple[tuple[str, ...], U32]:
     """Return the distinct names, and the indexes of all parts into them."""
+    if all(names == parts[0][0] for names, _ in parts):
+        return parts[0][0], np.concatenate([indexes for _, indexes in parts])
     places: dict[str, int] = {}
     pieces: list[U32] = []
     for names, indexes in parts:

@@ -1,9 +1,10 @@
 """The identity of a batch: its agent, the boot of that agent, and the sequence numbers."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol, Self
+
+import msgspec
 
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.units import AGENT_ID_BYTES_MAX, BOOT_ID_BYTES_MAX, SEQ_END
@@ -35,8 +36,7 @@ class IdentityFields(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """The permanent name of a batch: agent, boot, first and last sequence number, both inclusive.
 
     Raises:

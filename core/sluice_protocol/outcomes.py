@@ -11,11 +11,12 @@ Every outcome contains `date_ns`, the store's clock, in whole seconds on S3 (RFC
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The write is durable, and this call made it.
 
     Attributes:
@@ -29,8 +30,7 @@ class Applied:
     date_ns: UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exists:
+class Exists(msgspec.Struct, frozen=True, kw_only=True):
     """A create found an object and wrote nothing.
 
     The object may be from an earlier try of this caller.
@@ -39,8 +39,7 @@ class Exists:
     date_ns: UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """A replace found another state or no object; this try wrote nothing."""
 
     date_ns: UnixNs
@@ -56,8 +55,7 @@ class UnknownReason(StrEnum):
     RESET = "reset"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """The write may have been applied, may be applied later, or may never be applied."""
 
     reason: UnknownReason

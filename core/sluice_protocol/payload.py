@@ -310,4 +310,4 @@ def _encode_part(part: _Part) -> tuple[bytes | memoryview, ...]:
         case _:
             little = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
             tag = _TAG_OF[f"<{little.dtype.kind}{little.dtype.itemsize}"]
-            return encode_typed_array_head(tag, little.nbytes), little.tobytes()
+            return encode_typed_array_head(tag, little.nbytes), little.data

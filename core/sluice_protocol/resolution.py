@@ -14,9 +14,10 @@ Source: Amazon S3 User Guide, "How to prevent object overwrites with conditional
 section 15; Amazon S3 API Reference, "Error responses".
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+import msgspec
 
 from sluice_protocol.outcomes import UnknownReason
 
@@ -29,23 +30,20 @@ class WriteCondition(Enum):
     NONE = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Responded:
+class Responded(msgspec.Struct, frozen=True, kw_only=True):
     """The store responded, with this status and the error code of the body, if it has one."""
 
     status: int
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotSent:
+class NotSent(msgspec.Struct, frozen=True, kw_only=True):
     """No byte of the request was sent."""
 
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoResponse:
+class NoResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Sending had begun and no complete response arrived."""
 
     reason: UnknownReason
@@ -68,35 +66,29 @@ class RefusalReason(Enum):
     REJECTED = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Succeeded:
+class Succeeded(msgspec.Struct, frozen=True, kw_only=True):
     """The request had its effect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionFailed:
+class ConditionFailed(msgspec.Struct, frozen=True, kw_only=True):
     """The object has another state; this exchange changed nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoSuchObject:
+class NoSuchObject(msgspec.Struct, frozen=True, kw_only=True):
     """A read found no object, or no such object version."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastEnd:
+class PastEnd(msgspec.Struct, frozen=True, kw_only=True):
     """A ranged read began at or past the end of the object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uncertain:
+class Uncertain(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the request was applied, or will be, is unknown."""
 
     reason: UnknownReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRefused:
+class RequestRefused(msgspec.Struct, frozen=True, kw_only=True):
     """The request did nothing, and the reason."""
 
     refusal: RefusalReason

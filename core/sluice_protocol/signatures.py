@@ -16,9 +16,9 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -56,8 +56,7 @@ _SHA256_MEMBER: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedView:
+class SignedView(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one request that a signature can cover.
 
     Attributes:
@@ -75,8 +74,7 @@ class SignedView:
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignatureClaim:
+class SignatureClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A well-formed, fresh signature that has not been checked with a key yet.
 
     Attributes:

@@ -1,6 +1,6 @@
 """The object-store port and its adapters."""
 
-from sluice_store.authority import create_authority, read_authority
+from sluice_store.authority import create_authority, open_deployment, read_authority
 from sluice_store.local import LocalStore, open_local_store
 from sluice_store.port import (
     IncarnationPage,
@@ -21,6 +21,7 @@ __all__ = [
     "ObjectStore",
     "Versioning",
     "create_authority",
+    "open_deployment",
     "open_local_store",
     "open_store",
     "read_authority",

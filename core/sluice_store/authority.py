@@ -1,5 +1,7 @@
 """The settings that all parts of a deployment share: the record, and the mode switches since."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +25,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
+from sluice_store.url import open_store
 
 
 async def create_authority(
@@ -148,3 +151,21 @@ async def read_authority(store: ObjectStore) -> Authority:
         StoreError: The store could not be read.
     """
     return (await read_history(store)).current
+
+
+@asynccontextmanager
+async def open_deployment(url: str) -> AsyncIterator[ObjectStore]:
+    """Open the store that a URL names, after a check that this version can read its settings.
+
+    A store without settings is opened too, because `sluice doctor` tests a store before
+    `sluice init`.
+
+    Raises:
+        BadUsage: The URL is malformed.
+        InvalidRecord: The settings are damaged, or a newer version of sluice wrote them.
+        StoreError: The store cannot be opened or read.
+    """
+    async with open_store(url) as store:
+        if isinstance(await store.get(AUTHORITY_SETTINGS), Found):
+            await read_authority(store)
+        yield store

@@ -56,7 +56,7 @@ resource "aws_iam_role_policy" "events" {
     Version = "2012-10-17"
     Statement = [{
       Effect   = "Allow"
-      Action   = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"]
+      Action   = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"]
       Resource = aws_sqs_queue.accepted.arn
     }]
   })

@@ -7,6 +7,7 @@ keep-alive connections is closed after the response, so that agents spread over 
 
 import asyncio
 import random  # noqa: TID251 - the type of the seeded source, which the caller passes
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final
@@ -57,7 +58,7 @@ class BodyBudget:
         The block raises `HttpRefusal` when it is entered with the budget exhausted; then nothing is
         reserved.
         """
-        return _Reservation(self, memory_cost(length_bytes))
+        return _Block(self.reserve, self.release, memory_cost(length_bytes))
 
     def reserve(self, cost_bytes: int) -> None:
         """Reserve memory.
@@ -79,17 +80,18 @@ class BodyBudget:
         return high and self._rng.random() < SHED_SHARE
 
 
-class _Reservation(AbstractContextManager[None]):
-    """Memory of a budget; a class, because a generator costs several times as much."""
+class _Block(AbstractContextManager[None]):
+    """A block between two calls; a class, because a generator costs several times as much."""
 
-    __slots__ = ("_budget", "_cost_bytes")
+    __slots__ = ("_after", "_before", "_given")
 
-    def __init__(self, budget: BodyBudget, cost_bytes: int) -> None:
-        self._budget = budget
-        self._cost_bytes = cost_bytes
+    def __init__(
+        self, before: Callable[..., None], after: Callable[..., None], *given: int
+    ) -> None:
+        self._before, self._after, self._given = before, after, given
 
     def __enter__(self) -> None:
-        self._budget.reserve(self._cost_bytes)
+        self._before(*self._given)
 
     def __exit__(
         self,
@@ -97,7 +99,7 @@ class _Reservation(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._budget.release(self._cost_bytes)
+        self._after(*self._given)
 
 
 class RunningUploads:
@@ -107,7 +109,7 @@ class RunningUploads:
         self._metrics = metrics
         self._idle = asyncio.Event()
         self._idle.set()
-        self._block = _Running(self)
+        self._block = _Block(self.begin, self.end)
         self.draining = False
         self.count = 0
 
@@ -145,26 +147,6 @@ class RunningUploads:
         except TimeoutError:
             return False
         return True
-
-
-class _Running(AbstractContextManager[None]):
-    """The block of every upload: it has no state of one upload."""
-
-    __slots__ = ("_uploads",)
-
-    def __init__(self, uploads: RunningUploads) -> None:
-        self._uploads = uploads
-
-    def __enter__(self) -> None:
-        self._uploads.begin()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._uploads.end()
 
 
 class ModeWatch:

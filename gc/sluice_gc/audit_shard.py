@@ -30,6 +30,7 @@ from sluice_gc.evidence_files import (
     read_tables,
 )
 from sluice_gc.key_ranges import DigestShard, KeyRange, RangeListing, parse_shard
+from sluice_gc.packed_references import are_packed
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
@@ -69,7 +70,8 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
         deep: Share of the blobs that are read and hashed, 0.0 to 1.0.
         deep_seed: Seed that selects them.
         list_blobs: Whether blobs are listed.
-        repair_references: Whether missing references of accepted manifests are written.
+        repair_references: Whether missing references of accepted manifests are written, unless they
+            are packed.
     """
 
     folder: str
@@ -164,8 +166,10 @@ async def _join_references(
             seen.references += 1
     missing += [] if head is None else [head, *pending]
     concurrency = seen.task.reads_max
-    if root == ACCEPTED_BY_BLOB and not seen.task.repair_references:
-        missing = []  # they are packed; the manifests themselves name their blobs in this audit
+    if root == ACCEPTED_BY_BLOB and missing:
+        manifests = [manifest for _, manifest in missing]
+        if not seen.task.repair_references or await are_packed(store, manifests):
+            missing = []  # the manifests themselves name their blobs in this audit
     await run_concurrently(
         missing, lambda pair: _repair(store, seen, *pair), concurrency=concurrency
     )

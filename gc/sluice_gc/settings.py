@@ -32,7 +32,8 @@ class AuditSettings:
         ranges: Number of key ranges of manifests, at most one per agent. 0 derives it from the
             cores and the counts of the previous audit, about 200,000 manifests each.
         repair_references: Whether missing reverse references of accepted manifests are written, one
-            object each. Set it to false if the reconciler packs them (`pack_references`).
+            object each. A shard whose missing references are packed (`pack_references` of the
+            reconciler) writes none; false saves the search for packed ones too.
     """
 
     key_file: Path = field(default_factory=default_key_file)

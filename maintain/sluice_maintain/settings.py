@@ -228,8 +228,8 @@ class AuditPolicy(TaskPolicy):
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
         shards: Parts of the sha256 space; see `sluice audit run`.
         deep: Share of blobs that are read and hashed, 0.0 to 1.0.
-        repair_references: Whether missing reverse references are written; set it to false if the
-            reconciler packs them (`pack_references`).
+        repair_references: Whether missing reverse references are written, unless the reconciler
+            packs them (`pack_references`).
         prune_evidence: Whether evidence that the new certificate no longer keeps is removed.
         plan: Whether a plan is made after the audit, for a task `gc` with `execute_only`.
         max_delete_ratio: Highest share of all blobs that such a plan may delete.
@@ -270,8 +270,8 @@ class GcPolicy(TaskPolicy):
         deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
         undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
         require_approval: Whether only plans are executed that an operator approved.
-        repair_references: Whether missing reverse references are written; set it to false if the
-            reconciler packs them (`pack_references`).
+        repair_references: Whether missing reverse references are written, unless the reconciler
+            packs them (`pack_references`).
         execute_only: Whether only the due plan is executed. The task `audit` with `plan` then
             makes the plans, in a process with other credentials; only `trusted_keys` are needed.
         audit_age_s_max: With `execute_only`, highest age of the newest audit, seconds.

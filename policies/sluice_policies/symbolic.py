@@ -10,7 +10,7 @@ extra `policies`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 
 from sluice_policies.catalogue import ResourceType, catalogue
 from sluice_policies.evaluate import (
@@ -285,4 +285,10 @@ class SymbolicRequest:
 
 def names_action(statement: PolicyStatement, action: str) -> bool:
     """Return True if a statement names an action."""
-    return any(glob_matches(glob, action, ignore_case=True) for glob in statement.actions)
+    return _one_names(statement.actions, action)
+
+
+@lru_cache(maxsize=65_536)
+def _one_names(globs: tuple[str, ...], action: str) -> bool:
+    """Return `names_action`; each property needs the same statements and actions."""
+    return any(glob_matches(glob, action, ignore_case=True) for glob in globs)

@@ -14,14 +14,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluice_lake.blobs import RejectedBlob, fetch_frame
+from sluice_lake.blobs import RejectedBlob, fetch_frame, states_times_of
 from sluice_lake.kept_records import kept_batches
 from sluice_lake.records import records_table
 from sluice_lake.small_blobs import small_blobs_table
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import Frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.keys import INGEST_QUEUE, accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
@@ -315,11 +315,23 @@ async def _fetch_group(
         if not isinstance(frame, str)
     ]
     decoded = [batch for one, frame in read for batch in kept_batches(frame, one, 0)]
+    problems = [one for one in alone if isinstance(one, str)]
+    problems += [
+        _wrong_times(one) for one, frame in read if not states_times_of(one, frame.envelope)
+    ]
     return FetchedBatches(
         tables=(records_table(manifests[0].kind, decoded, plain=True),) if decoded else (),
         batches=len(read),
         size_bytes=sum(one.frame_bytes for one, _ in read),
-        problems=tuple(one for one in alone if isinstance(one, str)),
+        problems=tuple(problems),
+    )
+
+
+def _wrong_times(manifest: AcceptedManifest) -> str:
+    """Return why an answer may be wrong: batches were chosen and ordered by times of manifests."""
+    return (
+        "a manifest states other times than its records have, so queries can miss some of them"
+        f" until they are ingested, key=`{accepted_key(manifest.identity)}`"
     )
 
 

@@ -20,3 +20,4 @@ def test_the_pages_describe_what_they_list() -> None:
     assert "`GET /v1/fields/values`" in (FOLDER / "http.md").read_text(encoding="utf-8")
     metrics = (FOLDER / "metrics.md").read_text(encoding="utf-8")
     assert "| `sluice_accepts` | counter | `outcome` |" in metrics
+    assert "| `sluice_agent_answers` | counter | `reaction`, `reason` |" in metrics

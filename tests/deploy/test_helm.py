@@ -1,6 +1,7 @@
 """The Helm chart: accepted by helm, rendered to valid objects, with commands that exist."""
 
 import json
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -89,6 +90,23 @@ def test_the_rendered_objects_are_valid(version: str, values: tuple[str, ...]) -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def names_of(values: dict[str, Any]) -> set[str]:
+    """Return the names of all values, without those in maps that the chart copies."""
+    found = set(values)
+    for name, value in values.items():
+        if isinstance(value, dict) and name not in ("resources", "settings", "schedules"):
+            found |= names_of(value)
+    return found
+
+
+def test_each_value_is_used_by_a_template() -> None:
+    text = "".join(one.read_text() for one in sorted((CHART / "templates").iterdir()))
+    names = names_of(yaml.safe_load((CHART / "values.yaml").read_text()))
+    # Roles are strings of a list: `index .Values $role`.
+    used = set(re.findall(r"\.(\w+)", text)) | set(re.findall(r'"(\w+)"', text))
+    assert names - used == set()
+
+
 def test_no_pod_is_root_or_writes_to_its_image(objects: list[dict[str, Any]]) -> None:
     for name, template in pods(objects).items():
         pod = template["spec"]
@@ -149,6 +167,27 @@ def test_each_service_that_another_names_is_an_allowed_host(objects: list[dict[s
     for name in named:
         (hosts,) = (one for one in words[name] if one.startswith("--allowed-hosts="))
         assert name in hosts.partition("=")[2].split(",")
+
+
+@pytest.mark.parametrize("secret", ["", "certificate"])
+def test_each_service_is_scraped_once_over_the_protocol_that_it_serves(secret: str) -> None:
+    values = (*REQUIRED, "serviceMonitor.enabled=true", f"gateway.tlsSecret={secret}")
+    objects = rendered(*values)
+    monitors = [one["spec"] for one in objects if one["kind"] == "ServiceMonitor"]
+    for service in (one for one in objects if one["kind"] == "Service"):
+        role = service["metadata"]["labels"]["app.kubernetes.io/component"]
+        (found,) = [one for one in monitors if selects(one["selector"], role)]
+        (endpoint,) = found["endpoints"]
+        wanted = "https" if secret and role == "gateway" else "http"
+        assert endpoint.get("scheme", "http") == wanted
+
+
+def selects(selector: dict[str, Any], role: str) -> bool:
+    """Return True if a monitor selects the service of a role."""
+    return all(
+        (role in one["values"]) == (one["operator"] == "In")
+        for one in selector.get("matchExpressions", ())
+    )
 
 
 def test_maintenance_leaves_the_tasks_of_other_roles_out(objects: list[dict[str, Any]]) -> None:

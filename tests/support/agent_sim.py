@@ -167,6 +167,14 @@ class SimAgent:
         )
         self.batcher.on_sealed = self.uploader.add
 
+    async def seal(self, *blocks: RecordBlock) -> None:
+        """Seal blocks while nothing is sent."""
+        batching = asyncio.create_task(self.batcher.run())
+        for each in blocks:
+            await self.batcher.put(each)
+        await self.batcher.flush()
+        batching.cancel()
+
     async def run(self) -> None:
         await asyncio.gather(self.uploader.run(), self.batcher.run(), self.inquiry.run())
 

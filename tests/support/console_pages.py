@@ -1,12 +1,37 @@
 """Steps in a browser that several tests of the console share."""
 
 import shutil
+from pathlib import Path
 from typing import Any, Final
 
 from playwright.sync_api import BrowserContext, Page, expect
-from support.console_world import OPERATOR, ConsoleWorld
+from support.builders import make_identity
+from support.console_world import AGENT, OPERATOR, REFUSED, ConsoleWorld
+
+from sluice_protocol.conflicts import ConflictName
+from sluice_protocol.keys import digest_of
 
 CHROMIUM: Final = shutil.which("chromium")
+AXE: Final = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
+SUBJECT: Final = f"{AGENT}/b1/0-2"
+CONFLICT: Final = ConflictName(
+    identity=make_identity(0, count=3, agent=AGENT), submitted=digest_of(REFUSED)
+).id
+PLACES: Final = {
+    "overview": "overview",
+    "agents": "agents",
+    "agent": f"agents/{AGENT}",
+    "conflicts": "conflicts",
+    "conflict": f"conflicts/{CONFLICT}",
+    "queue": "queue",
+    "batches": "batches",
+    "batch": f"batches/{SUBJECT.replace('/', '%2F')}",
+    "audit": "audit",
+    "store": "store",
+    "explore": "explore?from=1h",
+    "metrics": "metrics",
+}
+"""Every page, by name."""
 FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
@@ -40,3 +65,15 @@ def open_place(page: Page, world: ConsoleWorld, place: str) -> None:
     expect(page.locator("main h1")).to_be_visible(timeout=20_000)
     expect(page.locator("main .loading, main [aria-busy]")).to_have_count(0, timeout=20_000)
     expect(page.locator(".summary", has_text="searching")).to_have_count(0, timeout=20_000)
+
+
+def accessibility(page: Page) -> list[str]:
+    """Return the rules of accessibility that a page breaks."""
+    page.evaluate(AXE)
+    options = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]}
+    found = page.evaluate("options => axe.run(document, options)", options)
+    return [
+        f"{one['id']}: {node['target']} {node['failureSummary']}"
+        for one in found["violations"]
+        for node in one["nodes"]
+    ]

@@ -9,7 +9,6 @@ breadth first, so a counterexample is a shortest one.
 Time is whole units; `HORIZON` and `MARGIN` represent the authority's settings.
 """
 
-import dataclasses
 from collections import deque
 from collections.abc import Iterator
 from functools import cache
@@ -206,7 +205,7 @@ def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tup
             accepted_digest=Digest(""), observed_at_ns=UnixNs(0)
         ),
     }[request.kind]
-    ghost = upload_at(request.attempt, dataclasses.replace(progress, action=action))
+    ghost = upload_at(request.attempt, replace(progress, action=action))
     store, _ = perform(world.store, ghost, world.now, rules, request.dated)
     yield f"late {request.kind} of {request.attempt} applies", replace(gone, store=store)
 

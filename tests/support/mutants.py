@@ -4,7 +4,9 @@ They are the list of `docs/protocol.md`, Acceptance: the model checker must find
 each, and none in the product itself.
 """
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from sluice_protocol import acceptance as a
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
@@ -25,7 +27,7 @@ def _unbounded(now: a.Progress, seen: a.Observation) -> a.Progress:
 def no_age_rule(now: a.Progress, seen: a.Observation) -> a.Progress:
     """An existing blob is taken as proof at any age, dated by the response."""
     if isinstance(now.action, a.HeadBlob) and isinstance(seen, ObjectInfo):
-        seen = replace(seen, last_modified_ns=seen.date_ns)
+        seen = dataclasses.replace(seen, last_modified_ns=seen.date_ns)
     return a.step(now, seen)
 
 

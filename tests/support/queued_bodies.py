@@ -1,5 +1,6 @@
 """What a consumer of the work lists reads: the records that are no repetitions."""
 
+import json
 from collections import Counter
 
 from support.reconciler_seed import enqueued
@@ -13,7 +14,7 @@ from sluice_store.port import ObjectStore
 
 
 async def queued_bodies(store: ObjectStore) -> Counter[str]:
-    """Return how often a consumer of the work lists reads each body."""
+    """Return how often a consumer of the work lists reads each body or name of a metric."""
     found: Counter[str] = Counter()
     for batch in await enqueued(store):
         blob = await store.get(ObjectKey(batch.raw_blob_key))
@@ -21,5 +22,6 @@ async def queued_bodies(store: ObjectStore) -> Counter[str]:
         columns = decode_frame(blob.body).columns
         for start, end in batch.kept:
             for line in ndjson_from_columns(slice_columns(columns, start, end)):
-                found[line.split('"body":"')[1].split('"')[0]] += 1
+                record = json.loads(line)
+                found[record["body"] if "body" in record else record["name"]] += 1
     return found

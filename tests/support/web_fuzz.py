@@ -80,13 +80,22 @@ def requests_of(
     )
 
 
-def sweep_of(document: Mapping[str, Any]) -> Iterator[Request]:
-    """Return every hostile value in every place of every operation, one at a time."""
+def sweep_of(document: Mapping[str, Any], *, each: bool = True) -> Iterator[Request]:
+    """Return every hostile value in every place of every operation, one at a time.
+
+    Args:
+        document: The OpenAPI description.
+        each: If false, a parameter of the same name and type gets its values in one operation.
+    """
+    swept: list[Any] = []
     for path, operations in document["paths"].items():
         for name, operation in operations.items():
             method, plain = name.upper(), path.replace("{id}", "x")
             fields = (_JSON,) if method == "POST" else ()
             for one in operation.get("parameters", ()):
+                if not each and one in swept:
+                    continue
+                swept.append(one)
                 for text in HOSTILE:
                     value = _quoted(text)
                     target = f"{plain}?{one['name']}={value}"

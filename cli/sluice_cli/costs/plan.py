@@ -163,6 +163,11 @@ class FullPlan:
         )
 
     @property
+    def cut_setting(self) -> str:
+        """The setting that decides how often a batch is cut by age."""
+        return "door_flush_ms" if self.plan.doors else "agent freshness_s"
+
+    @property
     def streams(self) -> float:
         """How many sequences of batches are cut at the same time.
 

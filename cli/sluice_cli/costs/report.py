@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sluice_cli.costs.lake_requests import ingest_lines, maintenance_lines, query_lines
 from sluice_cli.costs.plan import (
     BATCH_BYTES,
     DOOR_FLUSH_S_MAX,
@@ -12,7 +13,13 @@ from sluice_cli.costs.plan import (
     CostPlan,
     FullPlan,
 )
-from sluice_cli.costs.requests import CostLine, all_lines
+from sluice_cli.costs.service_requests import (
+    CostLine,
+    accept_lines,
+    index_lines,
+    queue_lines,
+    reconciler_lines,
+)
 from sluice_protocol.journals import JOURNAL_INTERVAL_S_MAX
 from sluice_protocol.prices import (
     DAY_S,
@@ -137,6 +144,19 @@ def compute_cost(plan: CostPlan, prices: PriceTable) -> CostReport:
     )
 
 
+def all_lines(full: FullPlan) -> tuple[CostLine, ...]:
+    """Return the requests of the whole deployment."""
+    return (
+        *accept_lines(full),
+        *index_lines(full),
+        *queue_lines(full),
+        *reconciler_lines(full),
+        *ingest_lines(full),
+        *maintenance_lines(full),
+        *query_lines(full),
+    )
+
+
 def priced_lines(full: FullPlan, prices: PriceTable) -> list[PricedLine]:
     """Return each activity with its price for a month."""
     return [
@@ -194,7 +214,7 @@ def plan_changes(plan: CostPlan, prices: PriceTable) -> tuple[CostChange, ...]:
 def _candidates(plan: CostPlan) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what may be changed, whether or not it saves anything."""
     yield "pack by-time entries: reconciler pack_by_time = true", {"pack_by_time": True}
-    packed = "pack reverse references: reconciler pack_references = true, and audits without them"
+    packed = "pack reverse references: reconciler pack_references = true"
     yield packed, {"pack_references": True}
     yield "send one kind of records: agent host_metrics_s = 0", {"kinds": 1}
     yield "use one lane, in a new store: sluice init --lanes 1", {"lanes": 1}

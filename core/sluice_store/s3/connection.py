@@ -14,10 +14,10 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
+import msgspec
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
@@ -53,8 +53,7 @@ class ConnectionBroken(Exception):
     """The connection broke, or the response was not HTTP, after bytes may have been sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawResponse:
+class RawResponse(msgspec.Struct, frozen=True):
     """A response; the body of an error is truncated to `ERROR_BYTES_MAX`."""
 
     status: int

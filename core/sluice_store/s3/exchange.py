@@ -7,11 +7,13 @@ import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Final, Protocol
+
+import msgspec
 
 from sluice_protocol.errors import (
     ChecksumRefused,
@@ -31,8 +33,7 @@ _CODE: Final = re.compile(rb"<Code>\s*([A-Za-z0-9.]+)\s*</Code>")
 _MESSAGE: Final = re.compile(rb"<Message>\s*([^<]{0,300})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Request:
+class S3Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request on an object, before it is signed.
 
     Attributes:
@@ -50,8 +51,7 @@ class S3Request:
     sha256: Digest = EMPTY_SHA256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Exchange:
+class S3Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its result.
 
     Attributes:

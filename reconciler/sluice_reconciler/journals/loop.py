@@ -74,7 +74,7 @@ class JournalLoop:
 
     def _pause_s(self) -> float:
         if self._route.is_behind:
-            return self._settings.journal_poll_s
+            return 0.0  # the round stopped at a limit, so the next one has work
         if self._route.open_processes:
             return self._settings.round_interval_s
         if self._route.journals:

@@ -11,24 +11,24 @@ States of a journal object, and its transitions:
     waiting     too many entries are left, of lanes that are halted   → abandoned
     abandoned   a full pass that began after it was written has ended → processed
 
-Objects become processed in order, so one number describes what is done. Pure: no I/O, clock or
-randomness.
+Objects become processed in order, so one number describes what is done.
+
+Entries of lanes that other reconcilers work on are not kept: the object names these lanes in
+`elsewhere` until their owner has published a later time. If this process takes such a lane over
+before, the object is read again. Pure: no I/O, clock or randomness.
 """
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
 from sluice_protocol.journals import LAPSE_S, GatewayProcess, ProcessProgress
-from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 
 SKEW_S: Final = 10.0
 """How far two responses of the store may disagree about its clock."""
-ACKNOWLEDGED_S: Final = 120.0
-"""Time from the acceptance of a batch until its gateway has acknowledged or abandoned it. An entry
-is journaled only with the acknowledgement."""
 BREAK_MARGIN_S: Final = 15.0
 """Time from the Last-Modified of an object until a listing certainly contains what existed before
 it was written: an object appears at most 10 s after its Last-Modified."""
@@ -50,6 +50,9 @@ class WaitingObject:
         attempted: Whether they were processed before; `left` may name other reconcilers' lanes.
         written_ns: Its Last-Modified.
         abandoned: Lanes of entries that are no longer in `left`: a full pass enqueues them.
+        elsewhere: Lanes of entries that are not in `left`, because another reconciler worked on
+            them when the object was read.
+        lost: Whether the object did not exist when it was read again, so that a full pass is due.
     """
 
     number: int
@@ -60,15 +63,49 @@ class WaitingObject:
     written_ns: UnixNs
     attempted: bool = False
     abandoned: frozenset[int] = frozenset()
+    elsewhere: frozenset[int] = frozenset()
+    lost: bool = False
 
     @property
     def is_done(self) -> bool:
         """Whether every entry is enqueued or held, or does not exist."""
-        return self.attempted and not self.left and not self.abandoned
+        return self.attempted and not (self.left or self.abandoned or self.elsewhere)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether only a full pass, or the owner of a lane, can finish it."""
+        return bool(self.abandoned) and not (self.left or self.elsewhere)
+
+    @property
+    def lanes_left(self) -> frozenset[int]:
+        """The lanes in which an entry is not done."""
+        return self.abandoned.union(self.elsewhere, self.left.values())
 
     def is_left_in(self, lane: int) -> bool:
         """Return True if an entry of a lane is not done."""
-        return lane in self.abandoned or lane in self.left.values()
+        return lane in self.abandoned or lane in self.elsewhere or lane in self.left.values()
+
+    def finish(self, keys: AbstractSet[ObjectKey]) -> None:
+        """Drop entries that are enqueued or held, or name no manifest."""
+        self.left = {key: lane for key, lane in self.left.items() if key not in keys}
+
+    def regain(self, entries: Mapping[ObjectKey, int], lanes: frozenset[int], now_ns: int) -> None:
+        """Add the entries of lanes that this process works on now, from a second reading.
+
+        Args:
+            entries: The entries of these lanes, and the lane of each.
+            lanes: The lanes.
+            now_ns: The monotonic clock: the entries are due.
+        """
+        self.left |= entries
+        self.elsewhere -= lanes
+        self.due_ns = now_ns
+
+    def lose(self, lanes: frozenset[int]) -> None:
+        """Leave lanes to a full pass, because the object no longer exists."""
+        self.elsewhere -= lanes
+        self.abandoned |= lanes
+        self.lost = True
 
     def cover_lanes(self, through_ns: Mapping[int, int], pass_began_ns: int) -> list[ObjectKey]:
         """Drop what other reconcilers have enqueued or held, and return it.
@@ -83,12 +120,12 @@ class WaitingObject:
         """
         listed_ns = self.written_ns + int(SKEW_S * NS_PER_S)
         bound_ns = min(listed_ns, max(pass_began_ns, self.complete_through_ns))
-        done = [key for key, lane in self.left.items() if through_ns.get(lane, 0) > bound_ns]
+        covered = {lane for lane, at_ns in through_ns.items() if at_ns > bound_ns}
+        done = [key for key, lane in self.left.items() if lane in covered]
         for key in done:
             del self.left[key]
-        self.abandoned = frozenset(
-            lane for lane in self.abandoned if through_ns.get(lane, 0) <= bound_ns
-        )
+        self.abandoned -= covered
+        self.elsewhere -= covered
         return done
 
 
@@ -199,21 +236,35 @@ class ProcessJournal:
         self.complete_through_ns = max(self.complete_through_ns, one.complete_through_ns)
         self.closed = one.closed
 
-    def abandon(self) -> list[ObjectKey]:
+    def abandon(self, *, elsewhere: bool) -> list[ObjectKey]:
         """Leave what is left of attempted objects to the next full pass; return these entries.
 
         Adjacent abandoned objects become one, so that a lane that is halted for days costs no
         memory per object.
+
+        Args:
+            elsewhere: Whether the lanes in `elsewhere` are left too, because the objects themselves
+                are too many.
         """
         keys: list[ObjectKey] = []
         kept: deque[WaitingObject] = deque()
         for one in self.waiting:
-            if one.attempted and one.left:
+            if one.attempted:
                 one.abandoned |= frozenset(one.left.values())
                 keys += one.left
                 one.left = {}
-            if kept and kept[-1].abandoned and one.attempted and not one.left and not one.closed:
-                one.abandoned |= kept.pop().abandoned
+            if one.attempted and elsewhere:
+                one.abandoned |= one.elsewhere
+                one.elsewhere = frozenset()
+            if (
+                kept
+                and kept[-1].is_abandoned
+                and one.attempted
+                and not (one.elsewhere or one.closed)
+            ):
+                before = kept.pop()
+                one.abandoned |= before.abandoned
+                one.lost |= before.lost
             kept.append(one)
         self.waiting = kept
         return keys
@@ -223,7 +274,7 @@ class ProcessJournal:
         for one in self.waiting:
             margin_ns = int(BREAK_MARGIN_S * NS_PER_S)
             if one.abandoned and (pass_began_ns or 0) >= one.written_ns + margin_ns:
-                one.abandoned = frozenset()
+                one.abandoned, one.lost = frozenset(), False
         broken = self.broken
         if broken is None or self.waiting or not broken.is_healed_by(pass_began_ns):
             return False
@@ -272,7 +323,7 @@ def lanes_left(journals: Iterable[ProcessJournal]) -> frozenset[int]:
         for journal in journals
         for one in journal.waiting
         if one.attempted
-        for lane in (*one.left.values(), *one.abandoned)
+        for lane in one.lanes_left
     )
 
 
@@ -284,22 +335,3 @@ def describe(progress: ProcessProgress | None) -> str | None:
 def entries_waiting(journals: Collection[ProcessJournal]) -> int:
     """Return the number of entries that are neither enqueued nor held."""
     return sum(len(one.left) for journal in journals for one in journal.waiting)
-
-
-class NamedBatches:
-    """What the journals of each gateway name, to count what they missed."""
-
-    def __init__(self, through_ns: Mapping[str, float]) -> None:
-        self._through_ns = through_ns
-
-    def count_unnamed(self, batches: Iterable[AcceptedManifest]) -> int:
-        """Return how many new batches a journal should have named.
-
-        A gateway names what it accepted before the time of its journal. If all of its processes
-        have ended, nothing further is named.
-        """
-        margin_ns = ACKNOWLEDGED_S * NS_PER_S
-        return sum(
-            one.accepted_at_unix_ns + margin_ns < self._through_ns.get(one.collector_id, 0)
-            for one in batches
-        )

@@ -175,6 +175,25 @@ class JournalReader:
                 break
         return found
 
+    async def read_again(
+        self, journal: ProcessJournal, number: int
+    ) -> tuple[AcceptedManifest, ...] | None:
+        """Return what an object names that was read before; None if it does not exist any more.
+
+        Raises:
+            StoreError: The store is unreachable or refused the request.
+        """
+        key = journal_key(journal.process, number)
+        read = await self._store.get(key)
+        try:
+            if isinstance(read, Found):
+                return decode_journal(key, read.body).manifests
+            reason = "an object that was read before is missing"
+        except InvalidRecord as error:
+            reason = error.reason
+        self._log_broken(journal, number, reason)
+        return None
+
     async def _read(self, journal: ProcessJournal, number: int) -> JournalObject | None:
         key = journal_key(journal.process, number)
         read = await self._store.get(key)
@@ -217,11 +236,14 @@ class JournalReader:
         journal.broken = BrokenJournal(
             next_number=next_number, appeared_ns=appeared_ns, reason=reason
         )
+        self._log_broken(journal, journal.read_through + 1, reason)
+
+    def _log_broken(self, journal: ProcessJournal, number: int, reason: str) -> None:
         log.warning(
             "journal_broken",
             gateway=journal.registration.collector_id,
             process=journal.process,
-            number=journal.read_through + 1,
+            number=number,
             reason=reason,
         )
 

@@ -12,32 +12,29 @@ of a lane is `decide_frontier` over what was processed in that lane, with the st
 before the listing of step 1.
 
 Entries of a lane that another reconciler works on wait until that reconciler publishes a later time
-of the lane. They are processed here if the lane is handed over, or, if lanes are not shared, after
-`takeover_after_s`.
+of the lane. If lanes are shared, only the lane is remembered, and the object is read again if the
+lane is handed over. If not, the entries are kept and processed after `takeover_after_s`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
 from sluice_protocol.journals import (
-    LAPSE_S,
     Frontier,
     ProcessProgress,
     decide_frontier,
     ended_processes,
 )
-from sluice_protocol.keys import accepted_key, lane_of
-from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.discovery import (
     IDLE_STEP_S,
     DiscoveryClaim,
     lane_times,
 )
+from sluice_reconciler.journals.named_entries import NamedEntries
 from sluice_reconciler.journals.parts import JournalParts
 from sluice_reconciler.journals.progress import (
-    NamedBatches,
     ProcessJournal,
     WaitingObject,
     describe,
@@ -45,11 +42,17 @@ from sluice_reconciler.journals.progress import (
     lanes_left,
 )
 from sluice_reconciler.journals.reader import (
+    OBJECTS_MAX,
     JournalObject,
     JournalReader,
     RegistrationReader,
     entry_weight,
     is_cut_short,
+)
+from sluice_reconciler.journals.replacing_passes import (
+    NamedBatches,
+    named_batches,
+    wanted_pass_ns,
 )
 from sluice_reconciler.journals.report import JournalReport
 from sluice_reconciler.metrics import Stage
@@ -62,6 +65,9 @@ WAITING_MAX = 16_384
 """Entries that were read and are not processed, over all journals; then reading pauses. One with
 the parts of combined requests counts as several.
 """
+
+OBJECTS_WAITING_MAX = 16_384
+"""Objects that were read and are not processed, over all journals; about 1 KiB of memory each."""
 
 SWITCH_INTERVAL_S = 60.0
 """Time between two reads of the authority's mode switches while a spool is registered."""
@@ -85,7 +91,7 @@ class JournalRoute:
         self._published_at_ns: int | None = None
         self._spool_left_ns: UnixNs | None = None
         self._switch_read_at_ns: int | None = None
-        self._wanted: dict[ObjectKey, AcceptedManifest] = {}
+        self._entries = NamedEntries(parts.lanes)
         self.is_behind = False
         """Whether the last round left objects of a journal unread, so that another one is due."""
         self.frontier: Frontier | None = None
@@ -184,28 +190,27 @@ class JournalRoute:
     def _cover(self) -> None:
         """Drop waiting entries that another reconciler published as processed."""
         published = self._parts.discovery.record.journals
-        workers, record = self._parts.workers, self._parts.discovery.record
-        elsewhere = lane_times(record, workers.elsewhere if workers.shared is not None else ())
+        elsewhere = lane_times(self._parts.discovery.record, self._parts.workers.of_members)
         covered: list[ObjectKey] = []
         for process, journal in self._journals.items():
             for one in journal.cover(published.get(process, 0)):
                 covered += one.left
             for one in journal.waiting:
                 covered += one.cover_lanes(elsewhere, self._pass_began_ns() or 0)
-        found = [self._wanted[key] for key in covered if key in self._wanted]
+        found = self._entries.find(covered)
         self._parts.live.observe_elsewhere(found)
-        self._forget(covered)
+        self._entries.forget(covered)
         for stage in Stage:
             self._parts.backlog.end(stage, covered)
 
-    def _forget(self, keys: Iterable[ObjectKey]) -> None:
-        for key in keys:
-            self._wanted.pop(key, None)
+    def _has_too_many_objects(self) -> bool:
+        return sum(len(journal.waiting) for journal in self.journals) >= OBJECTS_WAITING_MAX
 
     def _space(self) -> int:
         """Return how many plain entries may be read."""
-        parts = sum(entry_weight(one) - 1 for one in self._wanted.values())
-        return WAITING_MAX - entries_waiting(self.journals) - parts
+        if self._has_too_many_objects():
+            return 0
+        return WAITING_MAX - entries_waiting(self.journals) - self._entries.extra_weight
 
     async def _read_objects(self) -> None:
         self.is_behind = False
@@ -213,10 +218,11 @@ class JournalRoute:
         if space <= 0:
             # Halted lanes must not stop the others: a full pass enqueues their batches later.
             for journal in self._journals.values():
-                self._forget(journal.abandon())
+                self._entries.forget(journal.abandon(elsewhere=self._has_too_many_objects()))
             space = self._space()
         if space <= 0:
             return
+        space -= await self._read_again(space)
         unread = [
             journal
             for process, journal in self._journals.items()
@@ -227,23 +233,42 @@ class JournalRoute:
             return await self._reader.read_next(journal, space)
 
         found = await self._parts.requests.each(unread, read)
-        self.is_behind = any(is_cut_short(objects, space) for objects in found)
+        self.is_behind |= any(is_cut_short(objects, space) for objects in found)
         for journal, objects in zip(unread, found, strict=True):
             for one in objects:
                 self._parts.clock.observe(one.date_ns)
                 journal.read(self._waiting(journal, one), one.written_ns)
 
+    async def _read_again(self, space: int) -> int:
+        """Read objects with entries of lanes that were handed over; return the entries' weight."""
+        elsewhere, weight = self._parts.workers.of_members, 0
+        gained = [
+            (journal, one, one.elsewhere - elsewhere)
+            for journal in self.journals
+            for one in journal.waiting
+            if not one.elsewhere <= elsewhere
+        ]
+        for done, (journal, one, lanes) in enumerate(gained):
+            if done >= OBJECTS_MAX or weight >= space:
+                self.is_behind = True
+                break
+            manifests = await self._reader.read_again(journal, one.number)
+            if manifests is None:
+                one.lose(lanes)
+                continue
+            mine, _ = self._entries.divide(manifests, lanes)
+            weight += sum(entry_weight(self._entries.manifests[key]) for key in mine)
+            one.regain(mine, lanes, self._parts.runtime.clock.monotonic_ns())
+        return weight
+
     def _waiting(self, journal: ProcessJournal, one: JournalObject) -> WaitingObject:
         """Return the entries of an object that this process has to care for."""
         published = self._parts.discovery.record.journals.get(journal.process, 0)
-        left: dict[ObjectKey, int] = {}
-        if one.number <= published:
-            self._parts.live.observe_elsewhere(one.manifests)
-        else:
-            for manifest in one.manifests:
-                key = accepted_key(manifest.identity)
-                left[key] = lane_of(manifest.agent_id, self._parts.lanes)
-                self._wanted[key] = manifest
+        is_new = one.number > published
+        lanes = frozenset(range(self._parts.lanes)) - self._parts.workers.of_members
+        left, others = self._entries.divide(one.manifests, lanes if is_new else frozenset())
+        self._parts.live.observe_elsewhere(others)
+        elsewhere = self._entries.lanes_of(others) if is_new else frozenset[int]()
         return WaitingObject(
             number=one.number,
             complete_through_ns=one.complete_through_ns,
@@ -252,6 +277,7 @@ class JournalRoute:
             due_ns=self._parts.runtime.clock.monotonic_ns(),
             written_ns=one.written_ns,
             attempted=not left,
+            elsewhere=elsewhere,
         )
 
     # --- processing ------------------------------------------------------------------------------
@@ -288,19 +314,19 @@ class JournalRoute:
             if lane not in elsewhere or (one.attempted and shared is None)
         }
         result, step = PipelineResult(), self._parts.settings.list_batches_max
-        ordered = list(keys)
-        for first in range(0, len(ordered), step):
-            chunk = ordered[first : first + step]
-            done = await self._parts.pipeline.process_new(chunk, named=self._wanted)
-            result = result.plus(done)
-            self._count_absent(done, chunk)
-            finished = [key for key in chunk if key not in done.left_keys]
+        ordered, finished = list(keys), set[ObjectKey]()
+        try:
+            for first in range(0, len(ordered), step):
+                chunk = ordered[first : first + step]
+                done = await self._parts.pipeline.process_new(chunk, named=self._entries.manifests)
+                result = result.plus(done)
+                self._count_absent(done, chunk)
+                finished.update(key for key in chunk if key not in done.left_keys)
+        finally:  # also if a later chunk failed
             for one in due:
-                for key in finished:
-                    one.left.pop(key, None)
-            found = [self._wanted[key] for key in finished if key in self._wanted]
-            self._parts.live.observe_elsewhere(found)
-            self._forget(finished)
+                one.finish(finished)
+            self._parts.live.observe_elsewhere(self._entries.find(finished))
+            self._entries.forget(finished)
         self._schedule(due)
         return result
 
@@ -324,26 +350,11 @@ class JournalRoute:
 
     def wanted_pass_ns(self) -> UnixNs | None:
         """Return when a full pass must begin to replace a journal; None if none is needed now."""
-        now_ns = self._parts.clock.now_ns()
-        times = [
-            UnixNs(journal.written_ns + int(LAPSE_S * NS_PER_S))
-            for process, journal in self._journals.items()
-            if process not in self._ended
-            and journal.registration.acceptance == "s3_manifest"
-            and journal.is_lapsed()
-        ]
-        times += [one.broken.healed_from_ns for one in self.journals if one.broken is not None]
-        return max((one for one in times if one <= now_ns), default=None)
+        return wanted_pass_ns(self.journals, self._ended, self._parts.clock.now_ns())
 
     def named_batches(self) -> NamedBatches:
         """Return what the journals name up to now; take it before the lanes are read."""
-        through: dict[str, float] = {}
-        for process, journal in self._journals.items():
-            name = journal.registration.collector_id
-            is_over = process in self._ended or journal.is_lapsed()
-            at_ns = float("inf") if is_over else journal.complete_through_ns
-            through[name] = min(through.get(name, float("inf")), at_ns)
-        return NamedBatches(through)
+        return named_batches(self.journals, self._ended)
 
     def _progress(self, lane: int | None = None) -> list[ProcessProgress]:
         date_ns = self._parts.clock.now_ns()

@@ -284,6 +284,11 @@ class LaneWorkers:
             return frozenset(range(self._lanes)) - self._shared
         return frozenset(one.lane.lane for one in self if one.is_of_rival)
 
+    @property
+    def of_members(self) -> frozenset[int]:
+        """The lanes that other reconcilers work on, if lanes are shared; none otherwise."""
+        return self.elsewhere if self._shared is not None else frozenset()
+
     def works_on(self, key: ObjectKey) -> bool:
         """Return True if this process works on the lane of an accepted key, or shares no lanes."""
         if self._shared is None:

@@ -17,16 +17,11 @@ from support.door_client import TestSender, post
 from support.event_bodies import S, pack
 from support.forward_client import close_clients, connect
 from support.gateway import Running, TestKey, run, running
-from support.reconciler_seed import enqueued
+from support.queued_bodies import queued_bodies
 from support.write_faults import WriteFault, WriteFaultStore
 
 from sluice_gateway.app import serving_forward_port
 from sluice_protocol.authority import Authority
-from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.frame import decode_frame
-from sluice_protocol.ndjson import ndjson_from_columns
-from sluice_protocol.outcomes import Found
-from sluice_protocol.units import ObjectKey
 from sluice_reconciler.service import Reconciler
 from sluice_store import open_store
 from sluice_store.port import ObjectStore
@@ -92,18 +87,9 @@ async def serving(
 
 
 async def read_records(store: ObjectStore) -> Counter[str]:
-    """Return how often a consumer of the work lists reads each body or name of a metric."""
+    """Enqueue everything, and return how often a consumer reads each body or name of a metric."""
     await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
-    found: Counter[str] = Counter()
-    for batch in await enqueued(store):
-        blob = await store.get(ObjectKey(batch.raw_blob_key))
-        assert isinstance(blob, Found)
-        columns = decode_frame(blob.body).columns
-        for start, end in batch.kept:
-            for line in ndjson_from_columns(slice_columns(columns, start, end)):
-                record = json.loads(line)
-                found[record["body"] if "body" in record else record["name"]] += 1
-    return found
+    return await queued_bodies(store)
 
 
 async def send_with(

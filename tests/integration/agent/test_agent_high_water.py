@@ -18,6 +18,7 @@ from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import open_store
 
 LINES = 5000
+SEALED_S_MAX = 60.0
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
@@ -92,12 +93,17 @@ async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
 
 
 async def until_sealed(ready: Path) -> None:
-    """Wait until several batches are sealed and no further one appears."""
+    """Wait until several batches are sealed and no further one appears.
+
+    Raises:
+        TimeoutError: The agent does not seal them in time.
+    """
     seen, since = 0, 0
-    while seen < 2 or since < 20:
-        await asyncio.sleep(0.05)
-        now = count_in(ready)
-        seen, since = now, since + 1 if now == seen else 0
+    async with asyncio.timeout(SEALED_S_MAX):
+        while seen < 2 or since < 20:
+            await asyncio.sleep(0.05)
+            now = count_in(ready)
+            seen, since = now, since + 1 if now == seen else 0
 
 
 def count_in(folder: Path) -> int:

@@ -27,6 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         *("reconciler --once", "query -q x", "status", "rebuild", "init", "audit run"),
         *("queue status", "switch local_spool --spool-writer x"),
+        *("gaps", "batches", "conflicts list", "doctor", "explain host-1/b1/0-1"),
+        *("delete --older-than-days 30", "audit show", "gc noncurrent --dry-run"),
+        *("gc stop 01M7X2Z6Q0000000000000000A --reason x",),
     ],
 )
 def test_a_command_reports_it_in_one_line(folder: Path, command: str) -> None:
@@ -40,7 +43,11 @@ def test_a_command_reports_it_in_one_line(folder: Path, command: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["gateway --listen 127.0.0.1:0 --principals principals.toml", "maintain --once"],
+    [
+        "gateway --listen 127.0.0.1:0 --principals principals.toml",
+        "maintain --once",
+        "console --listen 127.0.0.1:0",
+    ],
 )
 def test_a_service_reports_it_and_ends(folder: Path, command: str) -> None:
     done = subprocess.run(

@@ -1,45 +1,51 @@
-"""rsyslog and syslog-ng of Debian send syslog to an agent, as docs/send describes."""
+"""rsyslog and syslog-ng of Debian send syslog to an agent, as docs/send describes.
+
+A relay records what they send. The agent stores exactly that: a line that a client drops or sends
+twice is the doing of the client, and the tests state which clients do so.
+"""
 
 import asyncio
+import re
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from support.client_programs import DEBIAN, debian_environment, program
+from support.documented_blocks import blocks_of
+from support.recording_relay import RecordingRelay, relayed
 from support.store_versitygw import free_port
+from support.syslog_agent import full_spool, listening, rows, settings
 
 from sluice_agent.app import run_agent
-from sluice_agent.disk import RealDisk
-from sluice_agent.settings import AgentSettings, SpoolSettings
-from sluice_agent.spool import Spool
-from sluice_protocol.columns import LogColumns
-from sluice_protocol.frame import decode_frame
-from sluice_protocol.ndjson import attribute_rows
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 
-LINES = 5_000
-RSYSLOG = """
-global(workDirectory="{folder}")
+WANTED = [f"order {n} was accepted: ü" for n in range(5_000)]
+BODY = re.compile(rb"order [0-9]+ was accepted: \xc3\xbc")
+INPUT = """global(workDirectory="{folder}")
 module(load="imfile" mode="polling" pollingInterval="1")
 input(type="imfile" File="{log}" Tag="shop:" Severity="error" Facility="local3")
-action(type="omfwd" target="127.0.0.1" port="{port}" protocol="tcp" {form}
-       queue.type="linkedList" queue.filename="sluice" queue.maxDiskSpace="1g"
-       queue.saveOnShutdown="on" action.resumeRetryCount="-1" action.resumeInterval="1")
 """
+RSYSLOG = blocks_of("docs/send/rsyslog-to-agent.md")[1].text
+FORMAT = 'template="RSYSLOG_SyslogProtocol23Format" TCP_Framing="octet-counted"'
+QUEUE = re.compile(r'queue\.\w+="\w+"')
 SYSLOG_NG = """@version: 3.38
 source s_src {{ file("{log}" follow-freq(1) flags(no-parse) program-override("shop")
   default-facility(local3) default-priority(err)); }};
-destination d_sluice {{ {form} }};
 log {{ source(s_src); destination(d_sluice); flags(flow-control); }};
 """
-COUNTED = 'template="RSYSLOG_SyslogProtocol23Format" TCP_Framing="octet-counted"'
+FAULTS = r"lost message|message lost|[Mm]essages? dropped"
+ENVIRONMENT = {"RSYSLOG_DEBUG_TIMEOUTS_TO_STDERR": "on"}
+"""With it, rsyslog logs each message that it drops because a queue is full."""
 FORMS = {
-    "rsyslog-5424": (RSYSLOG, COUNTED),
-    "rsyslog-default": (RSYSLOG, ""),
-    "rsyslog-3164": (RSYSLOG, 'template="RSYSLOG_TraditionalForwardFormat"'),
-    "syslog-ng-5424": (SYSLOG_NG, 'syslog("127.0.0.1" port({port}) transport("tcp"));'),
-    "syslog-ng-3164": (SYSLOG_NG, 'network("127.0.0.1" port({port}) transport("tcp"));'),
+    "rsyslog-5424": RSYSLOG,
+    "rsyslog-default": RSYSLOG.replace(FORMAT, ""),
+    "rsyslog-3164": RSYSLOG.replace(FORMAT, 'template="RSYSLOG_TraditionalForwardFormat"'),
+    "rsyslog-without-queue": QUEUE.sub("", RSYSLOG),
+    "syslog-ng-5424": 'destination d_sluice { syslog("127.0.0.1" port(5514) transport("tcp")); };',
+    "syslog-ng-3164": 'destination d_sluice { network("127.0.0.1" port(5514) transport("tcp")); };',
 }
 
 
@@ -54,59 +60,101 @@ def command(name: str, config: Path, folder: Path) -> list[str | Path]:
     ]
 
 
-def received(spool: Path) -> list[tuple[str, dict[str, str], int]]:
-    """Return body, attributes and severity of every record in the spool."""
-    opened = Spool(SpoolSettings(directory=spool, agent_id="a"), RealDisk(), boot_id="read")
-    found: list[tuple[str, dict[str, str], int]] = []
-    for batch in opened.ready():
-        columns = decode_frame(opened.read(batch)).columns
-        assert isinstance(columns, LogColumns)
-        assert columns.severity is not None
-        pairs = map(dict, attribute_rows(columns.attributes, len(columns)))
-        bodies = [body.decode() for body in columns.body.slices()]
-        found += zip(bodies, pairs, columns.severity.tolist(), strict=True)
-    opened.close()
-    return found
+def write_config(name: str, folder: Path, log: Path, port: int) -> Path:
+    """Write the configuration of a client, which follows a file."""
+    head = INPUT if name.startswith("rsyslog") else SYSLOG_NG
+    config = folder / "client.conf"
+    config.write_text(
+        head.format(folder=folder, log=log) + FORMS[name].replace("5514", str(port)),
+        encoding="utf-8",
+    )
+    return config
+
+
+@asynccontextmanager
+async def receiving(folder: Path, port: int) -> AsyncIterator[RecordingRelay]:
+    """Run an agent behind a relay while the context is active."""
+    stop, own_port = asyncio.Event(), free_port()
+    given = settings(folder, f"tcp://127.0.0.1:{own_port}", batch_records=1_000, drain_s=0.1)
+    agent = asyncio.create_task(run_agent(given, stop=stop))
+    await listening(own_port, "tcp")
+    async with relayed(port, own_port) as relay:
+        yield relay
+    stop.set()
+    await agent
+
+
+def sent_by(relay: RecordingRelay) -> Counter[str]:
+    """Return how often the client has sent each line."""
+    return Counter(body.decode() for sent in relay.sent for body in BODY.findall(bytes(sent)))
+
+
+async def wait_sent(relay: RecordingRelay) -> Counter[str]:
+    """Wait until the client sends no more; return what it has sent."""
+    before = None
+    for _ in range(60):
+        found = sent_by(relay)
+        if found == before and len(found) >= len(WANTED):
+            return found
+        before = found
+        await asyncio.sleep(2.0)
+    return sent_by(relay)
+
+
+def check_stored(folder: Path, sent: Counter[str]) -> None:
+    """Check that the spool contains each line as often as it was sent."""
+    records = [one for one in rows(folder) if one[1].get("service.name") == "shop"]
+    assert Counter(body for body, _ in records) == sent
+    assert {pairs["syslog.facility"] for _, pairs in records} == {"19"}
+    assert not any("sluice.error" in pairs for _, pairs in records)
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_line_arrives_once_after_the_spool_was_full(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_line_arrives_once_after_the_spool_was_full(tmp_path: Path, name: str) -> None:
     """The sender waits while the agent does not read, and keeps what it could not send."""
-    log, port, config = tmp_path / "shop.log", free_port(), tmp_path / "client.conf"
-    template, form = FORMS[name]
+    log, port = tmp_path / "shop.log", free_port()
     log.touch()
-    config.write_text(
-        template.format(folder=tmp_path, log=log, port=port, form=form.format(port=port))
-    )
-    has_room: list[bool] = []
-    monkeypatch.setattr(Spool, "fits", lambda *_: any(has_room))
-    wanted = [f"order {n} was accepted: ü" for n in range(LINES)]
+    config = write_config(name, tmp_path, log, port)
 
-    async def main() -> None:
-        stop = asyncio.Event()
-        settings = AgentSettings(
-            gateway="http://127.0.0.1:9", spool=tmp_path / "s", agent_id="a", host_metrics_s=0,
-            syslog=(f"tcp://127.0.0.1:{port}",), batch_records=1_000,
-        )  # fmt: skip
-        agent = asyncio.create_task(run_agent(settings, stop=stop))
+    async def main() -> Counter[str]:
+        async with receiving(tmp_path, port) as relay:
+            with program(
+                command(name, config, tmp_path), tmp_path / "client.log",
+                debian_environment() | ENVIRONMENT, faults=FAULTS,
+            ) as client:  # fmt: skip
+                log.write_text("".join(f"{line}\n" for line in WANTED))
+                await asyncio.sleep(5.0)
+                room.append(True)
+                sent = await wait_sent(relay)
+                assert client.errors() == []
+        return sent
+
+    with full_spool() as room:
+        sent = asyncio.run(main())
+    assert sent == Counter(WANTED)
+    check_stored(tmp_path, sent)
+
+
+@pytest.mark.parametrize("name", ["rsyslog-5424", "rsyslog-without-queue", "syslog-ng-5424"])
+def test_no_line_is_lost_while_no_agent_listens(tmp_path: Path, name: str) -> None:
+    """The sender is refused for some seconds. With a queue, rsyslog repeats some lines."""
+    log, port = tmp_path / "shop.log", free_port()
+    log.write_text("".join(f"{line}\n" for line in WANTED))
+    config = write_config(name, tmp_path, log, port)
+
+    async def main() -> Counter[str]:
         with program(
-            command(name, config, tmp_path), tmp_path / "client.log", debian_environment(),
-            faults=r"message lost|[Mm]essages? dropped",
+            command(name, config, tmp_path), tmp_path / "client.log",
+            debian_environment() | ENVIRONMENT, faults=FAULTS,
         ) as client:  # fmt: skip
-            log.write_text("".join(f"{line}\n" for line in wanted))
-            await asyncio.sleep(5.0)
-            has_room.append(True)
-            await asyncio.sleep(10.0)
-            assert client.errors() == []
-        stop.set()
-        result = await agent
-        assert result.sealed_records >= LINES
+            await asyncio.sleep(4.0)
+            async with receiving(tmp_path, port) as relay:
+                sent = await wait_sent(relay)
+                assert client.errors() == []
+        return sent
 
-    asyncio.run(main())
-    records = [one for one in received(tmp_path / "s") if one[1].get("service.name") == "shop"]
-    assert Counter(body for body, _, _ in records) == Counter(wanted)
-    for _, pairs, severity in records:
-        assert (pairs["syslog.facility"], severity) == ("19", 17)
-        assert "sluice.error" not in pairs
+    sent = asyncio.run(main())
+    assert set(sent) == set(WANTED)
+    if name != "rsyslog-5424":
+        assert sent == Counter(WANTED)
+    check_stored(tmp_path, sent)

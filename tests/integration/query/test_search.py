@@ -1,8 +1,10 @@
 """Queries over real Delta tables and a real queue: every matching record once, in order."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as copy_with
 from support.query_lake import (
     DAY0_NS,
     MINUTE_NS,
@@ -18,6 +20,7 @@ from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.errors import QueryTimedOut
@@ -36,6 +39,24 @@ def test_pending_batches_are_found_before_the_first_ingestion(place: Deployment)
     result = run_query(place, make_query())
     assert bodies(result) == ["one", "two"]
     assert (result.summary.segments_read, result.summary.waiting_batches) == (0, 1)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_manifest_that_states_other_times_makes_the_answer_partial(
+    place: Deployment, others: int
+) -> None:
+    """A batch is read alone or together with another one; after ingestion the answer is whole."""
+    true = log_batch(["one", "two"])
+    early = true.manifest.min_ts_unix_ns
+    wrong = replace(true, manifest=copy_with(true.manifest, max_ts_unix_ns=early))
+    place.deliver([wrong, *[log_batch(["x"], start=2)] * others])
+    result = run_query(place, make_query())
+    assert sorted(map(str, bodies(result))) == sorted(["one", "two", *["x"] * others])
+    (reason,) = result.summary.reasons
+    assert result.summary.partial
+    assert accepted_key(true.manifest.identity) in reason
+    ingest_locally(place.url)
+    assert not run_query(place, make_query()).summary.partial
 
 
 def test_records_of_lake_and_pending_batches_are_merged_in_time_order(place: Deployment) -> None:

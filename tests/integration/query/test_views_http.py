@@ -1,60 +1,25 @@
-"""Histogram, fields, values, context and streams over a lake and pending batches."""
+"""Histogram, fields, values, and context over a lake and pending batches."""
 
 import asyncio
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.query_lake import DAY0_NS, deployment, log_batch, put_delete
 from support.query_service import QueryClient, talk
-from support.spark_lake import Deployment, Sent
+from support.query_views import FILES, LINES, overlapping_ingestions, records
+from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
-from sluice_lake.blobs import RejectedBlob, fetch_frame
-from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.frame import Frame
-from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.pending import FetchedBatches, fetch_batches
 from sluice_query.settings import QuerySettings
-
-FILES = 3
-LINES = 40
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """Three ingestions, each with a file per agent, and a pending batch; their times overlap."""
-    made = deployment(tmp_path_factory.mktemp("views"))
-    for part in range(FILES + 1):
-        batches = [
-            log_batch(
-                [
-                    f"line {part} {n} of {agent}{' error' if n % 7 == 0 else ''}"
-                    for n in range(LINES)
-                ],
-                agent=agent,
-                start=part * LINES,
-                from_ns=DAY0_NS + part * 30 * NS_PER_S,
-                attributes={"path": f"/var/log/{part % 2}", "a=b": "x"},
-            )
-            for agent in ("host-1", "host-2")
-        ]
-        made.deliver(batches)
-        if part < FILES:
-            ingest_locally(made.url)
-    return made
-
-
-def key(line: dict[str, Any]) -> tuple[str, str, int]:
-    return line["agent_id"], line["boot_id"], line["seq"]
-
-
-def records(lines: list[Any]) -> list[Any]:
-    return [line for line in lines if "agent_id" in line]
+    return overlapping_ingestions(tmp_path_factory.mktemp("views"))
 
 
 def test_a_histogram_has_the_records_of_the_search(place: Deployment) -> None:
@@ -172,44 +137,6 @@ def test_the_routes_are_described_from_their_types(place: Deployment) -> None:
     talk(place, story)
 
 
-@pytest.mark.parametrize("limit", [1, 7, 80, 319, 320, 10_000])
-def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -> None:
-    async def story(client: QueryClient) -> None:
-        for more in ([], [("q", "error"), ("highlight", "true")]):
-            given = {"limit": limit, "newest_first": "true"}
-            *wanted, last = await client.lines("/v1/query", *more, **given)
-            lines = await client.lines("/v1/query/stream", *more, limit=limit)
-            assert records(lines) == wanted
-            assert "progress" in lines[-2]
-            summary = lines[-1]["summary"]
-            for name in ("results", "more", "partial", "waiting_batches"):
-                assert summary[name] == last["summary"][name], name
-
-    talk(place, story)
-
-
-def test_a_stream_does_not_read_files_that_are_too_old(
-    place: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluice_query.waves.FIRST_WAVE_BYTES", 1)
-
-    async def story(client: QueryClient) -> None:
-        lines = await client.lines("/v1/query/stream", limit=15)
-        progress = lines[-2]["progress"]
-        assert progress["segments_read"] < progress["segments"]
-        summary = lines[-1]["summary"]
-        assert summary["segments_read"] == progress["segments_read"]
-        assert summary["segments_read"] + summary["segments_pruned"] == progress["segments"]
-        *wanted, _ = await client.lines("/v1/query", limit=15, newest_first="true")
-        assert records(lines) == wanted
-        parts = [line for line in await client.lines("/v1/query/stream") if "progress" in line]
-        last = parts[-1]["progress"]
-        assert (last["batches_read"], last["batches"]) == (2, 2)
-        assert len(parts) == last["segments"] + last["batches"]
-
-    talk(place, story)
-
-
 @pytest.mark.parametrize(
     ("path", "given", "message"),
     [
@@ -241,138 +168,6 @@ def test_a_bad_parameter_is_refused(
         assert message in problem["detail"]
 
     talk(place, story)
-
-
-def test_an_error_after_the_first_records_is_the_last_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluice_query.waves.FIRST_WAVE_BYTES", 1)
-    made = deployment(tmp_path)
-    for part in range(2):
-        made.deliver([log_batch(["x"], start=part, from_ns=DAY0_NS + part * NS_PER_S)])
-        ingest_locally(made.url)
-    old = min((made.root / "lake/v1/logs").rglob("*.parquet"), key=lambda one: one.stat().st_mtime)
-    old.write_bytes(b"damaged")
-
-    async def story(client: QueryClient) -> None:
-        first, progress, last = await client.lines("/v1/query/stream")
-        assert (first["seq"], progress["progress"]["segments_read"]) == (1, 1)
-        assert last["problem"]["code"] == "corrupt_object"
-
-    talk(made, story)
-
-
-def pending_lines(tmp_path: Path) -> tuple[Deployment, list[Sent]]:
-    """Return a deployment with one ingested line, and six pending batches of a later line each."""
-    made = deployment(tmp_path)
-    batches = [
-        log_batch([f"line {n}"], start=n, agent=f"host-{n}", from_ns=DAY0_NS + n * NS_PER_S)
-        for n in range(7)
-    ]
-    made.deliver(batches[:1])
-    ingest_locally(made.url)
-    made.deliver(batches[1:])
-    return made, batches
-
-
-def test_the_first_records_are_sent_before_older_pending_batches_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A limit that is reached ends the reading of blobs; the records are those of the search."""
-    monkeypatch.setattr("sluice_query.waves.FIRST_WAVE_BYTES", 1)
-    made, _ = pending_lines(tmp_path)
-
-    async def story(client: QueryClient) -> None:
-        lines = await client.lines("/v1/query/stream")
-        bodies = [one["body"] for one in records(lines)]
-        assert bodies == [f"line {n}" for n in reversed(range(7))]
-        assert "progress" in lines[1], "the first record was sent with those of later waves"
-        assert lines[1]["progress"]["batches_read"] == 1
-        assert lines[-1]["summary"]["waiting_batches"] == 6
-        few = await client.lines("/v1/query/stream", limit=2)
-        assert [one["body"] for one in records(few)] == ["line 6", "line 5"]
-        summary = few[-1]["summary"]
-        assert (summary["waiting_batches"], summary["more"], summary["partial"]) == (3, True, False)
-        *_, every = await client.lines("/v1/query", limit=2, newest_first="true")
-        # The store is listed for both, the second time later.
-        assert summary["accepted_until"] <= every["summary"]["accepted_until"]
-
-    talk(made, story)
-
-
-def test_a_lost_blob_in_a_later_wave_makes_the_stream_partial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluice_query.waves.FIRST_WAVE_BYTES", 1)
-    made, batches = pending_lines(tmp_path)
-    (made.root / batches[3].manifest.raw_blob_key).unlink()
-
-    async def story(client: QueryClient) -> None:
-        lines = await client.lines("/v1/query/stream")
-        assert [one["body"] for one in records(lines)] == [f"line {n}" for n in (6, 5, 4, 2, 1, 0)]
-        summary = lines[-1]["summary"]
-        assert (summary["partial"], len(summary["reasons"])) == (True, 1)
-        assert batches[3].manifest.raw_blob_key in summary["reasons"][0]
-        *_, last = await client.lines("/v1/query", newest_first="true")
-        assert last["summary"]["reasons"] == summary["reasons"]
-        few = (await client.lines("/v1/query/stream", limit=1))[-1]["summary"]
-        assert not few["partial"], "the lost batch is older than the only record of the limit"
-
-    talk(made, story)
-
-
-@pytest.mark.parametrize("wave", [1, 3, 6])
-def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wave: int
-) -> None:
-    monkeypatch.setattr("sluice_query.waves.FIRST_WAVE_BYTES", 1)
-    made, _ = pending_lines(tmp_path)
-    calls = 0
-
-    async def failing(stores: object, manifest: AcceptedManifest) -> Frame | RejectedBlob:
-        nonlocal calls
-        calls += 1
-        if calls == wave:
-            raise StoreUnavailable("get", manifest.raw_blob_key, "connection reset")
-        return await fetch_frame(stores, manifest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("sluice_query.pending.fetch_frame", failing)
-
-    async def story(client: QueryClient) -> None:
-        lines = await client.lines("/v1/query/stream")
-        lost = 7 - wave
-        wanted = [f"line {n}" for n in (6, 5, 4, 3, 2, 1, 0) if n != lost]
-        assert [one["body"] for one in records(lines)] == wanted
-        summary = lines[-1]["summary"]
-        assert summary["partial"]
-        assert "connection reset" in summary["reasons"][0]
-
-    talk(made, story)
-
-
-@pytest.mark.parametrize("moved_after", [1, 4])
-def test_batches_that_are_ingested_between_waves_are_returned_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_after: int
-) -> None:
-    monkeypatch.setattr("sluice_query.waves.FIRST_WAVE_BYTES", 1)
-    made, _ = pending_lines(tmp_path)
-    calls = 0
-
-    async def moving(*given: Any) -> FetchedBatches:
-        nonlocal calls
-        calls += 1
-        if calls == moved_after + 1:
-            await asyncio.to_thread(ingest_locally, made.url)
-        return await fetch_batches(*given)
-
-    monkeypatch.setattr("sluice_query.reading.fetch_batches", moving)
-
-    async def story(client: QueryClient) -> None:
-        lines = await client.lines("/v1/query/stream")
-        assert [one["body"] for one in records(lines)] == [f"line {n}" for n in reversed(range(7))]
-        assert lines[-1]["summary"]["waiting_batches"] == 6
-
-    talk(made, story)
 
 
 def test_an_unreachable_store_is_a_problem(tmp_path: Path) -> None:
@@ -477,49 +272,3 @@ def test_a_query_ends_when_its_client_goes_away(
         assert "sluice_query_running_requests 0.0" in text
 
     talk(place, story)
-
-
-def test_dead_letters_are_listed_until_they_are_ingested(tmp_path: Path) -> None:
-    made = deployment(tmp_path)
-    lost = [
-        log_batch(["x"], start=n, agent=f"host-{n % 2}", at_ns=DAY0_NS + n * 3600 * NS_PER_S)
-        for n in range(4)
-    ]
-
-    def listed(**given: object) -> tuple[list[int], bool]:
-        found: dict[str, Any] = {}
-
-        async def story(client: QueryClient) -> None:
-            url = f"{client.url}/v1/dead-letters"
-            async with client.session.get(url, params={k: str(v) for k, v in given.items()}) as one:
-                assert one.status == 200
-                found.update(await one.json())
-
-        talk(made, story)
-        return [one["seq_start"] for one in found["dead_letters"]], found["more"]
-
-    assert listed() == ([], False)
-    made.accept(lost, blobs=False)
-    made.enqueue(lost)
-    ingest_locally(made.url)
-    assert listed() == ([3, 2, 1, 0], False)
-    assert listed(limit=2) == ([3, 2], True)
-    assert listed(agent="host-1") == ([3, 1], False)
-    made.put_blob(lost[3])
-    made.enqueue(lost[3:])
-    ingest_locally(made.url)
-    assert listed() == ([2, 1, 0], False)
-
-    async def story(client: QueryClient) -> None:
-        async with client.session.get(f"{client.url}/v1/dead-letters?limit=1") as found:
-            (one,) = (await found.json())["dead_letters"]
-        manifest = lost[2].manifest
-        assert one["frame_sha256"] == manifest.frame_sha256
-        assert (one["reason"], one["kind"], one["record_count"]) == ("missing", "logs", 1)
-        assert manifest.raw_blob_key in one["detail"]
-        assert parse_rfc3339(one["accepted_at"]) == manifest.accepted_at_unix_ns
-        for bad in ("limit=0", "limit=501", "colour=red"):
-            async with client.session.get(f"{client.url}/v1/dead-letters?{bad}") as found:
-                assert found.status == 400
-
-    talk(made, story)

@@ -10,7 +10,7 @@ from aiohttp import web
 from support.reconciler_seed import accept_logs
 from support.spark_local import ingester, pending_rows
 
-from sluice_cli.costs.requests import (
+from sluice_cli.costs.lake_requests import (
     COMMIT_GETS,
     LEDGER_FILE_GETS,
     TABLE_GETS,

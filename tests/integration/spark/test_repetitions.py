@@ -217,7 +217,10 @@ def crash() -> None:
     raise Crashed
 
 
-@pytest.mark.parametrize("visit", [1, 2, 3])
+LATER = [pytest.param(visit, marks=pytest.mark.long) for visit in (2, 3)]
+
+
+@pytest.mark.parametrize("visit", [1, *LATER])
 @pytest.mark.parametrize(
     "step", ["compact_after_write", "compact_after_commit", "repetitions_before_record"]
 )

@@ -116,7 +116,7 @@ def assert_rolled(deployment: Deployment) -> None:
 
 def test_a_series_is_equal_at_every_step_of_a_merge(spark: Any, tmp_path: Path) -> None:
     """Random samples of two days, late ones too; a crash at each step, then a whole merge."""
-    random = Random(7)
+    random = Random(7)  # the same samples in each run
     deployment = Deployment(tmp_path).init()
     for turn in range(3):
         deliver(deployment, random.sample(range(0, 1500, 7), 5), first=turn * 20)
@@ -176,7 +176,7 @@ def run_once(pending: list[Any]) -> None:
         pending.pop()()
 
 
-@pytest.mark.parametrize("merge_first", [True, False])
+@pytest.mark.parametrize("merge_first", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merge_first: bool
 ) -> None:

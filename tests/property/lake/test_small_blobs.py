@@ -161,3 +161,5 @@ def test_a_missing_damaged_or_foreign_blob_is_refused() -> None:
     assert small_blobs_table("logs", [manifest], [other]) is None
     assert small_blobs_table("logs", [replace_digest(manifest, other)], [other]) is None
     assert small_blobs_table("metrics", [manifest], [frame]) is None
+    later = msgspec.structs.replace(manifest, max_ts_unix_ns=2)
+    assert small_blobs_table("logs", [later], [frame]) is None

@@ -57,8 +57,8 @@ class World:
         spool = Spool(self.settings, self.disk, boot_id=f"boot-{next(self.boots)}")
         assert spool.corrupt_files == ()
         todo = spool.ready()
-        while (batch := self._seal(spool, rng)) is not None:
-            todo.append(batch)
+        while batches := self._seal(spool, rng):
+            todo += batches
             while todo and rng.random() < 0.6:
                 (self._send_list if rng.random() < 0.3 else self._send)(spool, todo, rng)
             if rng.random() < 0.3:
@@ -68,16 +68,21 @@ class World:
         retrying(spool.sweep)
         spool.close()
 
-    def _seal(self, spool: Spool, rng: random.Random) -> SpooledBatch | None:
+    def _seal(self, spool: Spool, rng: random.Random) -> list[SpooledBatch]:
+        """Seal up to two batches before the first is committed, as the batcher does."""
         checkpoint = spool.checkpoints().get("1:1")
         start = checkpoint.offset if checkpoint else 0
-        lines = LINES[start : start + rng.randrange(1, 4)]
-        if not lines:
-            return None
-        after = FileCheckpoint(source="1:1", path="/log", start=start, offset=start + len(lines))
-        columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None)
-        sealed = spool.seal(columns, [after], now_ns=NOW)
-        return retrying(lambda: spool.commit(sealed))
+        sealed = []
+        for _ in range(rng.randrange(1, 3)):
+            lines = LINES[start : start + rng.randrange(1, 4)]
+            if not lines:
+                break
+            end = start + len(lines)
+            after = FileCheckpoint(source="1:1", path="/log", start=start, offset=end)
+            columns = logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None)
+            sealed.append(spool.seal(columns, [after], now_ns=NOW))
+            start = end
+        return [retrying(lambda one=one: spool.commit(one)) for one in sealed]
 
     def _send(self, spool: Spool, todo: list[SpooledBatch], rng: random.Random) -> None:
         batch = todo.pop(rng.randrange(len(todo)))

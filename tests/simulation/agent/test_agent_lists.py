@@ -191,8 +191,8 @@ def test_a_list_is_read_and_forgotten_in_one_call(monkeypatch: pytest.MonkeyPatc
 def test_a_damaged_batch_of_a_list_is_left_out() -> None:
     async def main(rng: Random) -> None:
         net = network()
-        agent = SimAgent(rng, net)
-        await feed(agent, LINES[:12])
+        agent = SimAgent(rng, net, batch_bytes=1)
+        await agent.seal(*map(block, LINES[:12]))
         damaged = agent.spool.ready()[3].header.name
         path = agent.spool.settings.directory / "ready" / damaged
         whole = agent.disk.read(path)

@@ -45,6 +45,7 @@ async def parked_agent(
     sealing = asyncio.gather(agent.uploader.run(), agent.batcher.run())
     for number in range(lines):
         await agent.batcher.put(block(b"line %d" % number))
+    await agent.batcher.flush()
     await agent.uploader.drained()
     assert len(parked(agent.disk)) == 2 * lines
     sealing.cancel()
@@ -129,6 +130,7 @@ def test_other_parked_batches_are_not_asked_about() -> None:
         agent = SimAgent(rng, net)
         sealing = asyncio.gather(agent.uploader.run(), agent.batcher.run())
         await agent.batcher.put(block(b"large"))
+        await agent.batcher.flush()
         await agent.uploader.drained()
         sealing.cancel()
         net.sent.clear()

@@ -12,6 +12,7 @@ from support.simloop import seeds, until
 
 from sluice_agent.errors import SendingRefused
 from sluice_agent.settings import WhenFull
+from sluice_agent.spool import SealedBatch, SpooledBatch
 from sluice_agent.transport import UploadRequest
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_agent.uploader import REFUSED_RETRY_S
@@ -123,8 +124,7 @@ def test_a_refusal_ends_a_run_with_stop_when_refused() -> None:
         net = network()
         net.reply = lambda _, __: GatewayResponse(status=403, code="forbidden_agent")
         agent = SimAgent(rng, net, stop_when_refused=True)
-        await agent.batcher.put(block(b"a"))
-        await agent.batcher.flush()
+        await agent.seal(block(b"a"))
         with pytest.raises(ExceptionGroup) as raised:
             await agent.uploader.run()
         assert isinstance(raised.value.exceptions[0], SendingRefused)
@@ -151,6 +151,7 @@ def test_a_parked_batch_does_not_delay_the_next() -> None:
         running = asyncio.create_task(agent.run())
         for line in (b"good 1", b"bad", b"good 2"):
             await agent.batcher.put(block(line))
+        await agent.batcher.flush()
         await agent.uploader.drained()
         assert net.lines() == [b"good 1", b"good 2"]
         assert agent.uploader.parked == 1
@@ -207,6 +208,96 @@ def test_a_full_disk_blocks_the_inputs_and_loses_nothing() -> None:
     simulate_agent(0, main)
 
 
+def test_one_batch_is_collected_one_sealed_and_one_committed() -> None:
+    """While a commit fails, the next batch is sealed; a third is collected, and `put` waits."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        disk = SimDisk()
+        agent = SimAgent(rng, net, disk=disk, batch_bytes=1)
+        full = [True]
+
+        def tripwire(operation: str) -> None:
+            if full[0] and operation == "write":
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        disk.tripwire = tripwire
+        running = asyncio.create_task(agent.run())
+        for line in LINES[:2]:
+            await asyncio.wait_for(agent.batcher.put(block(line)), 1)
+        third = asyncio.create_task(agent.batcher.put(block(LINES[2])))
+        await net.clock.sleep(30)
+        assert agent.spool._next_order == 3  # two batches have their identity
+        assert not third.done()
+        assert agent.spool.ready() == []
+        full[0] = False
+        await third
+        await agent.batcher.flush()
+        await agent.uploader.drained()
+        assert Counter(net.lines()) == Counter(LINES[:3])
+        running.cancel()
+
+    simulate_agent(0, main)
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_batches_are_committed_in_the_order_of_their_lines(seed: int) -> None:
+    """A checkpoint covers all lines before it, so a later batch must not become durable first."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        disk = SimDisk()
+        agent = SimAgent(rng, net, disk=disk, batch_bytes=1)
+        orders: list[int] = []
+        commit = agent.spool.commit
+
+        def committed(sealed: SealedBatch) -> SpooledBatch:
+            batch = commit(sealed)
+            orders.append(batch.header.order)
+            return batch
+
+        def tripwire(operation: str) -> None:
+            if operation in {"write", "sync"} and rng.random() < 0.3:
+                raise OSError(errno.EIO, "Input/output error")
+
+        agent.spool.commit = committed  # type: ignore[method-assign]
+        disk.tripwire = tripwire
+        running = asyncio.create_task(agent.run())
+        await feed(agent, rng)
+        assert orders == list(range(1, len(orders) + 1))
+        disk.tripwire = lambda _: None
+        await agent.uploader.drained()
+        assert Counter(net.lines()) == Counter(LINES)
+        running.cancel()
+
+    simulate_agent(seed, main)
+
+
+def test_frames_of_a_backlog_are_not_kept_in_memory() -> None:
+    """Only batches for which a worker is free are sent from memory."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        down = [True]
+        net.reply = lambda _, __: (
+            NoGatewayResponse(failure=ConnectionFailure.REFUSED) if down[0] else None
+        )
+        agent = SimAgent(rng, net, uploads=2, batch_bytes=1)
+        running = asyncio.create_task(agent.run())
+        for line in LINES:
+            await agent.batcher.put(block(line))
+            assert len(agent.uploader._frames) <= 2
+        await agent.batcher.flush()
+        await net.clock.sleep(5)
+        assert agent.uploader._frames == {}
+        down[0] = False
+        await agent.uploader.drained()
+        assert Counter(net.lines()) == Counter(LINES)
+        running.cancel()
+
+    simulate_agent(0, main)
+
+
 def test_a_full_spool_blocks_or_drops_according_to_the_settings() -> None:
     """`block` stays within the limit and loses nothing; `drop_newest` counts what it drops."""
 
@@ -244,14 +335,13 @@ def test_a_corrupt_entry_is_moved_and_logged() -> None:
         net = network()
         disk = SimDisk()
         agent = SimAgent(rng, net, disk=disk, uploads=1, batch_bytes=1)
-        await agent.batcher.put(block(b"one"))
-        await agent.batcher.put(block(b"two"))
-        path = next(p for p in disk._seen if p.parent == DIRECTORY / "ready")
+        await agent.seal(block(b"sent from memory"), block(b"one"), block(b"two"))
+        (path,) = (p for p in disk._seen if p.name == agent.spool.ready()[1].header.name)
         body = disk._seen[path].seen
         disk._seen[path].seen = body[:-1] + bytes([body[-1] ^ 1])
         running = asyncio.create_task(agent.run())
         await agent.uploader.drained()
-        assert net.lines() == [b"two"]
+        assert net.lines() == [b"sent from memory", b"two"]
         assert [name for name, _ in disk.list(DIRECTORY / "corrupt")] == [path.name]
         assert agent.spool.corrupt_files[0][0] == path.name
         running.cancel()

@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 from support.cost_world import CostWorld, audit, count, run_plan
 
-from sluice_cli.costs import requests
+from sluice_cli.costs import lake_requests, service_requests
+from sluice_cli.costs.lake_requests import ingest_lines, maintenance_lines
 from sluice_cli.costs.plan import CostPlan, FullPlan
-from sluice_cli.costs.requests import (
+from sluice_cli.costs.service_requests import (
     CostLine,
     accept_lines,
     index_lines,
-    ingest_lines,
-    maintenance_lines,
     queue_lines,
     reconciler_lines,
 )
 from sluice_protocol import keys
-from sluice_protocol.prices import RequestCounts
+from sluice_protocol.prices import DAY_S, RequestCounts
 
 SECONDS = 300.0
 TOLERANCE = 0.1
@@ -142,7 +141,10 @@ def check_all(world: CostWorld) -> None:
         one.check()
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name == "shared" else name for name in PLANS],
+)
 def test_the_model_predicts_the_requests_of_each_activity(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,8 +168,8 @@ KNOWN = (
 
 def scaled(full: FullPlan, monkeypatch: pytest.MonkeyPatch, batches: float) -> FullPlan:
     """Return the plan whose history has some batches, with small pages."""
-    monkeypatch.setattr(requests, "PAGE_OBJECTS", PAGE_KEYS)
-    days = batches / full.batches_per_s / requests.DAY_S
+    monkeypatch.setattr(lake_requests, "PAGE_OBJECTS", PAGE_KEYS)
+    days = batches / full.batches_per_s / DAY_S
     return full.plan.with_changes(history_days=2 * days, audit_every_s=SECONDS).filled()
 
 
@@ -209,7 +211,8 @@ def test_a_coefficient_that_is_off_by_a_third_is_found(
     world = run_once("seconds", tmp_path, monkeypatch)
     for factor in (2 / 3, 4 / 3):
         with monkeypatch.context() as planted:
-            planted.setattr(requests, coefficient, factor * getattr(requests, coefficient))
+            value = factor * getattr(service_requests, coefficient)
+            planted.setattr(service_requests, coefficient, value)
             with pytest.raises(AssertionError):
                 check_all(world)
 

@@ -26,7 +26,7 @@ from sluice_reconciler.lanes.request_log import RequestLog, SpilledRequests
 from sluice_reconciler.lanes.request_window import JudgedBatches, RequestWindow
 from sluice_reconciler.lanes.state import LaneRecord
 
-SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
+SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(6)
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,15 @@ def test_each_request_is_ingested_once() -> None:
 def test_no_request_is_lost_by_a_rebuild() -> None:
     for seed in SEEDS:
         assert simulate_combined(seed, rebuild=True).lost == [], seed
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(6, 46))
+def test_more_seeds_lose_and_double_nothing(seed: int) -> None:
+    world = simulate_combined(seed)
+    assert (world.lost, world.doubled) == ([], [])
+    assert simulate_combined(seed, rebuild=True).lost == []
 
 
 def _finds() -> bool:

@@ -26,7 +26,7 @@ from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus, L
 from sluice_reconciler.lanes.state import LaneRecord
 from sluice_reconciler.passes.boot_comparison import BootComparison
 
-SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
+SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(6)
 BOOTS = 4
 
 
@@ -49,13 +49,16 @@ def retired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def test_no_batch_is_lost_or_doubled_while_lives_are_retired(retired: list[int]) -> None:
-    for seed in SEEDS:
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(range(6, 46), marks=pytest.mark.long)])
+def test_no_batch_is_lost_or_doubled_while_lives_are_retired(
+    retired: list[int], seeds: Sequence[int]
+) -> None:
+    for seed in seeds:
         accepted, table, missing, lived = simulate(seed, boots=BOOTS, years=True)
         assert sorted(table) == sorted(accepted), seed
         assert missing == [], seed
         assert lived > 2
-    assert sum(retired) > len(SEEDS)
+    assert sum(retired) > len(seeds)
 
 
 def _finds(seeds: range) -> bool:

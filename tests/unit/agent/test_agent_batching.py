@@ -6,7 +6,6 @@ import pytest
 from sluice_agent.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.columns import (
     attribute_columns,
-    join_logs,
     logs_from_block,
     split_lines,
     text_column,
@@ -24,6 +23,12 @@ NOW = UnixNs(5)
 
 def logs(*lines: bytes, path: str = "") -> LogColumns:
     return logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None, path=path)
+
+
+def joined_blocks(parts: list[LogColumns]) -> LogColumns:
+    joined = join_blocks([RecordBlock(columns=part, cost_bytes=1) for part in parts])
+    assert isinstance(joined, LogColumns)
+    return joined
 
 
 def through_a_frame(columns: LogColumns) -> LogColumns:
@@ -51,7 +56,7 @@ def test_concatenated_columns_keep_the_order() -> None:
         ts=np.array([1], np.int64), body=text_column([b"four"]), severity=np.array([9], np.uint8),
         attributes=attribute_columns([[("b", "2"), ("log.file.path", "z")]]),
     )  # fmt: skip
-    joined = through_a_frame(join_logs([bare, named, odd, severe]))
+    joined = through_a_frame(joined_blocks([bare, named, odd, severe]))
     bodies = [b"one", b"two", b"three", "caf\ufffd".encode(), b"four"]
     assert joined.body.slices() == bodies
     assert joined.severity is not None
@@ -83,6 +88,22 @@ def test_only_records_that_can_be_read_again_wait_for_freshness() -> None:
     builder.add(of_file, now_s=0)
     builder.add(of_client, now_s=59.9)
     assert builder.is_due(now_s=60)
+
+
+def test_samples_wait_for_their_batch_without_freshness() -> None:
+    """Samples that another client sends with them make the batch due after its age."""
+    sample = RecordBlock(columns=logs(b"x"), cost_bytes=40, may_wait=True, wait_s=60)
+    builder = BatchBuilder(limits=BatchLimits(age_s_max=1))
+    builder.add(sample, now_s=0)
+    builder.add(sample, now_s=50)
+    assert not builder.is_due(now_s=59.9)
+    assert builder.is_due(now_s=60)
+    builder.add(RecordBlock(columns=logs(b"y"), cost_bytes=40), now_s=55)
+    assert builder.is_due(now_s=56)
+    builder.take()
+    builder.limits = BatchLimits(age_s_max=1, freshness_s=300)
+    builder.add(sample, now_s=0)
+    assert not builder.is_due(now_s=299)
 
 
 def test_freshness_below_the_age_changes_nothing() -> None:

@@ -4,9 +4,10 @@ import base64
 import shutil
 from pathlib import Path
 
+from sluice_agent.batching import RecordBlock
 from sluice_agent.files import FileInput
 from sluice_agent.line_readers import LINE_BYTES_MAX
-from sluice_agent.settings import FileSettings
+from sluice_agent.settings import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits, FileSettings
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.ndjson import attribute_rows
@@ -246,10 +247,25 @@ def test_binary_and_excluded_files_are_skipped(tmp_path: Path) -> None:
     assert Follower(tmp_path, "*.log*").poll() == [b"1"]
 
 
+def test_a_block_never_exceeds_a_batch(tmp_path: Path) -> None:
+    """Only a single line may be larger: it is a block alone."""
+    lines = [b"%d " % number + b"x" * (number % 90) for number in range(3000)]
+    lines[1234] = b"y" * 20_000
+    append(tmp_path / "app.log", b"\n".join(lines) + b"\n")
+    batch = BatchLimits(bytes_max=4000, records_max=30)
+    follower = Follower(tmp_path, block=BlockLimits.of(batch))
+    blocks: list[RecordBlock] = []
+    while polled := follower.input.poll(now_s=0, now_ns=UnixNs(1), sealed={}).blocks:
+        blocks += polled
+    assert [one for block in blocks for one in block.columns.body.slices()] == lines
+    assert max(len(block.columns) for block in blocks) == 30
+    assert [len(block.columns) for block in blocks if block.cost_bytes > 4000] == [1]
+
+
 def test_a_block_of_many_short_lines_is_limited_by_cost(tmp_path: Path) -> None:
-    """A block of empty lines costs far more than its bytes; no block exceeds about 1 MiB."""
+    """A block of empty lines costs far more than its bytes; no block exceeds the limit."""
     (tmp_path / "app.log").write_bytes(b"\n" * 300_000)
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
-    assert max(block.cost_bytes for block in polled.blocks) <= 1.1 * 1024 * 1024
+    assert max(block.cost_bytes for block in polled.blocks) <= BLOCK_COST_BYTES_MAX
     assert len(follower.poll()) == 300_000 - sum(len(block.columns) for block in polled.blocks)

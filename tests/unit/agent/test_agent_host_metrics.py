@@ -42,6 +42,12 @@ def test_a_sample_of_this_host_is_a_valid_frame() -> None:
     )
 
 
+def test_only_the_first_sample_of_a_run_does_not_wait() -> None:
+    host = HostMetricsInput([load_averages], wait_s=60)
+    samples = [host.sample(now_ns=NOW) for _ in range(3)]
+    assert [sample.wait_s for sample in samples if sample is not None] == [0, 60, 60]
+
+
 def test_names_and_attributes() -> None:
     """The names and attributes are those of OpenTelemetry's conventions."""
     assert [m.name[-3:] for m in load_averages()] == [".1m", ".5m", "15m"]

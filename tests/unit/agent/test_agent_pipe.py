@@ -3,7 +3,9 @@
 import os
 from pathlib import Path
 
+from sluice_agent.batching import RecordBlock
 from sluice_agent.line_readers import PipeInput
+from sluice_agent.settings import BatchLimits, BlockLimits
 from sluice_protocol.units import UnixNs
 
 NOW = UnixNs(5)
@@ -46,6 +48,23 @@ def test_a_pipe_splits_very_long_lines(tmp_path: Path) -> None:
     assert b"".join(piece.body.data for piece in pieces) == b"x" + line
     named = [piece.attributes.names if piece.attributes else () for piece in pieces]
     assert named == [("sluice.continues",), ("sluice.continues",), ()]
+
+
+def test_a_block_of_a_pipe_never_exceeds_a_batch(tmp_path: Path) -> None:
+    """Lines that were read and exceed the block are returned by the next reads, in order."""
+    lines = [b"%d " % number + b"x" * (number % 90) for number in range(3000)]
+    (tmp_path / "input").write_bytes(b"\n".join(lines))
+    blocks: list[RecordBlock] = []
+    with (tmp_path / "input").open("rb", buffering=0) as file:
+        limits = BlockLimits.of(BatchLimits(bytes_max=4000, records_max=50))
+        pipe, ended = PipeInput(file.fileno(), limits=limits), False
+        while not ended:
+            read_result = pipe.read(now_ns=NOW)
+            ended = read_result.ended
+            blocks += [read_result.block] if read_result.block is not None else []
+    assert [one for block in blocks for one in block.columns.body.slices()] == lines
+    assert max(block.cost_bytes for block in blocks) <= 4000
+    assert max(len(block.columns) for block in blocks) == 50
 
 
 def bodies(pipe: PipeInput) -> list[bytes]:

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.settings import BATCH_BYTES_MAX, AgentSettings, BatchLimits
+from sluice_agent.settings import (
+    BATCH_BYTES_MAX,
+    BLOCK_COST_BYTES_MAX,
+    AgentSettings,
+    BatchLimits,
+    BlockLimits,
+)
 from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_protocol.errors import BadUsage
 
@@ -38,6 +44,7 @@ def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:
         ({"gateway": ""}, "gateways"), ({"gateway": "ftp://x"}, "gateways"),
         ({"gateway": "http://"}, "gateways"), ({"gateway": "http://a,b"}, "gateways"),
         ({"spool_bytes": 1}, "spool"), ({"uploads": 0}, "uploads"),
+        ({"host_metrics_batch_s": -1}, "samples"),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_rejected(how: dict, message: str) -> None:
@@ -53,6 +60,15 @@ def test_freshness_makes_large_batches() -> None:
     assert fresh == BatchLimits(
         bytes_max=BATCH_BYTES_MAX, records_max=300_000, age_s_max=2, freshness_s=60
     )
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 1000, 1_400_001, 4 << 20, BATCH_BYTES_MAX])
+def test_blocks_fill_a_batch_and_none_exceeds_it(batch_bytes: int) -> None:
+    block = BlockLimits.of(BatchLimits(bytes_max=batch_bytes, records_max=9))
+    blocks = batch_bytes // block.cost_bytes_max
+    assert 0.99 * batch_bytes <= blocks * block.cost_bytes_max <= batch_bytes
+    assert block.cost_bytes_max <= BLOCK_COST_BYTES_MAX
+    assert block.records_max == 9
 
 
 def test_settings_checked_on_use_are_rejected() -> None:

@@ -15,6 +15,8 @@ from benchmarks.peer_figures import (
     updated_page,
 )
 
+from sluice_protocol.errors import BadUsage
+
 
 def sample(
     *,
@@ -124,7 +126,7 @@ def test_a_section_of_the_page_is_replaced() -> None:
 
 @pytest.mark.parametrize("page", ["text", f"{BEGIN} text", f"text {END}"])
 def test_a_page_without_both_marks_is_refused(page: str) -> None:
-    with pytest.raises(ValueError, match="no section"):
+    with pytest.raises(BadUsage, match="it has no marks"):
         updated_page(page, [])
 
 

@@ -8,10 +8,11 @@ import pytest
 from sluice_agent.settings import BATCH_BYTES_MAX
 from sluice_agent.settings import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
 from sluice_cli.application import run_command
-from sluice_cli.costs import plan, requests
+from sluice_cli.costs import lake_requests, plan, service_requests
+from sluice_cli.costs.lake_requests import files_puts
 from sluice_cli.costs.plan import CostPlan
 from sluice_cli.costs.report import CostReport, compute_cost
-from sluice_cli.costs.requests import files_puts, hit_lanes
+from sluice_cli.costs.service_requests import hit_lanes
 from sluice_gateway.background import DECISIONS_INTERVAL_S, DOCTOR_INTERVAL_S, MODE_INTERVAL_S
 from sluice_gateway.doors.combined_frames import DOOR_LANES
 from sluice_gateway.doors.combiner import FRAME_INTERVAL_S
@@ -174,20 +175,22 @@ def test_the_model_repeats_the_constants_of_the_components() -> None:
     assert ingest.trigger_s == plan.TRIGGER_S
     assert ingest.max_bytes_per_trigger == plan.TRIGGER_BYTES
     assert ingest.max_batches_per_trigger == plan.TRIGGER_BATCHES
-    assert settings.list_batches_max == requests.LISTED_BATCHES
-    assert requests.EARLY_ENTRIES == EARLY_ENTRIES
-    assert {requests.GATEWAY_CHECK_S} == {
+    assert settings.list_batches_max == service_requests.LISTED_BATCHES
+    assert service_requests.EARLY_ENTRIES == EARLY_ENTRIES
+    assert {service_requests.GATEWAY_CHECK_S} == {
         DECISIONS_INTERVAL_S,
         MODE_INTERVAL_S,
         AUTHORITY_INTERVAL_S,
     }
-    assert requests.DOCTOR_CHECK_S == DOCTOR_INTERVAL_S
-    assert requests.MEMBER_S == MEMBER_HEARTBEAT_S
-    assert settings.collect_interval_s == requests.UPKEEP_S
-    assert settings.hold_interval_s == requests.HOLDS_S
-    assert requests.REMOVAL_S == REMOVAL_INTERVAL_S
-    assert {**CONFIGURATION}["delta.checkpointInterval"] == str(requests.TABLE_CHECKPOINT_COMMITS)
-    assert len(RECORD_TABLES) + 1 == requests.TABLES
+    assert service_requests.DOCTOR_CHECK_S == DOCTOR_INTERVAL_S
+    assert service_requests.MEMBER_S == MEMBER_HEARTBEAT_S
+    assert settings.collect_interval_s == service_requests.UPKEEP_S
+    assert settings.hold_interval_s == service_requests.HOLDS_S
+    assert service_requests.REMOVAL_S == REMOVAL_INTERVAL_S
+    assert {**CONFIGURATION}["delta.checkpointInterval"] == str(
+        lake_requests.TABLE_CHECKPOINT_COMMITS
+    )
+    assert len(RECORD_TABLES) + 1 == lake_requests.TABLES
 
 
 def test_limits_of_a_micro_batch_shorten_the_trigger() -> None:

@@ -49,6 +49,11 @@ def test_a_stage_replaces_its_own_row_and_the_rest_of_the_page_stays() -> None:
     assert "old" not in page
 
 
+def test_a_page_without_a_section_is_refused() -> None:
+    with pytest.raises(BadUsage, match="it has no marks"):
+        updated_page(f"text {END}", row_of("test"))
+
+
 def test_a_summary_cannot_add_a_column() -> None:
     page = updated_page(f"{BEGIN}{END}", row_of("test", summary="a | b"))
     assert row_of("test", summary="a | b") in page

@@ -158,7 +158,9 @@ def test_a_broken_count_ends_the_stream_and_is_kept() -> None:
         (b"<1>a", False), (b"XYZ <1>b", True),
     ]  # fmt: skip
     assert frames.broken
-    assert (frames.feed(b"4 <1>c"), frames.end()) == ([], [])
+    (after,) = frames.feed(b"4 <1>c")
+    assert (after.data, after.rest, bool(after.error)) == (b"4 <1>c", True, True)
+    assert frames.end() == []
 
 
 def test_a_message_that_ends_with_the_connection_is_kept() -> None:

@@ -279,6 +279,7 @@ def test_every_31st_mutant_is_caught_or_equivalent() -> None:
     assert tried > 30
 
 
+@pytest.mark.long
 def test_every_mutant_about_journals_is_caught() -> None:
     """No principal can replace a registration or a journal object."""
     policies = policy_set(settings(), Target.AWS)

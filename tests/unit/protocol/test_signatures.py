@@ -2,7 +2,6 @@
 
 import base64
 import datetime as dt
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from http_message_signatures import (
     HTTPSignatureKeyResolver,
     algorithms,
 )
+from msgspec.structs import replace
 
 from sluice_protocol.errors import DigestMismatch, Unauthenticated
 from sluice_protocol.keys import digest_of

@@ -1,20 +1,24 @@
 """Two reconcilers with half of the lanes each follow the journals of one gateway."""
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter
 
+import pytest
 from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.journals import journal_key
 from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.discovery import IDLE_STEP_S, is_worth_writing
+from sluice_reconciler.journals import route
 from sluice_reconciler.journals.progress import WaitingObject
 from sluice_reconciler.passes.progress import NextPass, PassRecord
 from sluice_reconciler.service import Reconciler
@@ -108,6 +112,109 @@ def test_nothing_of_a_lane_is_claimed_that_its_member_has_not_done() -> None:
         await rounds(store, subjects[:1], 3)
         assert len(await enqueued(store)) == 4
         assert record(store).complete_through_unix_ns == through_ns
+
+    asyncio.run(run())
+
+
+async def backlog(store: SimStore, writer: JournalWriter, objects: int) -> int:
+    """Journal one batch of each agent per object; return how many of the batches are in lane 0."""
+    for seq in range(0, 10 * objects, 10):
+        at_ns = store.clock.at_ns
+        batches = [await writer.accept(seq, at_ns=at_ns, agent=agent) for agent in AGENTS]
+        store.clock.at_ns += NS_PER_S
+        await writer.append(batches, through_ns=store.clock.at_ns)
+    return objects * sum(lane_of(agent, 2) == 0 for agent in AGENTS)
+
+
+def test_entries_of_other_lanes_neither_bound_reading_nor_wait_for_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other member does not work. Its entries are many times what may wait."""
+    monkeypatch.setattr(route, "WAITING_MAX", 8)
+
+    async def run() -> None:
+        store, subjects, writer = await shared()
+        mine = await backlog(store, writer, 40)
+        first = subjects[0]
+        await rounds(store, [first], 40)
+        assert len(await enqueued(store)) == mine
+        waiting = first.journals.journals[0].waiting
+        assert len(waiting) == 40
+        assert not any(one.left or one.abandoned for one in waiting)
+        assert not first.journals._entries.manifests
+        # The lane is handed over before its owner has done anything.
+        await first._workers.share_with_refresh(frozenset({0, 1}))
+        await rounds(store, [first], 60)
+        counts = Counter(one.identity for one in await enqueued(store))
+        assert (len(counts), set(counts.values())) == (40 * len(AGENTS), {1})
+        assert record(store).complete_through_unix_ns > store.clock.at_ns - 200 * NS_PER_S
+        assert record(store).journals == {writer.process: writer.number}
+        assert first.journals.wanted_pass_ns() is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_an_object_that_cannot_be_read_again_needs_a_full_pass(damage: str) -> None:
+    async def run() -> None:
+        store, subjects, writer = await shared()
+        await backlog(store, writer, 3)
+        first = subjects[0]
+        await rounds(store, [first], 3)
+        key = journal_key(writer.process, writer.number - 1)
+        if damage == "missing":
+            del store.held[key]
+        else:
+            store.held[key] = dataclasses.replace(store.held[key], body=b"{}")
+        waiting = first.journals.journals[0].waiting
+        through_ns = waiting[-2].complete_through_ns
+        await first._workers.share_with_refresh(frozenset({0, 1}))
+        store.clock.at_ns += 20 * NS_PER_S
+        await rounds(store, [first], 2)
+        assert len(await enqueued(store)) == 3 * len(AGENTS) - lane_1
+        assert record(store).complete_through_unix_ns < through_ns
+        assert first.journals.wanted_pass_ns() is not None
+        await first._pass_loop.run_once(None)
+        await rounds(store, [first], 2)
+        assert len(await enqueued(store)) == 3 * len(AGENTS)
+        assert first.journals.wanted_pass_ns() is None
+        assert record(store).complete_through_unix_ns > through_ns
+
+    lane_1 = sum(lane_of(agent, 2) == 1 for agent in AGENTS)
+    asyncio.run(run())
+
+
+def test_objects_of_a_member_that_does_not_work_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beyond the bound they are left to its owner or to a full pass."""
+    monkeypatch.setattr(route, "OBJECTS_WAITING_MAX", 4)
+
+    async def run() -> None:
+        store, subjects, writer = await shared()
+        mine = await backlog(store, writer, 12)
+        await rounds(store, subjects[:1], 20)
+        assert len(await enqueued(store)) == mine
+        journal = subjects[0].journals.journals[0]
+        assert journal.read_through == writer.number
+        assert len(journal.waiting) == 1
+        await rounds(store, subjects, 20)
+        await writer.append([], through_ns=store.clock.at_ns)
+        await rounds(store, subjects, 4)
+        counts = Counter(one.identity for one in await enqueued(store))
+        assert (len(counts), set(counts.values())) == (12 * len(AGENTS), {1})
+        assert record(store).journals == {writer.process: writer.number}
+
+    asyncio.run(run())
+
+
+def test_a_round_that_stopped_at_a_limit_is_followed_without_a_pause() -> None:
+    async def run() -> None:
+        _, subjects, _ = await shared()
+        loop = subjects[0]._journal_loop
+        assert loop._pause_s() == subjects[0].settings.journal_poll_s
+        subjects[0].journals.is_behind = True
+        assert loop._pause_s() == 0
 
     asyncio.run(run())
 

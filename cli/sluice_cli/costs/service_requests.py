@@ -1,8 +1,7 @@
-"""Requests per second of each component, as functions of a plan. Pure.
+"""Requests per second of gateways and reconcilers, as functions of a plan. Pure.
 
 Each line names the setting that decides it and the code whose requests it counts. The coefficients
-are compared with the requests of the components by `tests/simulation/cost`, and those
-of micro-batches by `tests/integration/spark/test_ingest_requests.py`.
+are compared with the requests of the components by `tests/simulation/cost`.
 """
 
 import math
@@ -11,7 +10,7 @@ from typing import Final
 
 from sluice_cli.costs.plan import FullPlan
 from sluice_protocol.journals import HEARTBEAT_S
-from sluice_protocol.prices import DAY_S, RequestCounts
+from sluice_protocol.prices import RequestCounts
 
 PAGE_OBJECTS: Final = 1000
 LISTED_BATCHES: Final = 512
@@ -34,25 +33,6 @@ UPKEEP_S: Final = 60.0
 HOLDS_S: Final = 60.0
 HOLD_LISTS: Final = 4.0
 REMOVAL_S: Final = 10.0
-TABLES: Final = 4
-"""Tables that each micro-batch of the ingestion commits to: three of records, and the ledger."""
-TABLE_CHECKPOINT_COMMITS: Final = 50
-"""`delta.checkpointInterval`."""
-TABLE_LISTS: Final = 4.0
-"""LISTs of the log of one table that is opened and committed to, by delta-rs."""
-TABLE_GETS: Final = 7.0
-"""GET and HEAD of the same, without the commits since the checkpoint; with a share of writing it.
-"""
-COMMIT_GETS: Final = 2.0
-"""GETs of each commit since the checkpoint, when a table is opened."""
-TABLE_OPEN_GETS: Final = TABLE_GETS + COMMIT_GETS * TABLE_CHECKPOINT_COMMITS / 2
-LEDGER_FILE_GETS: Final = 2.0
-PART_BYTES: Final = 10 * 1024 * 1024
-"""A larger file is written in parts of about this size, with two further requests."""
-TASK_BYTES: Final = 64 * 1024 * 1024
-FILE_BYTES: Final = 128 * 1024 * 1024
-"""Target size of compaction."""
-QUERY_GETS_PER_FILE: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +56,6 @@ class CostLine:
     is_estimate: bool = False
 
 
-def all_lines(full: FullPlan) -> tuple[CostLine, ...]:
-    """Return the requests of the whole deployment."""
-    return (
-        *accept_lines(full),
-        *index_lines(full),
-        *queue_lines(full),
-        *reconciler_lines(full),
-        *ingest_lines(full),
-        *maintenance_lines(full),
-        *query_lines(full),
-    )
-
-
 # --- gateways ------------------------------------------------------------------------------------
 
 
@@ -104,7 +71,7 @@ def accept_lines(full: FullPlan) -> tuple[CostLine, ...]:
             component="accept",
             activity="blobs and manifests",
             per_s=RequestCounts(puts=ACCEPT_PUTS * full.batches_per_s),
-            setting="door_flush_ms" if full.plan.doors else "agent freshness_s",
+            setting=full.cut_setting,
             code="sluice_gateway.acceptor",
         ),
         CostLine(
@@ -178,6 +145,12 @@ def flush_rate(full: FullPlan) -> FlushRate:
     return FlushRate(per_s=flushes_s, batches=batches, lanes=hit_lanes(lanes, batches))
 
 
+def entries_per_s(full: FullPlan) -> float:
+    """Return how many entries are appended to one queue per second."""
+    flushes = flush_rate(full)
+    return flushes.per_s * flushes.lanes * full.plan.reconcilers
+
+
 def used_lanes(lanes: float, agents: float) -> float:
     """Return how many lanes have an agent, on average: the hash of its name selects one."""
     return hit_lanes(float(lanes), agents)
@@ -188,6 +161,12 @@ def hit_lanes(lanes: float, batches: float) -> float:
     if lanes <= 1:
         return min(1.0, lanes)
     return float(lanes * (1 - (1 - 1 / lanes) ** batches))
+
+
+def micro_batch_lanes(full: FullPlan) -> float:
+    """Return how many lanes have a batch in one micro-batch, on average."""
+    lanes = used_lanes(full.plan.lanes, full.agents)
+    return hit_lanes(lanes, full.batches_per_s * full.micro_batch_s)
 
 
 def index_lines(full: FullPlan) -> tuple[CostLine, ...]:
@@ -208,7 +187,7 @@ def index_lines(full: FullPlan) -> tuple[CostLine, ...]:
             component="indexes",
             activity="verification of manifests and blobs",
             per_s=RequestCounts(gets=VERIFY_GETS * batches_s),
-            setting="door_flush_ms" if plan.doors else "agent freshness_s",
+            setting=full.cut_setting,
             code="sluice_reconciler.verify",
         ),
         CostLine(
@@ -230,12 +209,12 @@ def index_lines(full: FullPlan) -> tuple[CostLine, ...]:
 
 def queue_lines(full: FullPlan) -> tuple[CostLine, ...]:
     """Return the requests of the reconcilers to the queues."""
-    flushes, plan = flush_rate(full), full.plan
-    entries_s = flushes.per_s * flushes.lanes * plan.reconcilers * plan.queues
+    plan = full.plan
+    entries_s = entries_per_s(full) * plan.queues
     parts_s = full.batches_per_s * plan.queues / (LISTED_BATCHES + 1)
     lanes = plan.lanes * plan.queues
     # After an acknowledgement the next append to the lane fails once: the register has changed.
-    acked = hit_lanes(used_lanes(plan.lanes, full.agents), full.batches_per_s * full.micro_batch_s)
+    acked = micro_batch_lanes(full)
     acked_s = min(acked * plan.queues / full.micro_batch_s, entries_s)
     upkeep = RequestCounts(
         lists=(2 * (lanes + 1) + lanes + 1) / UPKEEP_S * plan.reconcilers,
@@ -324,134 +303,6 @@ def reconciler_lines(full: FullPlan) -> tuple[CostLine, ...]:
             per_s=RequestCounts(lists=full.listed_batches / PAGE_OBJECTS / plan.pass_every_s),
             setting="journaled_pass_interval_s",
             code="sluice_reconciler.passes.full_pass",
-            is_estimate=True,
-        ),
-    )
-
-
-# --- the lake ------------------------------------------------------------------------------------
-
-
-def ingest_lines(full: FullPlan) -> tuple[CostLine, ...]:
-    """Return the requests of the ingestion: the queue, the blobs and the commits."""
-    plan, flushes = full.plan, flush_rate(full)
-    lanes, rounds_s = plan.lanes, 1 / full.micro_batch_s
-    entries_s = flushes.per_s * flushes.lanes * plan.reconcilers
-    lanes_used = hit_lanes(used_lanes(lanes, full.agents), full.batches_per_s * full.micro_batch_s)
-    # latestOffset, partitions and reportLatestOffset read authority and lanes; the fence, lanes.
-    queue = RequestCounts(
-        puts=lanes_used * rounds_s,
-        lists=3 * (lanes + 1) * rounds_s,
-        gets=(3 * 2 + 4 * lanes + lanes_used) * rounds_s + entries_s,
-    )
-    round_bytes = plan.rate_bytes_per_s / plan.compression * full.micro_batch_s
-    files = max(lanes_used * plan.ingest_files, round_bytes / TASK_BYTES)
-    opened = TABLES * TABLE_OPEN_GETS
-    ledger_files = 3600 / full.micro_batch_s / 2
-    tables = RequestCounts(
-        puts=rounds_s * (TABLES + files_puts(files, round_bytes) + 1),
-        lists=rounds_s * TABLES * TABLE_LISTS,
-        gets=rounds_s * (opened + LEDGER_FILE_GETS * ledger_files),
-    )
-    return (
-        CostLine(
-            component="ingest",
-            activity="reading blobs",
-            per_s=RequestCounts(gets=full.batches_per_s),
-            setting="door_flush_ms" if plan.doors else "agent freshness_s",
-            code="sluice_spark.blob_reader",
-        ),
-        CostLine(
-            component="ingest",
-            activity="queue: reading, fencing, acknowledging",
-            per_s=queue,
-            setting="trigger_s, lanes",
-            code="pyspark_sluice.source",
-        ),
-        CostLine(
-            component="ingest",
-            activity="data files and commits",
-            per_s=tables,
-            setting="trigger_s",
-            code="sluice_spark.microbatch",
-        ),
-    )
-
-
-def files_puts(files: float, total_bytes: float) -> float:
-    """Return the PUTs that write some files: one each, or parts if they are large."""
-    each_bytes = total_bytes / files
-    return files if each_bytes <= PART_BYTES else files * (2 + math.ceil(each_bytes / PART_BYTES))
-
-
-def maintenance_lines(full: FullPlan) -> tuple[CostLine, ...]:
-    """Return the requests of audits and of compaction."""
-    plan = full.plan
-    prefixes = 2 if plan.pack_by_time and plan.pack_references else 3
-    pages = prefixes * full.listed_batches / PAGE_OBJECTS
-    day_bytes = plan.rate_bytes_per_s / plan.compression * DAY_S
-    merged = max(1.0, day_bytes / FILE_BYTES)
-    read = files_read_per_day(full)
-    return (
-        CostLine(
-            component="maintenance",
-            activity="audits: listing",
-            per_s=RequestCounts(lists=pages / plan.audit_every_s),
-            setting="audit every_s",
-            code="sluice_gc.audit_shard",
-        ),
-        CostLine(
-            component="maintenance",
-            activity="audits: reading new manifests",
-            per_s=RequestCounts(gets=full.batches_per_s),
-            setting="door_flush_ms" if plan.doors else "agent freshness_s",
-            code="sluice_gc.audit_manifests",
-        ),
-        CostLine(
-            component="maintenance",
-            activity="compaction",
-            per_s=RequestCounts(
-                puts=files_puts(merged, day_bytes) / DAY_S,
-                gets=(read * QUERY_GETS_PER_FILE + day_bytes / PART_BYTES) / DAY_S,
-                deletes=read / DAY_S,
-            ),
-            setting="target_bytes",
-            code="sluice_spark.compact",
-            is_estimate=True,
-        ),
-    )
-
-
-def files_read_per_day(full: FullPlan) -> float:
-    """Return how many data files of a day compaction merges."""
-    return DAY_S / full.micro_batch_s * full.plan.lanes * full.plan.ingest_files
-
-
-def query_lines(full: FullPlan) -> tuple[CostLine, ...]:
-    """Return the requests of queries over an hour: pending batches, and the files of the lake."""
-    plan, flushes = full.plan, flush_rate(full)
-    if not plan.queries_per_day:
-        return ()
-    pending_s = full.micro_batch_s
-    entries = flushes.per_s * flushes.lanes * plan.reconcilers * pending_s
-    files = 3600 / full.micro_batch_s * plan.lanes * plan.ingest_files
-    gets = (
-        4 * plan.lanes
-        + entries
-        + full.batches_per_s * pending_s
-        + files * QUERY_GETS_PER_FILE
-        + TABLES * TABLE_OPEN_GETS
-    )
-    return (
-        CostLine(
-            component="queries",
-            activity="an hour of records, without caches",
-            per_s=RequestCounts(
-                lists=(plan.lanes + TABLES * TABLE_LISTS) * plan.queries_per_day / DAY_S,
-                gets=gets * plan.queries_per_day / DAY_S,
-            ),
-            setting="queries per day, trigger_s",
-            code="sluice_query",
             is_estimate=True,
         ),
     )

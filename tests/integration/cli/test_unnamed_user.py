@@ -1,0 +1,30 @@
+"""A container may run with a number that has no name; records of decisions then name the number."""
+
+import getpass
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.commands import sluice
+
+from sluice_cli.user_name import user_name
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])
+def test_a_decision_names_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def unknown() -> str:
+        raise error("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", unknown)
+    assert sluice("init", folder=tmp_path).returncode == 0
+    done = sluice("gc", "stop", "01M7X2Z6Q0000000000000000A", "--reason", "x", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    done = sluice("delete", "--older-than-days", "9", "--json", folder=tmp_path)
+    assert json.loads(done.stdout)["principal"] == f"cli:{os.getuid()}"
+
+
+def test_a_user_with_a_name_is_named() -> None:
+    assert user_name() == getpass.getuser()
