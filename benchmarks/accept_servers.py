@@ -64,7 +64,7 @@ def serve_stub(latency_ms: str) -> None:
         body = await request.content.read()
         if delay_s:
             await await_s(delay_s)
-        if request.query_string.startswith("list-type"):
+        if "list-type" in request.query:
             return web.Response(text=_EMPTY_LISTING, content_type="application/xml")
         if request.method == "PUT":
             return _stub_put(held, request, body)

@@ -1,7 +1,7 @@
-"""What uses the AWS SDK: the session, its credentials, listings, bucket settings, and opening."""
+"""What uses the AWS SDK: the session, its credentials, versions, bucket settings, and opening."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -13,7 +13,13 @@ from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage, Versioning
 from sluice_store.replication import ReplicationRule, ReplicationRules
 from sluice_store.s3.connection import open_transport
-from sluice_store.s3.exchange import datetime_ns, parse_http_date_ns, refusal_error
+from sluice_store.s3.exchange import (
+    S3Transport,
+    datetime_ns,
+    parse_http_date_ns,
+    refusal_error,
+)
+from sluice_store.s3.listing import read_pages
 from sluice_store.s3.settings import Addressing, S3Settings
 from sluice_store.s3.signing import BucketAddress, Credentials
 from sluice_store.s3.store import S3Store
@@ -88,11 +94,11 @@ def parse_timestamp(text: Any) -> datetime:  # noqa: ANN401 - whatever a respons
 
     The SDK's parser guesses the format, which takes most of the time of a listing.
     """
-    from botocore.utils import parse_timestamp as parse_any  # noqa: PLC0415 - the SDK is an extra
-
     if isinstance(text, str) and text.endswith("Z"):
         with suppress(ValueError):
             return datetime.fromisoformat(text)
+    from botocore.utils import parse_timestamp as parse_any  # noqa: PLC0415 - the SDK is an extra
+
     parsed: datetime = parse_any(text)
     return parsed
 
@@ -177,8 +183,9 @@ _NOT_READABLE: Final = frozenset({400, 403, 404, 405, 501})
 class SdkBucket:
     """Listings and settings of one bucket, with the deployment's prefix removed from keys."""
 
-    def __init__(self, sdk: S3Session, prefix: str) -> None:
+    def __init__(self, sdk: S3Session, transport: S3Transport, prefix: str) -> None:
         self._sdk = sdk
+        self._transport = transport
         self._prefix = prefix
 
     @property
@@ -213,19 +220,17 @@ class SdkBucket:
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[ListPage]:
         """Yield pages of current objects."""
-        query = {"Bucket": self.name, "Prefix": self._prefix + prefix}
-        if start_after:
-            query["StartAfter"] = self._prefix + start_after
-        while True:
-            with sdk_errors("list", prefix):
-                response = await self._sdk.client.list_objects_v2(**query)
-            objects = [self._object(entry) for entry in response.get("Contents", [])]
-            kept = tuple(one for one in objects if _inside(one.key, start_after, end_at))
-            more = bool(response.get("IsTruncated")) and not _past(objects[-1:], end_at)
-            yield ListPage(objects=kept, date_ns=_date_ns(response), last=not more)
-            if not more:
-                return
-            query["ContinuationToken"] = response["NextContinuationToken"]
+        after = self._prefix + start_after if start_after else ""
+        pages = read_pages(
+            self._transport, self._prefix + prefix, after, parse_timestamp, self._prefix
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                kept = tuple(one for one in page.objects if _inside(one.key, start_after, end_at))
+                last = page.token is None or _past(page.objects[-1:], end_at)
+                yield ListPage(objects=kept, date_ns=page.date_ns, last=last)
+                if last:
+                    return
 
     async def incarnations(
         self, prefix: str, start_after: str, end_at: str | None
@@ -263,14 +268,6 @@ class SdkBucket:
     def _key(self, entry: Mapping[str, Any]) -> ObjectKey:
         return ObjectKey(str(entry["Key"]).removeprefix(self._prefix))
 
-    def _object(self, entry: Mapping[str, Any]) -> ListedObject:
-        return ListedObject(
-            key=self._key(entry),
-            size_bytes=int(entry["Size"]),
-            etag=ETag(entry["ETag"]),
-            last_modified_ns=datetime_ns(entry["LastModified"]),
-        )
-
     def _incarnation(self, entry: Mapping[str, Any], *, marker: bool) -> ListedIncarnation:
         return ListedIncarnation(
             key=self._key(entry),
@@ -299,7 +296,7 @@ def _inside(key: str, start_after: str, end_at: str | None) -> bool:
     return raw > start_after.encode() and (end_at is None or raw <= end_at.encode())
 
 
-def _past(last: list[ListedObject] | list[ListedIncarnation], end_at: str | None) -> bool:
+def _past(last: Sequence[ListedObject | ListedIncarnation], end_at: str | None) -> bool:
     """Return True when a page is beyond the end, so that no further page is needed."""
     return end_at is not None and any(one.key.encode() > end_at.encode() for one in last)
 
@@ -326,4 +323,5 @@ async def open_s3_store(settings: S3Settings) -> AsyncIterator[S3Store]:
         open_sdk(settings) as sdk,
         open_transport(settings, sdk.address, sdk.credentials) as transport,
     ):
-        yield S3Store(transport, SdkBucket(sdk, settings.prefix), settings.prefix)
+        bucket = SdkBucket(sdk, transport, settings.prefix)
+        yield S3Store(transport, bucket, settings.prefix)

@@ -3,18 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
-from support.console_world import SETTINGS, VIEWER
 
-from sluice_console.app import open_console
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
-from sluice_protocol.system_clock import SystemClock
 from sluice_reconciler.api import BootList
-from sluice_store import create_authority, open_local_store
 from sluice_web.listening import ServerOptions, listening
 from sluice_web.problems import Handler
 
@@ -93,35 +87,3 @@ def test_metrics_are_read_by_label() -> None:
             await client.gauge("broken", "op", "get")
 
     asking(story)
-
-
-@pytest.mark.parametrize(("url", "priced"), [("s3://logs/production", True), ("file:///x", False)])
-def test_gateways_and_audits_are_read_and_only_list_prices_make_a_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, priced: bool
-) -> None:
-    seen: set[str] = set()
-
-    async def scraped(request: web.Request) -> web.StreamResponse:
-        seen.add("gateway")
-        return await metrics(request)
-
-    async def audits(*_: object) -> tuple[()]:
-        seen.add("audits")
-        return ()
-
-    monkeypatch.setattr("sluice_console.sampler.list_newest_audits", audits)
-
-    async def main() -> None:
-        async with serving(metrics=scraped) as gateway, open_local_store(tmp_path) as store:
-            await create_authority(store)
-            settings = replace(SETTINGS, gateways=gateway)
-            async with (
-                open_console(store, url, settings, SystemClock()) as app,
-                listening(app, settings.listen, ServerOptions(shutdown_s=1.0)) as urls,
-                ClientSession(headers={"Authorization": f"Bearer {VIEWER}"}) as session,
-                session.get(f"{urls[0]}/v1/overview") as answer,
-            ):
-                assert ((await answer.json())["cost"] is not None) == priced
-
-    asyncio.run(main())
-    assert seen == {"gateway", "audits"}

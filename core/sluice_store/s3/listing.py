@@ -1,0 +1,134 @@
+"""Listings of current objects: one signed request per page, sent as the requests on objects are.
+
+The SDK resolves an endpoint and builds a description of the client for every request, which costs
+many times what the page needs (ADR 0012).
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree as ET
+
+from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.resolution import RefusalReason, RequestRefused, Succeeded, resolve_read
+from sluice_protocol.units import ETag, ObjectKey, UnixNs
+from sluice_store.port import ListedObject
+from sluice_store.s3.exchange import S3Request, S3Transport, datetime_ns, refusal_error
+
+ParseTime = Callable[[str], datetime]
+"""Parses the time of an object in a listing."""
+
+_OPERATION: Final = "list"
+_RESULT: Final = "ListBucketResult"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPage:
+    """One page of a listing, with the keys as the bucket has them.
+
+    Attributes:
+        objects: The objects.
+        token: Continues the listing; None at its end.
+        date_ns: The store's clock in the response.
+    """
+
+    objects: tuple[ListedObject, ...]
+    token: str | None
+    date_ns: UnixNs
+
+
+class InvalidListing(Exception):
+    """A response is no page of a listing."""
+
+
+def parse_page(body: bytes, date_ns: UnixNs, parse_time: ParseTime, prefix: str = "") -> KeyPage:
+    """Return the page in a response to ListObjectsV2.
+
+    Args:
+        body: The response.
+        date_ns: The store's clock in it.
+        parse_time: Parses the time of an object.
+        prefix: What is removed from the start of each key.
+
+    Raises:
+        InvalidListing: The response is not a whole page.
+    """
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - of the configured store, as the SDK does
+        namespace = root.tag.removesuffix(_RESULT)  # some servers leave it out
+        if namespace == root.tag:
+            raise InvalidListing(f"its element is {root.tag}")
+        encoded = root.findtext(f"{namespace}EncodingType") == "url"
+        key, size, etag, modified = (
+            f"{namespace}{name}" for name in ("Key", "Size", "ETag", "LastModified")
+        )
+        objects = tuple(
+            ListedObject(
+                key=_key(_text(one, key), prefix, encoded=encoded),
+                size_bytes=int(_text(one, size)),
+                etag=ETag(_text(one, etag)),
+                last_modified_ns=datetime_ns(parse_time(_text(one, modified))),
+            )
+            for one in root.iterfind(f"{namespace}Contents")
+        )
+        more = (root.findtext(f"{namespace}IsTruncated") or "").strip().lower() == "true"
+        token = _text(root, f"{namespace}NextContinuationToken") if more else None
+    except (ET.ParseError, ValueError) as error:
+        raise InvalidListing(str(error)) from error
+    return KeyPage(objects=objects, token=token, date_ns=date_ns)
+
+
+def _text(element: ET.Element, tag: str) -> str:
+    found = element.findtext(tag)
+    if found is None:
+        raise InvalidListing(f"{tag.rpartition('}')[2]} is missing")
+    return found
+
+
+def _key(text: str, prefix: str, *, encoded: bool) -> ObjectKey:
+    return ObjectKey((unquote_plus(text) if encoded else text).removeprefix(prefix))
+
+
+async def read_pages(
+    transport: S3Transport, prefix: str, start_after: str, parse_time: ParseTime, removed: str
+) -> AsyncGenerator[KeyPage]:
+    """Yield the pages of a listing.
+
+    Args:
+        transport: Sends the requests.
+        prefix: The prefix of the keys in the bucket.
+        start_after: The key in the bucket after which the listing begins; empty for all.
+        parse_time: As in `parse_page`.
+        removed: What is removed from the start of each key.
+
+    Raises:
+        StoreError: The store is unreachable, refused a request, or returned something else.
+    """
+    query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
+    if start_after:
+        query["start-after"] = start_after
+    while True:
+        request = S3Request(method="GET", key="", headers={}, query=tuple(query.items()))
+        exchange = await transport.send(request)
+        shown = prefix.removeprefix(removed)
+        match resolve_read(exchange.seen):
+            case Succeeded():
+                pass
+            case RequestRefused(refusal=refusal):
+                raise refusal_error(refusal, _OPERATION, shown, exchange.detail)
+            case _:
+                raise refusal_error(RefusalReason.REJECTED, _OPERATION, shown, exchange.detail)
+        try:
+            page = parse_page(exchange.body, exchange.date_ns, parse_time, removed)
+        except InvalidListing as error:
+            reason = f"the response is no listing: {error}"
+            raise StoreUnavailable(_OPERATION, shown, reason) from error
+        yield page
+        if page.token is None:
+            return
+        if page.token == query.get("continuation-token"):
+            reason = "the store continues the listing at the same place again"
+            raise StoreUnavailable(_OPERATION, shown, reason)
+        query["continuation-token"] = page.token
