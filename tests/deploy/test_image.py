@@ -129,7 +129,7 @@ def test_it_starts_without_rights_and_without_compiling(image: Image) -> None:
         ["unshare", "--mount", "sh", "-c", commands],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1_800,
         check=False,
     )
     shown = done.stdout + done.stderr

@@ -1,16 +1,16 @@
 """A console whose clock runs faster: `python -m support.soak_console STORE QUERY [leak]`.
 
 A sample is due every 10 s of its clock, so a day of samples takes some minutes. With `leak` it
-keeps every sample, so that a test shows that growth is found.
+keeps what it sends, so that a test shows that growth is found.
 """
 
 import asyncio
 import sys
 import time
-from collections import deque
 from pathlib import Path
 
-from sluice_console import overview
+from aiohttp import web
+
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.system_clock import SystemClock
@@ -30,15 +30,16 @@ class FastClock(SystemClock):
         await asyncio.sleep(seconds / FASTER)
 
 
-def keep_every_sample() -> None:
-    overview.HISTORY_S = 1e9  # type: ignore[misc]
-    former = overview.SampleHistory.__init__
+def keep_every_response() -> None:
+    """Keep a copy of all bytes that the console sends."""
+    kept: list[bytes] = []
+    former = web.StreamResponse.write
 
-    def begin(self: overview.SampleHistory) -> None:
-        former(self)
-        self._samples = deque()
+    async def write(self: web.StreamResponse, data: bytes) -> None:
+        kept.append(bytes(data))
+        await former(self, data)
 
-    overview.SampleHistory.__init__ = begin  # type: ignore[method-assign]
+    web.StreamResponse.write = write  # type: ignore[method-assign]
 
 
 async def main(store_folder: Path, query: str) -> None:
@@ -54,5 +55,5 @@ async def main(store_folder: Path, query: str) -> None:
 
 if __name__ == "__main__":
     if "leak" in sys.argv[3:]:
-        keep_every_sample()
+        keep_every_response()
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -8,7 +8,8 @@ function useOverview() {
   const [problem, setProblem] = useState(null);
   useEffect(() => {
     let source = null, timer = 0, ended = false;
-    const show = (found) => { setData(found); setProblem(null); storeUrl.set(found.store); };
+    // A sample is at most a minute old, so a larger difference is one of the two clocks.
+    const show = (found) => { setData({ ...found, ahead_s: (Date.now() - found.at_unix_ns / 1e6) / 1000 }); setProblem(null); storeUrl.set(found.store); };
     const follow = () => {
       if (ended) return;
       source = new EventSource("v1/overview/stream");
@@ -26,6 +27,7 @@ function useOverview() {
   return { data, problem };
 }
 
+const SKEW_S = 120;
 const PAGES = { agents: "agents", conflicts: "conflicts", queue: "queue", store: "store", audit: "audits" };
 
 function Attention({ items }) {
@@ -104,6 +106,7 @@ export function Overview() {
   return html`<${Head} title="Overview" tools=${html`<span class="quiet">Sampled <${Time} ns=${data.at_unix_ns} ms=${false} /></span>`}>
       ${until === null ? "No reconciler has reported yet through which time batches are enqueued." : html`Every batch accepted before <strong>${timeText(ofNs(until), false)}</strong> is enqueued${data.held_by ? html`, held by ${safe(data.held_by)}` : ""}.`}<//>
     <${Problem} problem=${problem} />
+    ${Math.abs(data.ahead_s) > SKEW_S && html`<div class="notice" role="status"><strong>The clock of this browser is ${duration(Math.abs(data.ahead_s))} ${data.ahead_s > 0 ? "ahead of" : "behind"} the clock of the console.</strong> Ages and searches of the last minutes are wrong by as much. Correct the clock that is wrong.</div>`}
     <section aria-labelledby="attention"><h2 id="attention">Needs attention</h2><${Attention} items=${data.attention} /></section>
     <${Path} found=${data} /><${Tiles} found=${data} />
     <section aria-labelledby="activity"><h2 id="activity">Accepted now</h2>
