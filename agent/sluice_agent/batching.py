@@ -17,9 +17,10 @@ from typing import Final
 import msgspec
 import structlog
 
+from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.settings import BatchLimits, WhenFull
+from sluice_agent.settings import WhenFull
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.clock import Clock

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_agent.batch_limits import BATCH_BYTES_MAX
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.request_window import part_digest
-from sluice_agent.settings import BATCH_BYTES_MAX
 from sluice_door_http.identities import RequestOrigin, canonical_records, identity_of
 from sluice_door_http.routes import DoorRequest
 from sluice_doors.content_coding import decompress

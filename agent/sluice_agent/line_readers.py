@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from sluice_agent.batch_limits import BlockLimits
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import Newlines, find_newlines, logs_from_block
-from sluice_agent.settings import BlockLimits, Zone
+from sluice_agent.settings import Zone
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import character_end

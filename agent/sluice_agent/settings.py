@@ -9,6 +9,13 @@ from typing import Final
 
 from yarl import URL
 
+from sluice_agent.batch_limits import (
+    BATCH_BYTES_MAX,
+    FRESH_RECORDS_MAX,
+    FRESHNESS_S_MAX,
+    BatchLimits,
+    BlockLimits,
+)
 from sluice_agent.listen_settings import (
     AgentDoor,
     DoorSettings,
@@ -18,19 +25,9 @@ from sluice_agent.listen_settings import (
 )
 from sluice_protocol.errors import BadUsage
 
-BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
-FRESH_RECORDS_MAX: Final = 300_000
-"""Records of a batch that is cut by freshness: about as many as empty lines fit into its bytes."""
-FRESHNESS_S_MAX: Final = 3600.0
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
 
-BLOCK_READ_BYTES_MIN: Final = 16 * 1024
-BLOCK_READ_BYTES_MAX: Final = 1024 * 1024
-"""A block costs a fixed time of about 0.3 ms. Larger blocks are not parsed faster."""
-BLOCK_COST_BYTES_MAX: Final = 1_400_000
-"""Three blocks fill a batch of the default size."""
 
 Zone = tzinfo | None
 """A time zone; None is the system's zone."""
@@ -54,65 +51,6 @@ class WhenFull(StrEnum):
 
     BLOCK = "block"
     DROP_NEWEST = "drop_newest"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """The limits at which a batch is cut.
-
-    Attributes:
-        bytes_max: Approximate size before compression; at most 8 MiB.
-        records_max: Number of records.
-        age_s_max: Seconds since the first record.
-        freshness_s: Seconds since the first record, if every record may wait: see
-            `RecordBlock.may_wait`. 0 means `age_s_max`.
-
-    Raises:
-        BadUsage: A limit is out of range, or would produce frames that no gateway accepts.
-    """
-
-    bytes_max: int = 4 * 1024 * 1024
-    records_max: int = 100_000
-    age_s_max: float = 1.0
-    freshness_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.bytes_max <= BATCH_BYTES_MAX:
-            raise BadUsage(
-                f"batch bytes must be 1 to {BATCH_BYTES_MAX}, batch_bytes=`{self.bytes_max}`"
-            )
-        if self.records_max < 1 or self.age_s_max < 0:
-            raise BadUsage("batch records must be at least 1 and batch age must not be negative")
-        if not 0 <= self.freshness_s <= FRESHNESS_S_MAX:
-            raise BadUsage(
-                f"freshness must be 0 to {FRESHNESS_S_MAX:g} s, freshness_s=`{self.freshness_s}`"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockLimits:
-    """How much of a file or pipe is read and parsed together. A block has at least one line.
-
-    Attributes:
-        read_bytes: Text of one read.
-        cost_bytes_max: Approximate size before compression.
-        records_max: Number of records.
-    """
-
-    read_bytes: int = 256 * 1024
-    cost_bytes_max: int = BLOCK_COST_BYTES_MAX
-    records_max: int = 100_000
-
-    @classmethod
-    def of(cls, batch: BatchLimits) -> "BlockLimits":
-        """Return the limits of equal blocks that fill a batch, and of which none exceeds it."""
-        blocks = -(-batch.bytes_max // BLOCK_COST_BYTES_MAX)
-        cost_bytes_max = batch.bytes_max // blocks
-        return cls(
-            read_bytes=max(BLOCK_READ_BYTES_MIN, min(BLOCK_READ_BYTES_MAX, cost_bytes_max)),
-            cost_bytes_max=cost_bytes_max,
-            records_max=batch.records_max,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +90,7 @@ class FileSettings:
     from_end: bool = False
     zone: Zone = None
     rotated_wait_s: float = 60.0
-    block: BlockLimits = BlockLimits()
+    block: BlockLimits = field(default_factory=BlockLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from support.agent_disk import SimDisk
 from support.simloop import SimClock, SimLoop
 
+from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.columns import logs_from_block
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
-from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
+from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.spool import Spool
 from sluice_agent.transport import UploadRequest, UploadResult
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from support.gateway import Running, TestKey, frame_of, run, running
 
+from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.columns import logs_from_block
 from sluice_agent.disk import RealDisk
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
+from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.signing_key import SigningKey
 from sluice_agent.spool import Spool
 from sluice_agent.transport import HttpTransport, UploadRequest, UploadResult, open_session

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.columns import (
     attribute_columns,
@@ -10,7 +11,6 @@ from sluice_agent.columns import (
     split_lines,
     text_column,
 )
-from sluice_agent.settings import BatchLimits
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import decode_frame, encode_frame

@@ -4,10 +4,11 @@ import base64
 import shutil
 from pathlib import Path
 
+from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
 from sluice_agent.batching import RecordBlock
 from sluice_agent.files import FileInput
 from sluice_agent.line_readers import LINE_BYTES_MAX
-from sluice_agent.settings import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits, FileSettings
+from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.ndjson import attribute_rows

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.settings import (
+from sluice_agent.batch_limits import (
     BATCH_BYTES_MAX,
     BLOCK_COST_BYTES_MAX,
-    AgentSettings,
     BatchLimits,
     BlockLimits,
 )
+from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_protocol.errors import BadUsage
 

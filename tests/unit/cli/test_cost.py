@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.settings import BATCH_BYTES_MAX
+from sluice_agent.batch_limits import BATCH_BYTES_MAX
 from sluice_agent.settings import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
 from sluice_cli.application import run_command
 from sluice_cli.costs import lake_requests, plan, service_requests
