@@ -95,8 +95,8 @@ def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Pat
     assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
     principals = tmp_path / "principals.toml"
     principals.write_text(principal_entry("host-1", "host-1", make_key(tmp_path / "key.pem")))
-    lines = [b"line %d of a backlog" % n for n in range(1500)]
-    for n in range(150):  # a batch for each file
+    lines = [b"line %d of a backlog" % n for n in range(600)]  # a batch for each line
+    for n in range(150):
         (tmp_path / f"app-{n}.log").write_bytes(b"\n".join(lines[n::150]) + b"\n")
     command = [
         "agent", "run", "--key", "key.pem", "--agent-id", "host-1", "--spool", "spool",
@@ -105,7 +105,7 @@ def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Pat
     ready, accepted_folder = tmp_path / "spool" / "ready", tmp_path / "store" / "accepted"
     _run_until(
         [*command, "--gateway", "http://127.0.0.1:9"],
-        lambda: ready.exists() and len(list(ready.iterdir())) >= 100,
+        lambda: ready.exists() and len(list(ready.iterdir())) >= 500,
         cwd=tmp_path,
     )
     server = start_gateway(tmp_path, store, principals)
