@@ -56,10 +56,10 @@ def troubled_console(folder: Path) -> Iterator[TroubledWorld]:
 
 def plant_in_gateway(metrics: GatewayMetrics) -> None:
     """Change the metrics of a gateway, after the console has read them once."""
-    metrics.count(metrics.accepts, "identity_conflict", amount=50)
+    metrics.accepts.inc("identity_conflict", amount=50)
     for _ in range(50):
-        metrics.count(metrics.store_requests, "create", "error")
-        metrics.observe(metrics.store_seconds, "create", 12.0)
+        metrics.store_requests.inc("create", "error")
+        metrics.store_seconds.observe(12.0, "create")
     metrics.journal_age.set(45)
     metrics.spool_capacity.set(1e9)
     metrics.spool_bytes.set(9e8)

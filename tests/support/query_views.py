@@ -1,41 +1,125 @@
-"""What tests of views and streams share: a lake with overlapping files, and its records."""
+"""Small random tables of records, and the engine over them."""
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final
 
-from support.query_lake import DAY0_NS, deployment, log_batch
-from support.spark_lake import Deployment
-from support.spark_local import ingest_locally
+import pyarrow as pa
+from support.query_lake import DAY0_NS
 
-from sluice_protocol.units import NS_PER_S
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import LOGS
+from sluice_protocol.units import UnixNs
+from sluice_query.engine import QueryEngine, open_engine
+from sluice_query.fields import RecordField
+from sluice_query.filters import FilterOperator, RecordFilter
+from sluice_query.request import Query
+from sluice_query.result import Row
+from sluice_query.settings import QuerySettings
+from sluice_query.sql import RecordSources, records_sql, returned_columns
 
-FILES = 3
-LINES = 40
-
-
-def overlapping_ingestions(folder: Path) -> Deployment:
-    """Return three ingestions, each with a file per agent, and a pending batch; times overlap."""
-    made = deployment(folder)
-    for part in range(FILES + 1):
-        batches = [
-            log_batch(
-                [
-                    f"line {part} {n} of {agent}{' error' if n % 7 == 0 else ''}"
-                    for n in range(LINES)
-                ],
-                agent=agent,
-                start=part * LINES,
-                from_ns=DAY0_NS + part * 30 * NS_PER_S,
-                attributes={"path": f"/var/log/{part % 2}", "a=b": "x"},
-            )
-            for agent in ("host-1", "host-2")
-        ]
-        made.deliver(batches)
-        if part < FILES:
-            ingest_locally(made.url)
-    return made
+SPAN_NS: Final = 4_000_000_000
+SOURCES: Final = RecordSources(names=("lake", "pending"))
+FIELDS: Final = (
+    RecordField("agent_id"),
+    RecordField("boot_id"),
+    RecordField("severity"),
+    RecordField("body"),
+    RecordField("attributes", "k"),
+    RecordField("attributes", "a=b"),
+    RecordField("resource", "service.name"),
+)
+TEXTS: Final = ("", "x", "y", "X y", "it's", "%", "ä")
 
 
-def records(lines: list[Any]) -> list[Any]:
-    """Return the lines of an answer that are records."""
-    return [line for line in lines if "agent_id" in line]
+def random_record(random: Random, seq: int) -> dict[str, object]:
+    """Return one row of the table of logs."""
+    at_ns = random.choice((DAY0_NS, -SPAN_NS)) + random.randrange(SPAN_NS)
+    attributes = {key: random.choice(TEXTS) for key in ("k", "a=b") if random.random() < 0.6}
+    return {
+        "agent_id": random.choice(("host-1", "host-2")),
+        "boot_id": random.choice(("b1", "b2")),
+        "seq": seq,
+        "ts_ns": None if random.random() < 0.1 else at_ns,
+        "body": random.choice(TEXTS),
+        "severity": random.choice((None, 0, 5, 9, 17)),
+        "attributes": None if random.random() < 0.1 else attributes,
+        "resource": {"service.name": random.choice(TEXTS)} if random.random() < 0.5 else {},
+        "accepted_at": at_ns // 1000,
+    }
+
+
+@contextmanager
+def opened(records: Sequence[Mapping[str, object]], divided: int) -> Iterator[QueryEngine]:
+    """Yield an engine with the first records as the lake and the others as pending."""
+    schema = arrow_schema(LOGS, partition=False)
+    with open_engine(QuerySettings(threads=1)) as engine:
+        for name, rows in (("lake", records[:divided]), ("pending", records[divided:])):
+            columns = [
+                _column([row.get(field.name) for row in rows], field.type) for field in schema
+            ]
+            engine.register_table(name, pa.table(columns, schema=schema))
+        yield engine
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_map(kind):
+        values = [None if one is None else list(one.items()) for one in values]
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).view(kind)
+    return pa.array(values, kind)
+
+
+def found_rows(engine: QueryEngine, query: Query) -> list[Row]:
+    """Return the records of a query."""
+    columns = returned_columns(query.kind)
+    rows = engine.rows(records_sql(query, SOURCES))
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def value_of(row: Mapping[str, Any], field: RecordField) -> object:
+    """Return the value of a field as Python computes it; None without one."""
+    if field.key is not None:
+        return (row[field.column] or {}).get(field.key)
+    if field.column == "severity":
+        return row["severity"] or None
+    value: object = row[field.column]
+    return value
+
+
+def random_filter(random: Random) -> RecordFilter:
+    """Return a condition on one of the fields."""
+    field = random.choice(FIELDS)
+    kinds = [FilterOperator.EXISTS, FilterOperator.ABSENT]
+    kinds += [FilterOperator.EQUAL, FilterOperator.UNEQUAL] * 3
+    if field.is_number:
+        kinds += [FilterOperator.LESS, FilterOperator.AT_LEAST]
+        return _with_value(field, random.choice(kinds), float(random.choice((0, 5, 9, 17))))
+    kinds += [FilterOperator.MATCHES, FilterOperator.MATCHES_NOT]
+    operator = random.choice(kinds)
+    if operator in {FilterOperator.MATCHES, FilterOperator.MATCHES_NOT}:
+        return RecordFilter(field, operator, random.choice(("x", "^$", "[xy]", "h.*1")))
+    return _with_value(field, operator, random.choice((*TEXTS, "host-1", "b2")))
+
+
+def _with_value(field: RecordField, operator: FilterOperator, value: str | float) -> RecordFilter:
+    if operator in {FilterOperator.EXISTS, FilterOperator.ABSENT}:
+        return RecordFilter(field, operator)
+    return RecordFilter(field, operator, value)
+
+
+def random_query(random: Random) -> Query:
+    """Return a query for records, with a range that includes few or all of them."""
+    start, end = sorted(random.sample(range(-SPAN_NS, 2 * SPAN_NS, 7_654_321), 2))
+    base = DAY0_NS if random.random() < 0.5 else -SPAN_NS
+    if random.random() < 0.2:
+        start, end, base = -SPAN_NS, DAY0_NS + SPAN_NS, 0
+    return Query(
+        from_ns=UnixNs(base + start),
+        to_ns=UnixNs(base + end),
+        text=random.choice((None, None, "x", "y")),
+        agents=random.choice(((), (), ("host-1",))),
+        filters=tuple(random_filter(random) for _ in range(random.choice((0, 0, 1, 2)))),
+        limit=100_000,
+    )

@@ -45,7 +45,7 @@ def ingest_lines(full: FullPlan) -> tuple[CostLine, ...]:
     # latestOffset, partitions and reportLatestOffset read authority and lanes; the fence, lanes.
     queue = RequestCounts(
         puts=lanes_used * rounds_s,
-        lists=3 * (lanes + 1) * rounds_s,
+        lists=3 * rounds_s,
         gets=(3 * 2 + 4 * lanes + lanes_used) * rounds_s + entries_per_s(full),
     )
     round_bytes = plan.rate_bytes_per_s / plan.compression * full.micro_batch_s
@@ -151,7 +151,7 @@ def query_lines(full: FullPlan) -> tuple[CostLine, ...]:
             component="queries",
             activity="an hour of records, without caches",
             per_s=RequestCounts(
-                lists=(plan.lanes + TABLES * TABLE_LISTS) * plan.queries_per_day / DAY_S,
+                lists=(1 + TABLES * TABLE_LISTS) * plan.queries_per_day / DAY_S,
                 gets=gets * plan.queries_per_day / DAY_S,
             ),
             setting="queries per day, trigger_s",

@@ -217,7 +217,7 @@ def queue_lines(full: FullPlan) -> tuple[CostLine, ...]:
     acked = micro_batch_lanes(full)
     acked_s = min(acked * plan.queues / full.micro_batch_s, entries_s)
     upkeep = RequestCounts(
-        lists=(2 * (lanes + 1) + lanes + 1) / UPKEEP_S * plan.reconcilers,
+        lists=(2 + lanes + 1) / UPKEEP_S * plan.reconcilers,
         gets=4 * lanes / UPKEEP_S * plan.reconcilers,
     )
     return (

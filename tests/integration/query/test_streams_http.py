@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.overlapping_files import overlapping_ingestions, records
 from support.query_lake import DAY0_NS, deployment, log_batch
 from support.query_service import QueryClient, talk
-from support.query_views import overlapping_ingestions, records
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 

@@ -5,9 +5,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.overlapping_files import FILES, LINES, overlapping_ingestions, records
 from support.query_lake import DAY0_NS, deployment, log_batch, put_delete
 from support.query_service import QueryClient, talk
-from support.query_views import FILES, LINES, overlapping_ingestions, records
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 

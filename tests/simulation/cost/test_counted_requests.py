@@ -17,6 +17,7 @@ from sluice_cli.costs.service_requests import (
     queue_lines,
     reconciler_lines,
 )
+from sluice_gc.packed_references import SAMPLE_MAX
 from sluice_protocol import keys
 from sluice_protocol.prices import DAY_S, RequestCounts
 
@@ -194,7 +195,8 @@ def test_the_model_predicts_the_requests_of_audits(
     # Four shards end with a page that is not full, and the split into ranges lists a few.
     assert pages == pytest.approx(predicted_pages, rel=TOLERANCE, abs=12)
     read = count(seen, ["GET"], keys.ACCEPTED)
-    assert read == accepted
+    # A shard with missing references looks for a few of them in packed entries.
+    assert accepted <= read <= accepted + 4 * SAMPLE_MAX
     assert reading.per_s.gets == pytest.approx(full.batches_per_s)
 
 

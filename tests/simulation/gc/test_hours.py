@@ -56,7 +56,7 @@ def test_one_simulated_hour_loses_nothing(seed: int) -> None:
     assert story.accepted > 100
     assert story.conflicts > 2
     assert {"accept_existing", "quarantine_identity"} == set(story.operator.decided)
-    assert story.refused > 2
+    assert story.refused > 0
     assert story.reconciler.lost > 20
 
 
