@@ -154,8 +154,8 @@ def test_an_audit_after_one_that_died_between_two_copies_writes_the_second_one()
         async with memory_world() as (world, store):
             await world.accept(1)
             await world.audit()
-            rival = AtChain(store, die)
-            survivor = AtChain(store, partial(audit_until_death, world, rival))
+            rival = AtChain(store, die, after=True)
+            survivor = AtChain(store, partial(audit_until_death, world, rival), after=False)
             await audit_with(world, survivor)
             report = await verify_store(store, KEYS.trusted, evidence=True)
             assert (rival.reached, report.certificates) == (True, 3)
@@ -164,14 +164,16 @@ def test_an_audit_after_one_that_died_between_two_copies_writes_the_second_one()
 
 
 class AtChain:
-    """A store that acts once at the creation of a chain position: before it, or after it if `die`.
+    """A store that acts once, before or after the creation of a chain position.
 
     Attributes:
         reached: Whether it has acted.
     """
 
-    def __init__(self, inner: VersionedStore, act: Callable[[], Awaitable[None]]) -> None:
-        self._inner, self._act = inner, act
+    def __init__(
+        self, inner: VersionedStore, act: Callable[[], Awaitable[None]], *, after: bool
+    ) -> None:
+        self._inner, self._act, self._after = inner, act, after
         self.reached = False
 
     def __getattr__(self, name: str) -> Any:
@@ -181,10 +183,12 @@ class AtChain:
         if self.reached or not key.startswith(CHAIN):
             return await self._inner.create(key, body, **named)
         self.reached = True
-        if self._act is die:
-            await self._inner.create(key, body, **named)
-        await self._act()
-        return await self._inner.create(key, body, **named)
+        if not self._after:
+            await self._act()
+        created = await self._inner.create(key, body, **named)
+        if self._after:
+            await self._act()
+        return created
 
 
 async def die() -> None:
