@@ -128,11 +128,6 @@ class SampledSources:
     counters: GatewayCounters
     prices: PriceTable
 
-    @property
-    def has_prices(self) -> bool:
-        """Whether the store has list prices: a directory has none."""
-        return self.url.startswith("s3://")
-
 
 class Sampler:
     """Takes samples, keeps the last hour, and wakes those who wait for the next one."""
@@ -236,8 +231,8 @@ class Sampler:
     def _cost(
         self, activity: ActivityTotals | None, counted: RequestRates | None
     ) -> DailyCost | None:
-        if not self._sources.has_prices:
-            return None
+        if not self._sources.url.startswith("s3://"):
+            return None  # a directory has no list price
         rates = counted
         if rates is None and activity is not None:
             rates = rates_of_batches(activity.batches_per_s, at_least=activity.at_least)
