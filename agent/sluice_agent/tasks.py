@@ -13,7 +13,7 @@ from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.files import FileInput, PollResult
 from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
-from sluice_agent.memory import IdleRelease, release_freed_memory
+from sluice_agent.memory import IdleRelease
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings
@@ -22,6 +22,7 @@ from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
+from sluice_web.process_memory import trim_heaps
 
 if TYPE_CHECKING:
     from sluice_agent.syslog import SyslogInput
@@ -282,7 +283,7 @@ async def _sweep(agent: Agent) -> None:
         await agent.clock.sleep(SWEEP_S)
         await _sweep_once(agent)
         if memory.is_due(now_s=agent.clock.monotonic_ns() / NS_PER_S):
-            await asyncio.to_thread(release_freed_memory)
+            await asyncio.to_thread(trim_heaps)
 
 
 async def _sweep_once(agent: Agent) -> None:

@@ -5,18 +5,16 @@ thread, Arrow in its pool. They do not reuse each other's, so bodies of several 
 up. Returning the pieces takes some milliseconds, so it is done after the largest bodies only.
 """
 
-import ctypes
 import sys
-from collections.abc import Callable
-from functools import cache
-from typing import Final, cast
+from typing import Final
+
+from sluice_web.process_memory import MMAP_THRESHOLD, set_allocator_options, trim_heaps
 
 RETURNED_BYTES: Final = 8 * 1024 * 1024
 """Bodies from this size on leave enough free memory to return it."""
 
 LARGE_BLOCK_BYTES: Final = 4 * 1024 * 1024
 """Blocks from this size on are returned to the operating system as soon as they are freed."""
-_M_MMAP_THRESHOLD: Final = -3
 
 
 def separate_large_blocks() -> None:
@@ -25,9 +23,7 @@ def separate_large_blocks() -> None:
     Otherwise glibc raises its limit to 32 MiB when the first large block is freed. Bodies of 20 MiB
     are then in the heaps, below small blocks that are still used, and cannot be returned.
     """
-    found: object = getattr(ctypes.CDLL(None), "mallopt", None)
-    if found is not None:
-        cast("Callable[[int, int], int]", found)(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+    set_allocator_options({MMAP_THRESHOLD: LARGE_BLOCK_BYTES})
 
 
 def return_freed_memory() -> None:
@@ -35,13 +31,4 @@ def return_freed_memory() -> None:
     arrow = sys.modules.get("pyarrow")  # without it, no decoder has used its pool
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
-    trim = _trim_function()
-    if trim is not None:
-        trim(0)
-
-
-@cache
-def _trim_function() -> Callable[[int], int] | None:
-    """Return `malloc_trim` of glibc; None with another C library."""
-    found: object = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return cast("Callable[[int], int] | None", found)
+    trim_heaps()
