@@ -94,7 +94,7 @@ async def test_exchanges_above_the_limit_wait_for_a_connection() -> None:
 
 @on_loop
 async def test_bytes_after_a_response_are_not_the_next_response() -> None:
-    """A second response that nobody requested is discarded with its connection."""
+    """A second response without a request is discarded with its connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
