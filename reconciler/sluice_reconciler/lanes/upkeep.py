@@ -6,6 +6,7 @@ however late it was found.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
@@ -23,7 +24,7 @@ from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
 
-RETIRE_INTERVAL_S = 600.0
+RETIRE_INTERVAL_S: Final = 600.0
 """Time between two decisions whether lives are retired, seconds."""
 
 
@@ -39,8 +40,8 @@ def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
     return max(0, through_ns // NS_PER_S - int(window_s) - CLOCK_MARGIN_S)
 
 
-class LifeRetirement:
-    """Retires lives after each full pass that left no batch behind."""
+class LaneUpkeep:
+    """Retires lives after each full pass that left no batch behind, and forgets old requests."""
 
     def __init__(
         self,
