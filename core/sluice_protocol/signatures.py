@@ -204,8 +204,7 @@ def read_signature(
 
     Raises:
         Unauthenticated: There is no signature or more than one; it has another profile, or covers
-            too
-            few or too many components; or it is stale or in the future.
+            too few or too many components; or it is stale or in the future.
     """
     label, params, names, fields = _parse_input(_field(view, "signature-input"))
     if set(names) != set(_components_for(view)) or len(set(names)) != len(names):
