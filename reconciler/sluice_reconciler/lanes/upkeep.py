@@ -16,8 +16,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.lanes.new_batches import identity_of
-from sluice_reconciler.lanes.request_window import CLOCK_MARGIN_S
-from sluice_reconciler.lanes.retirement import ShownPass
+from sluice_reconciler.lanes.retirement import CLOCK_MARGIN_S, ShownPass
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.verify import HoldRecords, list_hold_records
 from sluice_store.port import ObjectStore
