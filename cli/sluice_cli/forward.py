@@ -20,8 +20,7 @@ class ForwardSettings:
     Attributes:
         gateway: Base URLs of gateways, separated by commas; all are equal.
         durability: `fast` survives a kill and `durable` also a power loss; both leave unsent
-            batches
-            in the spool for the next run. `accepted` ends when all batches are accepted.
+            batches in the spool for the next run. `accepted` ends when all batches are accepted.
         spool: Directory of the spool; concurrent runs share it, each in a separate slot.
         key: File of the Ed25519 key; by default the one that `sluice agent init` created here.
         agent_id: The id under which records are accepted; by default the host name.
