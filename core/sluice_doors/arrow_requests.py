@@ -7,7 +7,7 @@ their records, with other names.
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from sluice_doors.request_pieces import NotCut, cut_request, find_records
 from sluice_protocol.columns import I64
 from sluice_protocol.envelope import Resource
 
+_FEW: Final = 16
 _PANIC: Final = "PanicException"
 """What a defect of a Rust library raises; it is not an `Exception`."""
 
@@ -194,8 +195,7 @@ def _rows(
 ) -> list[dict[str, str]]:
     """Return the pairs of each of these resources or scopes; equal bytes are read once."""
     # Each field separately: the structs contain all records.
-    parts = parents.field(name).take(pa.array(places)).to_pylist()
-    urls = parents.field("schema_url").take(pa.array(places)).to_pylist()
+    parts, urls = (_values_at(parents.field(field), places) for field in (name, "schema_url"))
     known: dict[tuple[bytes, bytes], dict[str, str]] = {}
     found = []
     for part, url in zip(parts, urls, strict=True):
@@ -204,6 +204,14 @@ def _rows(
             known[key] = read(key[0], url.decode(errors="surrogateescape"))
         found.append(known[key])
     return found
+
+
+def _values_at(values: ArrowArray, places: I64) -> list[Any]:
+    """Return some values; few of them one by one, because `take` needs as long as for many."""
+    if len(places) <= _FEW:
+        return [values[place].as_py() for place in places.tolist()]
+    taken: list[Any] = values.take(pa.array(places)).to_pylist()
+    return taken
 
 
 def own_pairs(listed: ArrowArray, names: Names, owner: I64 | None = None) -> PairSource:
