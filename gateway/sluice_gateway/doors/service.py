@@ -68,7 +68,11 @@ def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
         HttpRefusal: It may not.
     """
     if door not in sender.doors:
-        raise HttpRefusal(ErrorCode.FORBIDDEN, f"the principal may not use the door {door}")
+        raise HttpRefusal(
+            ErrorCode.FORBIDDEN,
+            f"the principal may not use this door: add it to its entry in the principals file,"
+            f" principal=`{sender.principal}` door=`{door}`",
+        )
 
 
 class DoorService:
