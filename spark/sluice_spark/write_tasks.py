@@ -218,6 +218,8 @@ def plan_tasks(store_url: str, rows: Sequence[PendingBatch], parallelism: int) -
     total = sum(row.manifest.frame_bytes for row in rows)
     wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
     count = max(wanted, -(-total // TASK_BYTES_MAX))
+    if count > parallelism:  # whole rounds, so that no core waits for the last tasks
+        count = -(-count // parallelism) * parallelism
     share = total / max(count, 1)
     cut: list[list[PendingBatch]] = []
     taken = 0
