@@ -12,7 +12,7 @@ from sluice_cli.environment import refuse_unknown_variables
 from sluice_cli.extras import describe_missing
 from sluice_cli.logs import configure_logs
 from sluice_cli.options import ExistingDirectory
-from sluice_cli.output import fail
+from sluice_cli.output import describe_error, fail
 from sluice_protocol.errors import ExitCode, SluiceError
 
 
@@ -57,7 +57,7 @@ def run_command(tokens: list[str]) -> int:
     except CycloptsError:  # cyclopts has already printed the error and the usage
         return ExitCode.BAD_USAGE.value
     except SluiceError as error:
-        fail(str(error))
+        fail(describe_error(error))
         return error.exit_code.value
     except ImportError as error:
         message = describe_missing(error, tokens[0])
