@@ -2,7 +2,7 @@
 
 from sluice_cli.extras import describe_missing
 from sluice_cli.logs import configure_logs
-from sluice_cli.output import fail
+from sluice_cli.output import describe_error, fail
 from sluice_cli.settings_file import refuse_unknown_command
 from sluice_protocol.errors import ExitCode, SluiceError
 
@@ -20,7 +20,7 @@ def run_command(tokens: list[str]) -> int:
     try:
         return _run(tokens)
     except SluiceError as error:
-        fail(str(error))
+        fail(describe_error(error))
         return error.exit_code.value
     except ImportError as error:
         message = describe_missing(error, tokens[0])
