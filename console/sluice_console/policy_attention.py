@@ -16,7 +16,7 @@ class PolicyTotals(msgspec.Struct, frozen=True, kw_only=True):
         denied: How many are denied.
         allowed: How many are not denied.
         undecided: How many the solver could not decide.
-        first: The first that is not denied, and what the documents lack.
+        first: The first that is not denied, and the statements that are missing.
         problem: Why nothing could be proved; empty if it could.
     """
 
@@ -40,10 +40,12 @@ def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
             command=_COMMAND,
         )
     if totals.allowed:
-        denials = count_text(totals.allowed, "denial", "denials")
+        lost = count_text(
+            totals.allowed, "denial of the policies is lost", "denials of the policies are lost"
+        )
         yield AttentionItem(
             severity="error",
-            title=f"The policies of the bucket lack {denials}",
+            title=lost,
             detail=f"{totals.first}. Compare with `sluice policies diff`, then apply the policies.",
             page="store",
             command=_COMMAND,

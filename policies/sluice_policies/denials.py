@@ -86,7 +86,7 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
         outcome: Whether every such request is denied.
         ground: Why.
         statements: The statements that deny it, none of which can be left out.
-        missing: Rendered statements of the requirement that the documents lack or change.
+        missing: Rendered statements of the requirement that are missing or changed.
         allowed_by: The statement that allows the example; empty if everything is denied.
         example: A request that is allowed, or why the solver cannot decide; otherwise empty.
         proof: The proof in one or two sentences.
@@ -273,7 +273,7 @@ def requirement_of(item: Property) -> Requirement | None:
 
 
 def missing_statements(policies: PolicySet) -> frozenset[str]:
-    """Return what the documents lack or change: statements of the bucket policy, and documents."""
+    """Return the statements and policies of roles that are missing or changed in documents."""
     rendered = policy_set(policies.settings, policies.target)
     live = statements_of(document_json(policies.bucket), "bucket-policy")
     wanted = statements_of(document_json(rendered.bucket), "bucket-policy")

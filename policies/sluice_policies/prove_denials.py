@@ -96,7 +96,7 @@ class _Context:
     Attributes:
         policies: The documents.
         rendered: The documents as sluice renders them.
-        missing: What the documents lack or change.
+        missing: The statements and documents that are missing or changed.
         reasons: The reason of each rendered statement.
     """
 

@@ -101,7 +101,7 @@ def test_a_weakened_policy_is_named_with_what_it_allows(
     with served_console(tmp_path / "world", used, trouble=False) as world:
         size = {"width": 400, "height": 900}
         page = log_in(browser.new_context(color_scheme=scheme, viewport=size), world)
-        item = page.locator(".attention li").filter(has_text="The policies of the bucket lack")
+        item = page.locator(".attention li").filter(has_text="1 denial of the policies is lost")
         expect(item).to_contain_text("missing or changed: CreateOnly", timeout=PROOF_MS)
         item.get_by_role("link").first.click()
         lost = page.get_by_role("alert").filter(has_text="lost")

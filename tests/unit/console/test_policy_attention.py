@@ -37,7 +37,7 @@ def test_policies_that_deny_everything_need_no_attention() -> None:
 def test_a_lost_denial_is_an_error_with_the_request_and_the_statement() -> None:
     (item,) = list_attention(OverviewFacts(policies=totals("NeverDeleted")))
     assert (item.severity, item.page) == ("error", "store")
-    assert item.title == "The policies of the bucket lack 1 denial"
+    assert item.title == "1 denial of the policies is lost"
     assert "every caller: s3:DeleteObjectVersion" in item.detail
     assert "missing or changed: NeverDeleted" in item.detail
     assert "sluice policies diff" in item.detail
