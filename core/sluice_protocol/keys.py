@@ -36,6 +36,8 @@ DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
 HIGH_WATER: Final = "reconciler/v1/high-water/"
 AUDIT: Final = "audit/v1/"
+AUDIT_CHAIN: Final = f"{AUDIT}chain/"
+"""Every certificate by its position in the chain. Positions are contiguous and permanent."""
 GC_PLANS: Final = "gc/v1/plans/"
 GC_PROOFS: Final = "gc/v1/proofs/"
 GC_TRASH: Final = "gc/v1/trash/"
@@ -208,6 +210,11 @@ def accepted_reference_key(digest: Digest, accepted: ObjectKey) -> ObjectKey:
 def accepted_by_blob_key(digest: Digest, identity: Identity) -> ObjectKey:
     """Return the key of the reverse reference from a blob to an accepted identity."""
     return ObjectKey(f"{accepted_by_blob_prefix(digest)}{_who(identity)}.json")
+
+
+def chain_key(chain_index: int) -> ObjectKey:
+    """Return the key of a position in the chain of certificates."""
+    return ObjectKey(f"{AUDIT_CHAIN}{chain_index:020d}.json")
 
 
 def high_water_prefix(agent_id: str) -> str:
