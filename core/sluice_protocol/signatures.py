@@ -234,8 +234,7 @@ def read_signature(
 
     Raises:
         Unauthenticated: There is no signature or more than one; it has another profile, or covers
-            too
-            few or too many components; or it is stale or in the future.
+            too few or too many components; or it is stale or in the future.
     """
     text = _field(view, "signature-input")
     form, created = _parse_input(text)

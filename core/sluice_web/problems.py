@@ -37,6 +37,10 @@ _CONSTANT_DETAILS: Final = {
     ErrorCode.FORBIDDEN_AGENT: "the sender may not send for this agent",
     ErrorCode.IDENTITY_QUARANTINED: "an operator has quarantined this agent and boot",
 }
+_REASONS_LOGGED: Final = frozenset(
+    (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.FORBIDDEN_AGENT)
+)
+"""Codes whose responses contain no reason, and that nothing else logs."""
 _FRAMEWORK_CODES: Final = {
     404: ErrorCode.NOT_FOUND,
     405: ErrorCode.NOT_FOUND,
@@ -197,7 +201,7 @@ def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
     """
     match error:
         case GateRefusal():
-            _log_refusal(error, peer)
+            _log_refusal(error, path, peer)
             return msgspec.structs.replace(problem_of(error.code, ""), detail=error.reason)
         case SluiceError():
             problem = problem_of(error.code, str(error))
@@ -214,14 +218,14 @@ def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
 
 def _log_error(error: SluiceError, problem: Problem, path: str, peer: str | None) -> None:
     """Log the reason where the response does not contain it, or where an operator must act."""
-    if error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}:
-        _log_refusal(error, peer)
+    if error.code in _REASONS_LOGGED:
+        _log_refusal(error, path, peer)
     elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
         log.error("request_error", code=error.code.value, path=path, reason=str(error))
 
 
-def _log_refusal(error: SluiceError, peer: str | None) -> None:
-    log.info("request_refused", code=error.code.value, reason=str(error), peer=peer)
+def _log_refusal(error: SluiceError, path: str, peer: str | None) -> None:
+    log.info("request_refused", code=error.code.value, path=path, reason=str(error), peer=peer)
 
 
 def _framework_problem(error: web.HTTPException) -> Problem:
