@@ -1,7 +1,7 @@
 """The machine's clock and id source: the only module of the protocol that is not pure."""
 
 import asyncio
-import os
+import secrets
 import time
 from typing import Final
 
@@ -45,7 +45,7 @@ class SystemIds:
     def ulid(self) -> str:
         """Return a new ULID."""
         now_ms = time.time_ns() // _NS_PER_MS  # noqa: TID251 - every other module receives a Clock
-        random = int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
+        random = int.from_bytes(secrets.token_bytes(_RANDOM_BITS // 8), "big")
         number = now_ms << _RANDOM_BITS | random
         shifts = range(5 * (_ULID_CHARS - 1), -1, -5)
         return "".join(_CROCKFORD[number >> shift & 31] for shift in shifts)

@@ -24,7 +24,7 @@ class File:
 
 
 Names = dict[Path, File]
-Change = Callable[[Names], None]
+Change = Callable[[Names], object]
 
 
 class SimDisk:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import SluiceError, status_of
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.identity import Identity
@@ -95,8 +96,10 @@ class GatewayDouble:
 
     def bodies(self) -> list[bytes]:
         """Return the bodies of every accepted log record."""
-        return [body for frame in self.frames() if frame.envelope.kind == "logs"
-                for body in frame.columns.body.slices()]  # fmt: skip
+        columns = [frame.columns for frame in self.frames()]
+        return [
+            body for one in columns if isinstance(one, LogColumns) for body in one.body.slices()
+        ]
 
     def _main(self) -> None:
         asyncio.run(self._serve())

@@ -21,6 +21,7 @@ from sluice_agent.spool import Spool
 from sluice_agent.transport import UploadRequest, UploadResult
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_agent.uploader import Uploader
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
@@ -33,7 +34,9 @@ OTHER = Digest("0" * 64)
 class ThreadlessLoop(SimLoop):
     """Runs work for threads as separate callbacks."""
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         future = self.create_future()
 
         def work() -> None:
@@ -110,10 +113,9 @@ class SimNetwork:
         return tuple(results)
 
     def lines(self) -> list[bytes]:
+        columns = [decode_frame(frame).columns for frame in self.accepted.values()]
         return [
-            body
-            for frame in self.accepted.values()
-            for body in decode_frame(frame).columns.body.slices()
+            body for one in columns if isinstance(one, LogColumns) for body in one.body.slices()
         ]
 
 

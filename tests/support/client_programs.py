@@ -121,7 +121,7 @@ class Program:
 
 @contextmanager
 def program(
-    command: Iterable[str | Path],
+    command: Iterable[object],
     log: Path,
     env: Mapping[str, str],
     *,

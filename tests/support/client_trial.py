@@ -33,6 +33,7 @@ from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
 from sluice_protocol.request_identity import DoorName
+from sluice_protocol.units import ObjectKey
 from sluice_store.url import open_store
 
 OUTAGE_S = 20.0
@@ -150,7 +151,7 @@ class Arrived:
                         continue
                     found = await store.get(entry.key)
                     assert isinstance(found, Found)
-                    key = decode_accepted(entry.key, found.body).raw_blob_key
+                    key = ObjectKey(decode_accepted(entry.key, found.body).raw_blob_key)
                     blob = await store.get(key)
                     assert isinstance(blob, Found)
                     payload = bytes(raw_payload(decode_head(blob.body), blob.body))

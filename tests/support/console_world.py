@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from support.builders import log_columns, make_identity, salted_frame
@@ -249,7 +250,7 @@ def served_console(
         state.stop = asyncio.Event()
         state.loop = asyncio.get_running_loop()
         async with deployment(folder, trouble=trouble, services=services) as world:
-            sources = {"reconciler": world.reconciler_url, "query": world.query_url}
+            sources: dict[str, Any] = {"reconciler": world.reconciler_url, "query": world.query_url}
             used = replace(settings, **sources) if services else settings
             plant(world)
             async with console_over(world, used) as url:

@@ -14,6 +14,7 @@ from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
 from sluice_protocol.request_identity import DoorName
+from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
 
 T0_NS = 1_790_000_000_123_456_789
@@ -89,7 +90,7 @@ async def accepted_frames(store: ObjectStore) -> list[Frame]:
         for entry in page.objects:
             found = await store.get(entry.key)
             assert isinstance(found, Found)
-            blob = await store.get(decode_accepted(entry.key, found.body).raw_blob_key)
+            blob = await store.get(ObjectKey(decode_accepted(entry.key, found.body).raw_blob_key))
             assert isinstance(blob, Found)
             frames.append(decode_frame(blob.body))
     return frames

@@ -118,7 +118,8 @@ def shared_door(folder: Path, **settings: Any) -> Iterator[SharedDoor]:
 
         async def begin() -> asyncio.Task[None]:
             task = asyncio.create_task(serve())
-            await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [task, started]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 await task
             return task

@@ -23,14 +23,14 @@ class GatewayLoop:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._stack = AsyncExitStack()
         self.served: Running = self._runner.run(
-            self._stack.enter_async_context(running(tmp_path, *senders, **settings))  # type: ignore[arg-type]
+            self._stack.enter_async_context(running(tmp_path, *senders, **settings))
         )
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return self._runner.run(work)
 
     def close(self) -> None:
-        self._runner.run(self._stack.aclose())  # type: ignore[arg-type]
+        self._runner.run(self._stack.aclose())
         self._runner.close()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from support.journal_types import (
     Moves,
@@ -74,7 +75,8 @@ def _removed(world: SimWorld, one: SimRegistration) -> SimWorld:
 
 
 def _changed(world: SimWorld, who: str, state: SimRound) -> SimWorld:
-    return replace(world, **{who: state})
+    changed: dict[str, Any] = {who: state}
+    return replace(world, **changed)
 
 
 def round_moves(world: SimWorld, who: str, rules: Rules) -> Moves:

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
@@ -16,10 +17,10 @@ from sluice_reconciler.passes.progress import NextPass
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
-Scene = Callable[[SimStore], Awaitable[None]]
+Scene = Callable[[SimStore], Coroutine[None, None, None]]
 
 
-def make(store: SimStore, seed: int = 1, **settings: object) -> Reconciler:
+def make(store: SimStore, seed: int = 1, **settings: Any) -> Reconciler:
     runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
     return Reconciler(
         store,
@@ -51,7 +52,7 @@ async def make_pass(subject: Reconciler, *, resume: bool = False) -> None:
     await subject._pass_loop.run_once(None, NextPass(start=True, resume=resume, urgent=True))
 
 
-async def journaled(store: SimStore, **settings: object) -> tuple[Reconciler, JournalWriter]:
+async def journaled(store: SimStore, **settings: Any) -> tuple[Reconciler, JournalWriter]:
     """Return a reconciler for which journals decide, and one registered gateway."""
     writer = JournalWriter(store, now(store))
     await writer.register()

@@ -13,6 +13,8 @@ from support.journal_gateways import gateway_moves, late_moves
 from support.journal_readers import keeper_moves, pass_moves, round_moves
 from support.journal_types import JUMP_TICKS, Moves, Rules, SimGateway, SimWorld, ticked
 
+from sluice_protocol.authority import AcceptanceMode
+
 FREQUENCIES = (0.2, 1.0, 4.0)
 RARE = frozenset({"die", "sleep", "stop", "restart", "lose", "delay", "fail", "jump", "oversleep"})
 RARITY = 0.2
@@ -46,7 +48,7 @@ class Walk:
 
 def _started(world: SimWorld, name: str) -> SimWorld:
     skew = {"x": 0, "y": 3, "z": -3}[name]
-    acceptance = "local_spool" if name == "z" else "s3_manifest"
+    acceptance: AcceptanceMode = "local_spool" if name == "z" else "s3_manifest"
     one = SimGateway(name, acceptance, skew, answered=world.now)
     gateways = (*(each for each in world.gateways if each.alive), one)
     return replace(world, gateways=gateways, lives=world.lives + 1)

@@ -197,14 +197,15 @@ def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tup
         yield "late delete applies", replace(world, store=replace(world.store, blobs=kept))
         return
     progress = a.begin(offer(request.attempt, request.digest, sent_before=False))
-    action: a.Action = {
+    actions: dict[str, a.Action] = {
         "CreateBlob": a.CreateBlob(),
         "OverwriteBlob": a.OverwriteBlob(),
         "CreateManifest": a.CreateManifest(accepted_at_ns=UnixNs(0)),
         "CreateQuarantine": a.CreateQuarantine(
             accepted_digest=Digest(""), observed_at_ns=UnixNs(0)
         ),
-    }[request.kind]
+    }
+    action = actions[request.kind]
     ghost = upload_at(request.attempt, replace(progress, action=action))
     store, _ = perform(world.store, ghost, world.now, rules, request.dated)
     yield f"late {request.kind} of {request.attempt} applies", replace(gone, store=store)

@@ -170,7 +170,8 @@ def _messages(
     tokens: list[tokenize.TokenInfo], docstring_lines: set[int]
 ) -> Iterator[tuple[int, str]]:
     """Yield string literals that read as prose; adjacent literals are one text."""
-    first, parts = 0, []
+    first = 0
+    parts: list[str] = []
     for token in tokens:
         if token.type == tokenize.STRING and token.start[0] not in docstring_lines:
             if not parts:

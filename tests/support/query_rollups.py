@@ -15,6 +15,7 @@ from sluice_lake.tables import METRICS, ROLLUPS
 from sluice_protocol.active_deletes import is_retention, retention_cut_ns, rollup_deletes
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.units import UnixNs
 from sluice_query.applied_deletes import applying_deletes
 from sluice_query.request import Query, Series
 from sluice_query.rollup_plan import (
@@ -294,7 +295,7 @@ class RollupWorld:
         """Return the points of a series, with rollups if there is a plan."""
         if plan is not None:
             span = plan.span
-            query = replace(query, from_ns=span.from_ns, to_ns=span.to_ns)
+            query = replace(query, from_ns=UnixNs(span.from_ns), to_ns=UnixNs(span.to_ns))
         pending = [SampleSource(name="pending")]
         lake = [SampleSource(name="lake")]
         if plan is not None:

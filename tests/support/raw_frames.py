@@ -97,7 +97,7 @@ def frame(
     raw = payload if isinstance(payload, bytes) else canonical(payload)
     if stored is None:
         stored = zstandard.ZstdCompressor().compress(raw) if compress else raw
-    fields: dict[str, int | bytes] = {
+    fields: dict[str, object] = {
         "magic": b"LMB1",
         "frame_version": 1,
         "flags": int(compress),

@@ -94,7 +94,7 @@ def make_replayable(loop: SimLoop) -> None:
     def task(_: object, work: Any, **named: Any) -> _NumberedTask:
         return _NumberedTask(work, loop=loop, number=next(numbers), **named)
 
-    loop.set_task_factory(task)  # type: ignore[arg-type]
+    loop.set_task_factory(task)
     loop.create_future = lambda: _NumberedFuture(next(numbers), loop)  # type: ignore[method-assign]
 
 
@@ -255,7 +255,7 @@ class Connection:
             outcome = await call(key, *args, **named)
             await self.gate()
             info = getattr(outcome, "info", outcome)
-            self.answered_ns = max(self.answered_ns, getattr(info, "date_ns", 0))
+            self.answered_ns = max(self.answered_ns, getattr(info, "date_ns", UnixNs(0)))
             return outcome
 
         return sent

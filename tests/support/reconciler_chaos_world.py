@@ -121,7 +121,7 @@ class World:
         settings = SETTINGS
         if not self.plan.share_lanes:
             settings = _standby()
-        subject = Reconciler(connection, AUTHORITY, settings=settings, runtime=runtime)  # type: ignore[arg-type]
+        subject = Reconciler(connection, AUTHORITY, settings=settings, runtime=runtime)
         slot = Slot(connection, self.spawn(_service(subject)), subject)
         self.slots.append(slot)
         return slot

@@ -183,7 +183,7 @@ class SimSender:
 
 def simulate(
     seed: int, *, boots: int = 1, years: bool = False, connect: type[Mortal] = Mortal
-) -> tuple[list[Identity], list[Identity], list[str], int]:
+) -> tuple[list[Identity], list[Identity], list[ObjectKey], int]:
     """Return accepted batches, the consumer's table, missing index keys, and how many processes
     ran.
 
@@ -200,7 +200,7 @@ def simulate(
     sender = SimSender(store, faults, random.Random(seed), boots, years)
     table: list[Identity] = []
 
-    async def run() -> tuple[list[str], int]:
+    async def run() -> tuple[list[ObjectKey], int]:
         quiet, stop = asyncio.Event(), asyncio.Event()
         announced = sender.accepted if years else ()
         async with asyncio.TaskGroup() as tasks:

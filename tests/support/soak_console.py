@@ -39,7 +39,7 @@ def keep_every_response() -> None:
         kept.append(bytes(data))
         await former(self, data)
 
-    web.StreamResponse.write = write  # type: ignore[method-assign]
+    web.StreamResponse.write = write  # type: ignore[method-assign, assignment]
 
 
 async def main(store_folder: Path, query: str) -> None:

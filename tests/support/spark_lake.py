@@ -171,7 +171,7 @@ class Deployment:
 
 def lake_rows(deployment: Deployment, kind: str) -> list[tuple[Any, ...]]:
     """Return a table's records in the form of `Sent.rows`, sorted."""
-    found = []
+    found: list[tuple[Any, ...]] = []
     for row in deployment.rows(kind):
         head = (row["agent_id"], row["boot_id"], row["seq"], row["ts_ns"])
         attributes = dict(row["attributes"] or [])

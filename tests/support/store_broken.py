@@ -121,7 +121,7 @@ class StaleList(Honest):
         self.known.append(replace(page, last=True))
         return self.known[max(0, len(self.known) - 2)]
 
-    async def list(  # type: ignore[override]
+    async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:
         async for page in self.inner.list(prefix, start_after=start_after, end_at=end_at):

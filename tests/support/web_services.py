@@ -142,10 +142,10 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
         spool = Spool(agent.for_spool(), RealDisk(), boot_id="boot")
         stack.callback(spool.close)
         ports = DoorPorts(
-            batcher=SealingBatcher(),
+            batcher=SealingBatcher(),  # type: ignore[arg-type]
             spool=spool,
             metrics=metrics,
-            clock=SystemClock(),  # type: ignore[arg-type]
+            clock=SystemClock(),
         )
         (url,) = await stack.enter_async_context(serve_doors(agent.for_doors(), ports))
         found.ports["agent-otlp"] = int(url.rpartition(":")[2])
