@@ -76,9 +76,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ProblemRenderer:
-    """How the errors of one endpoint are sent, where its protocol defines another form."""
+    """How the errors of one endpoint are sent, where its protocol defines another form.
 
-    render: Callable[[Problem], web.Response]
+    The request is an argument: a renderer that keeps the request which keeps it is a cycle, which
+    only the garbage collector frees, with the body.
+    """
+
+    render: Callable[[web.Request, Problem], web.Response]
 
 
 PROBLEM_RENDERER: Final = web.RequestKey("problem_renderer", ProblemRenderer)
@@ -143,7 +147,7 @@ def problem_response(problem: Problem) -> web.Response:
     return response
 
 
-_DOCUMENT: Final = ProblemRenderer(problem_response)
+_DOCUMENT: Final = ProblemRenderer(lambda _request, problem: problem_response(problem))
 
 
 def problem_middleware(
@@ -168,7 +172,7 @@ def problem_middleware(
             if _is_final(request, error):
                 raise
             problem = describe_error(error, path=request.path, peer=request.remote)
-            response = request.get(PROBLEM_RENDERER, _DOCUMENT).render(problem)
+            response = request.get(PROBLEM_RENDERER, _DOCUMENT).render(request, problem)
             if isinstance(error, web.HTTPException) and "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         if challenge and problem.code is ErrorCode.UNAUTHENTICATED:

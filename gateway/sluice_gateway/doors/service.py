@@ -134,7 +134,7 @@ class DoorService:
 
     def is_full(self) -> bool:
         """Return whether this gateway is shutting down or nearly out of memory for bodies."""
-        return self.sheds()
+        return self.uploads.running.draining or self.uploads.budget.is_nearly_full()
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of an HTTP request.

@@ -92,6 +92,28 @@ def test_refusals(
     run(main())
 
 
+def test_a_sender_without_a_token_is_refused_before_its_message_is_read(tmp_path: Path) -> None:
+    """Messages are in memory before they are counted, so strangers must not cause any."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as (_, channel):
+            without_message = channel.stream_unary(LOGS)(timeout=10)
+            assert await without_message.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    run(main())
+
+
+def test_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as (_, channel):
+            metadata = (("authorization", f"Bearer {SHOP.token.token}"),)
+            call = channel.stream_unary(LOGS)(metadata=metadata, timeout=10)
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(main())
+
+
 def test_a_draining_gateway_is_unavailable(tmp_path: Path) -> None:
     """Exporters retry UNAVAILABLE, perhaps through another gateway."""
 
