@@ -1,6 +1,7 @@
 """Send lines of standard input to the door `elasticsearch` by the Elasticsearch client."""
 
 import os
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -15,6 +16,12 @@ client = Elasticsearch(
     basic_auth=("python", os.environ["SLUICE_TOKEN"]),
     request_timeout=60,
 )
+
+
+def wait(reason: str) -> None:
+    """Wait before the same records are sent again."""
+    sys.stderr.write(f"cannot send, repeating: {reason}\n")
+    time.sleep(1)
 
 
 def send(lines: list[str]) -> None:
@@ -33,9 +40,9 @@ def send(lines: list[str]) -> None:
         except ApiError as error:
             if error.status_code not in {429, 502, 503, 504}:
                 raise
-            time.sleep(1)
+            wait(f"status {error.status_code}")
         except (NotConnected, ConnectionTimeout):
-            time.sleep(1)
+            wait("no connection")
 
 
 rest = b""

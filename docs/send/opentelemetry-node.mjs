@@ -1,7 +1,11 @@
 // Logs of a Node program, sent by the OpenTelemetry SDK to the door `otlp` of sluice.
 import { createInterface } from "node:readline";
+import { diag, DiagConsoleLogger, DiagLogLevel } from "@opentelemetry/api";
 import { OTLPLogExporter } from "@opentelemetry/exporter-logs-otlp-proto";
 import { BatchLogRecordProcessor, LoggerProvider } from "@opentelemetry/sdk-logs";
+
+// Without it, a batch that is lost is not reported.
+diag.setLogger(new DiagConsoleLogger(), DiagLogLevel.ERROR);
 
 const exporter = new OTLPLogExporter({
   url: `${process.env.SLUICE_URL}/v1/logs`, // http(s)://HOST:PORT of a gateway or its load balancer

@@ -75,7 +75,7 @@ def pino_line(number: int) -> str:
 @contextmanager
 def pino_loki(served: Fleet, folder: Path) -> Iterator[Piped]:
     command = [
-        *(NODE / "node_modules/.bin/pino-loki", "--hostname", f"http://{served.address}"),
+        *(NODE / "node_modules/.bin/pino-loki", "--hostname", served.url),
         *("--user", "pino", "--password", served.token, "--labels", '{"app":"shop"}'),
         *("--batching-interval", "1", "--batching-max-buffer-size", "0"),
     ]

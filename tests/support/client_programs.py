@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -68,7 +68,7 @@ def environment(served: Fleet, **more: str) -> dict[str, str]:
     host, _, port = served.address.partition(":")
     return {
         **os.environ,
-        "SLUICE_URL": f"http://{served.address}",
+        "SLUICE_URL": served.url,
         "SLUICE_HOST": host,
         "SLUICE_PORT": port,
         "SLUICE_TOKEN": served.token,
@@ -145,3 +145,6 @@ def program(
         if process.poll() is None:
             process.kill()
         process.wait()
+        if process.stdin is not None:
+            with suppress(OSError):  # what the client has not read is lost
+                process.stdin.close()

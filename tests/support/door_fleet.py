@@ -131,6 +131,7 @@ class Fleet:
         gateways: The running processes.
         balancer: In front of them.
         store_url: The store, as a reader reaches it.
+        scheme: What clients speak to the balancer; `https` is a mistake, because nothing does.
     """
 
     folder: Path
@@ -139,6 +140,11 @@ class Fleet:
     gateways: list[GatewayProcess]
     balancer: Balancer
     store_url: str
+    scheme: str = "http"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.address}"
 
     @property
     def address(self) -> str:
