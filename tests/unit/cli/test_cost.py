@@ -8,12 +8,12 @@ import pytest
 from sluice_agent.batch_limits import BATCH_BYTES_MAX
 from sluice_agent.settings import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
 from sluice_agent.settings import AgentSettings
-from sluice_cli.application import run_command
 from sluice_cli.costs import lake_requests, plan, service_requests
 from sluice_cli.costs.lake_requests import files_puts
 from sluice_cli.costs.plan import CostPlan
 from sluice_cli.costs.report import CostReport, compute_cost
 from sluice_cli.costs.service_requests import hit_lanes
+from sluice_cli.dispatch import run_command
 from sluice_gateway.background import DECISIONS_INTERVAL_S, DOCTOR_INTERVAL_S, MODE_INTERVAL_S
 from sluice_gateway.doors.combined_frames import DOOR_LANES
 from sluice_gateway.doors.combiner import FRAME_INTERVAL_S
