@@ -32,7 +32,12 @@ from sluice_gc.evidence_files import BLOBS, NAMES, put_table
 from sluice_gc.key_ranges import DigestShard, split_shards
 from sluice_gc.planner import TASKS_TOGETHER, PlanTask, plan_shards, task_count
 from sluice_gc.settings import AuditSettings
-from sluice_gc.task_engine import LocalTaskEngine, SparkTaskEngine, TaskEngine
+from sluice_gc.task_engine import (
+    LocalTaskEngine,
+    SparkTaskEngine,
+    TaskEngine,
+    reuse_freed_memory,
+)
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
@@ -184,6 +189,7 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
 async def _run(session: Any, url: str, tasks: list[PlanTask]) -> list[Any]:  # noqa: ANN401
     async with open_store(url) as store:
         engine: TaskEngine = LocalTaskEngine(store)
+        reuse_freed_memory()
         if session is not None:
             engine = SparkTaskEngine(session, url)
         work = partial(plan_shards, clock=SystemClock())

@@ -1,6 +1,8 @@
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace as copy_with
 from support.gc_world import AUDIT, KEYS, memory_world
@@ -8,7 +10,8 @@ from support.queue_store import SimIds
 
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate
-from sluice_gc.task_engine import LocalTaskEngine
+from sluice_gc.settings import EngineSettings
+from sluice_gc.task_engine import LocalTaskEngine, open_engine
 from sluice_protocol.errors import BadUsage
 from sluice_store.port import ObjectStore
 
@@ -72,3 +75,15 @@ def test_concurrent_tasks_make_the_same_certificate() -> None:
     assert {one.kind for one in alone.evidence} >= {"manifests", "names", "blobs"}
     assert not alone.files("named")
     assert copy_with(together, audit_id=alone.audit_id) == alone
+
+
+def test_the_local_engine_lets_arrow_allocate_from_the_c_library(tmp_path: Path) -> None:
+    async def backend() -> str:
+        async with open_engine(f"file://{tmp_path}/store", EngineSettings()):
+            return str(pa.default_memory_pool().backend_name)
+
+    before = pa.default_memory_pool()
+    try:
+        assert asyncio.run(backend()) == "system"
+    finally:
+        pa.set_memory_pool(before)
