@@ -77,6 +77,6 @@ export function Policies({ query }) {
     <${Loaded} from=${from}>${(view) => (!view.file ? html`<${Empty} title="The console does not know the policies">Set <code>file</code> under <code>[console.policies]</code> to the settings file of the policies. The page then shows each request that the bucket must deny, the statement that denies it, and the proof.<//>
         <${Command} text="sluice policies denials --settings policies.toml" />`
     : view.problem ? html`<div class="problem" role="alert"><strong>The policies cannot be proved</strong><p>${safe(view.problem)}</p></div><${Command} text=${`sluice policies denials --settings ${quoted(view.file)}${view.live ? " --live" : ""}`} />`
-      : !view.report ? html`<p class="loading" role="status">Proving; this takes some seconds…</p>`
+      : !view.report ? html`<p class="quiet" role="status">Proving; this takes some seconds…</p>`
         : html`<${Proved} view=${view} role=${role} action=${action} />`)}<//></section>`;
 }
