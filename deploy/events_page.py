@@ -20,6 +20,8 @@ class LogEvent:
         component: The component that logs it.
         meaning: What happened.
         action: What an operator does.
+        confirm: How an operator sees that it is so; ERROR only.
+        risk: What is at risk until an operator acts; ERROR only.
     """
 
     name: str
@@ -27,6 +29,8 @@ class LogEvent:
     component: str
     meaning: str
     action: str
+    confirm: str = ""
+    risk: str = ""
 
 
 _INTRODUCTION: Final = """\
@@ -39,7 +43,14 @@ Each log line is one JSON object on standard error. Its field `event` is the nam
 the level, and `timestamp` the time (UTC). Other fields contain details, such as `key` and `reason`.
 
 - **WARN**: sluice recovered, or retries automatically. Investigate when the event repeats.
-- **ERROR**: an operator must act.
+- **ERROR**: an operator must act. Each has an entry at the [end of this page](#errors), with its
+  name as the anchor.
+"""
+
+_ERRORS: Final = """
+## Errors
+
+While an operator acts, accepted batches are safe, unless the entry states something else.
 """
 
 
@@ -59,7 +70,17 @@ def render_page(events: tuple[LogEvent, ...]) -> str:
             f"| `{event.name}` | {event.level} | {event.meaning} | {event.action} |\n"
             for event in group
         )
+    parts.append(_ERRORS)
+    parts.extend(map(_runbook_entry, (event for event in events if event.level == "ERROR")))
     return "".join(parts)
+
+
+def _runbook_entry(event: LogEvent) -> str:
+    return (
+        f"\n### {event.name}\n\n"
+        f"- **Meaning:** {event.meaning}\n- **Confirm:** {event.confirm}\n"
+        f"- **Do:** {event.action}\n- **At risk:** {event.risk}\n"
+    )
 
 
 if __name__ == "__main__":

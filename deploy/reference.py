@@ -1,12 +1,11 @@
 """Write the generated pages of the reference, `docs/reference/`: `python -m deploy.reference`.
 
-The commands and their settings, the HTTP interfaces, the metrics and the tables of the lake are
-read from the code. A test compares the pages with what the code renders now.
+The commands and their settings, the HTTP interfaces, the metrics, the tables of the lake and the
+error codes are read from the code. A test compares the pages with what the code renders now.
 """
 
 import ast
 import importlib
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any, Final
 from cyclopts import App, Argument
 from prometheus_client.metrics import MetricWrapperBase
 
+from deploy.errors_page import render_errors
 from sluice_agent.metrics import PREFIX, AgentMetrics
+from sluice_agent.settings import default_agent_id
 from sluice_cli.application import build
 from sluice_cli.commands import COMMANDS
 from sluice_cli.deployment.redaction import is_secret_option
@@ -23,9 +24,11 @@ from sluice_cli.environment import variable_of
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.plain_metrics import PlainCounter, PlainHistogram
 from sluice_gc.metrics import GcMetrics
+from sluice_gc.settings import default_key_file
 from sluice_lake.tables import TABLES
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_query.metrics import QueryMetrics
+from sluice_query.settings import QuerySettings
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.metrics import ReconcilerMetrics
 
@@ -76,6 +79,12 @@ _SERVICES: Final = {
 }
 _MAKERS: Final = ("Endpoint", "read_endpoint")
 """What is called with the path, the method and the summary of a route."""
+_MACHINE_DEFAULTS: Final[dict[str, tuple[Callable[[], object], str]]] = {
+    "agent-id": (default_agent_id, "the host's name"),
+    "key-file": (default_key_file, "`~/.local/state/sluice/auditor.pem`"),
+    "threads": (lambda: QuerySettings().threads, "the number of processors"),
+}
+"""Options whose default depends on the machine: how it is computed, and what the page shows."""
 _METRICS: Final[dict[str, Callable[[], object]]] = {
     "gateway": GatewayMetrics,
     "reconciler": ReconcilerMetrics,
@@ -145,10 +154,12 @@ def _default(argument: Argument) -> str:
     default = argument.field_info.default
     if default in (argument.field_info.empty, None, "", ()) or is_secret_option(argument.names[0]):
         return ""
-    if default == socket.gethostname():
-        return "the host's name"
-    shown = str(default).replace(str(Path.home()), "~")
-    return f"`{shown}`"
+    option = argument.names[0].rpartition(".")[2].removeprefix("--")
+    if option in _MACHINE_DEFAULTS:
+        compute, shown = _MACHINE_DEFAULTS[option]
+        if default == compute():
+            return shown
+    return f"`{default}`"
 
 
 def _meaning(argument: Argument) -> str:
@@ -170,14 +181,18 @@ class Route:
 def render_http() -> str:
     """Return the page of the HTTP interfaces, by service."""
     parts = [_HTTP_HEAD]
-    for service, folder in _SERVICES.items():
-        found = sorted(
-            {route for path in sorted(folder.rglob("*.py")) for route in routes_in(path)}
-        )
+    for service in _SERVICES:
+        found = routes_of(service)
         if found:
             rows = ((f"`{one.method} {one.path}`", one.summary) for one in found)
             parts.append(f"## {service}\n\n{_table(('request', 'result'), rows)}")
     return "\n".join(parts)
+
+
+def routes_of(service: str) -> list[Route]:
+    """Return the routes of a service, sorted."""
+    paths = sorted(_SERVICES[service].rglob("*.py"))
+    return sorted({route for path in paths for route in routes_in(path)})
 
 
 def routes_in(path: Path) -> Iterator[Route]:
@@ -267,6 +282,7 @@ def render_tables() -> str:
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "commands.md": render_commands,
+    "errors.md": render_errors,
     "http.md": render_http,
     "metrics.md": render_metrics,
     "tables.md": render_tables,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
+from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
 from sluice_protocol.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def _plain(value: object) -> object:
 def fail(message: str) -> None:
     """Print an error on standard error, on one line."""
     sys.stderr.write(f"sluice: {message}\n")
+
+
+def describe_error(error: SluiceError) -> str:
+    """Return the message of an error with its code, the anchor in `docs/reference/errors.md`."""
+    if error.exit_code is ExitCode.BAD_USAGE or error.code is ErrorCode.INTERNAL:
+        return str(error)  # bad usage names its remedy, and `internal` is what has no other code
+    return f"{error}, code=`{error.code}`"
 
 
 def format_size(size_bytes: int) -> str:

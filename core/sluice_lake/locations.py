@@ -42,6 +42,9 @@ class TableLocation:
         if self.endpoint is not None:
             options["AWS_ENDPOINT_URL"] = self.endpoint
             options["AWS_ALLOW_HTTP"] = str(self.endpoint.startswith("http://")).lower()
+        elif self.region is not None and self.region.startswith("cn-"):
+            # delta-rs has one form of endpoint for each region: https://s3.REGION.amazonaws.com
+            options["AWS_ENDPOINT_URL"] = f"https://s3.{self.region}.amazonaws.com.cn"
         if self.region is not None:
             options["AWS_REGION"] = self.region
         return options

@@ -166,8 +166,8 @@ def pack_key(folder: str, span: PackSpan, content: Digest) -> ObjectKey:
     """Return the key of a packed index object: by-time entries of one hour in one object.
 
     The last instant is first in the name, so that a listing from an instant on contains every
-    packed
-    object with a later entry. The content hash is last, so that the same entries have the same key.
+    packed object with a later entry. The content hash is last, so that the same entries have the
+    same key.
 
     Args:
         folder: The folder of the hour under `accepted-by-time/` or `raw-blobs-by-time/`.
@@ -227,9 +227,14 @@ def high_water_key(agent_id: str, boot_id: str) -> ObjectKey:
     return ObjectKey(f"{high_water_prefix(agent_id)}boot={boot_id.encode().hex()}.json")
 
 
+def quarantine_prefix(identity: Identity) -> str:
+    """Return the prefix of the quarantine manifests of bytes refused under an identity."""
+    return f"{QUARANTINE_CONFLICTS}{_who(identity)}/"
+
+
 def quarantine_key(identity: Identity, submitted: Digest) -> ObjectKey:
     """Return the key of the quarantine manifest of bytes refused under an identity."""
-    return ObjectKey(f"{QUARANTINE_CONFLICTS}{_who(identity)}/{submitted}.json")
+    return ObjectKey(f"{quarantine_prefix(identity)}{submitted}.json")
 
 
 def quarantine_by_blob_prefix(digest: Digest) -> str:

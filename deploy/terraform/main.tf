@@ -19,6 +19,7 @@ module "trust" {
   source = "./trust"
 
   oidc_provider_arn = var.oidc_provider_arn
+  oidc_audience     = var.oidc_audience
   namespace         = var.namespace
   release           = var.release
   administrators    = var.administrators
@@ -40,13 +41,17 @@ resource "aws_sqs_queue" "accepted" {
   sqs_managed_sse_enabled    = true
 }
 
+module "queue_policy" {
+  source = "./queue-policy"
+
+  queue_arn = aws_sqs_queue.accepted.arn
+  bucket    = var.bucket
+  account   = var.account
+}
+
 resource "aws_sqs_queue_policy" "accepted" {
   queue_url = aws_sqs_queue.accepted.id
-  policy = templatefile("${path.module}/queue-policy.json.tftpl", {
-    queue   = aws_sqs_queue.accepted.arn
-    bucket  = var.bucket
-    account = var.account
-  })
+  policy    = module.queue_policy.policy
 }
 
 resource "aws_iam_role_policy" "events" {

@@ -23,6 +23,12 @@ variable "oidc_provider_arn" {
   type        = string
 }
 
+variable "oidc_audience" {
+  description = "The audience of the tokens of service accounts, as the OIDC provider lists it. Some clusters in China use sts.amazonaws.com.cn."
+  type        = string
+  default     = "sts.amazonaws.com"
+}
+
 variable "namespace" {
   description = "The namespace of the Helm release."
   type        = string

@@ -4,9 +4,13 @@
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+Partition = Literal["aws", "aws-cn", "aws-us-gov"]
+_PARTITIONS: Final[dict[str, Partition]] = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+"""Partitions by the start of the names of their regions."""
 
 
 class RoleName(StrEnum):
@@ -35,6 +39,14 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A table of the file; unknown keys are errors."""
 
 
+def partition_of(region: str) -> Partition:
+    """Return the partition of a region; its resources have ARNs and endpoints of this partition."""
+    for start, partition in _PARTITIONS.items():
+        if region.startswith(start):
+            return partition
+    return "aws"
+
+
 class Bucket(_Table, frozen=True):
     """`[bucket]`: the bucket, and the deployment's place in it.
 
@@ -43,7 +55,7 @@ class Bucket(_Table, frozen=True):
         account: The 12 digits of the account that owns the bucket and every role.
         prefix: The deployment's prefix, empty or ending in `/`; default: the whole bucket.
         neighbours: Prefixes of other owners in the same bucket.
-        partition: `aws`, `aws-cn` or `aws-us-gov`.
+        partition: `aws`, `aws-cn` or `aws-us-gov`; default: that of the region.
         region: The bucket's region.
     """
 
@@ -51,8 +63,12 @@ class Bucket(_Table, frozen=True):
     account: str
     prefix: str = ""
     neighbours: tuple[str, ...] = ()
-    partition: Literal["aws", "aws-cn", "aws-us-gov"] = "aws"
+    partition: Partition | Literal[""] = ""
     region: str = "us-east-1"
+
+    def __post_init__(self) -> None:
+        if not self.partition:
+            msgspec.structs.force_setattr(self, "partition", partition_of(self.region))
 
 
 class Encryption(_Table, frozen=True):

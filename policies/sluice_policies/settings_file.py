@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from sluice_policies.errors import BadSettings
-from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.settings import RoleName, Settings, Target, partition_of
 
 _PATH: Final = re.compile(r"`\$((?:\.[a-z_]+|\[[^\]]*\])*)`")
 _TABLE: Final = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -130,6 +130,22 @@ def _account(settings: Settings) -> Iterator[Violation]:
         yield ("bucket", "account"), f"{settings.bucket.account!r} is not 12 digits"
 
 
+def _partition(settings: Settings) -> Iterator[Violation]:
+    bucket = settings.bucket
+    if bucket.partition != partition_of(bucket.region):
+        yield (
+            ("bucket", "partition"),
+            f"region {bucket.region!r} is not in partition {bucket.partition!r}; remove the key",
+        )
+    named = (
+        (("encryption", "kms_key"), _KMS.fullmatch(settings.encryption.kms_key)),
+        (("notifications", "queue_arn"), _SQS.fullmatch(settings.notifications.queue_arn)),
+    )
+    for path, found in named:
+        if found is not None and found[1] != bucket.partition:
+            yield path, f"{found[0]!r} is not in the bucket's partition {bucket.partition!r}"
+
+
 def _prefix_form(path: tuple[str, ...], prefix: str) -> Iterator[Violation]:
     if _PREFIX.fullmatch(prefix) is None or len(prefix.encode()) > _PREFIX_BYTES_MAX:
         rule = (
@@ -223,6 +239,6 @@ def _targets(settings: Settings) -> Iterator[Violation]:
 
 def violations(settings: Settings) -> Iterator[Violation]:
     """Yield the path of each unusable key and the reason, the most general first."""
-    rules = (_bucket_name, _account, _prefixes, _roles, _users)
+    rules = (_bucket_name, _account, _partition, _prefixes, _roles, _users)
     for rule in (*rules, _encryption, _network, _clearing, _targets):
         yield from rule(settings)

@@ -77,3 +77,13 @@ def test_each_event_has_a_meaning_and_an_action() -> None:
 def test_the_page_is_generated_from_the_registry() -> None:
     """`make docs` writes the page; an edit of the page alone is lost."""
     assert PAGE.read_text() == render_page(LOG_EVENTS)
+
+
+def test_each_error_has_an_entry_for_operators() -> None:
+    """An operator reads what it means, how to see it, what to do, and what is at risk."""
+    errors = [event for event in LOG_EVENTS if event.level == "ERROR"]
+    assert [event.name for event in errors if not (event.confirm and event.risk)] == []
+    others = [event for event in LOG_EVENTS if event.level != "ERROR"]
+    assert [event.name for event in others if event.confirm or event.risk] == []
+    for event in errors:
+        assert f"\n### {event.name}\n" in PAGE.read_text()

@@ -1,7 +1,7 @@
-"""The Terraform module: its form, its trust policies, and its agreement with policies and chart.
+"""The Terraform modules: their form, the policies of trust and queue, their agreement with others.
 
 `validate` needs the schemas of the AWS provider, which only a registry of providers has. OpenTofu
-therefore checks the form of every file, resolves the modules, and runs the tests of the one without
+therefore checks the form of every file, resolves the modules, and runs the tests of those without
 a provider. That each referenced name is declared is checked here.
 """
 
@@ -45,15 +45,19 @@ def test_the_modules_are_found(module: Path) -> None:
     shown = run(tool("tofu"), "get", "-no-color", cwd=module, **OFFLINE)
     assert "policies in policies/terraform" in shown
     assert "trust in trust" in shown
+    assert "queue_policy in queue-policy" in shown
 
 
-def test_the_trust_policies(module: Path) -> None:
-    run(tool("tofu"), "init", "-no-color", cwd=module / "trust", **OFFLINE)
-    shown = run(tool("tofu"), "test", "-no-color", cwd=module / "trust", **OFFLINE)
-    assert "4 passed, 0 failed" in shown
+@pytest.mark.parametrize(("name", "tests"), [("trust", 5), ("queue-policy", 4)])
+def test_modules_without_a_provider(module: Path, name: str, tests: int) -> None:
+    run(tool("tofu"), "init", "-no-color", cwd=module / name, **OFFLINE)
+    shown = run(tool("tofu"), "test", "-no-color", cwd=module / name, **OFFLINE)
+    assert f"{tests} passed, 0 failed" in shown
 
 
-@pytest.mark.parametrize("folder", [MODULE, MODULE / "trust"], ids=["root", "trust"])
+@pytest.mark.parametrize(
+    "folder", [MODULE, MODULE / "trust", MODULE / "queue-policy"], ids=["root", "trust", "queue"]
+)
 def test_each_name_is_declared(folder: Path) -> None:
     text = "\n".join(one.read_text() for one in folder.glob("*.tf"))
     variables = set(re.findall(r'^variable "(\w+)"', text, re.MULTILINE))
@@ -105,3 +109,14 @@ def test_the_reconciler_may_make_each_request_to_the_event_queue() -> None:
     assert wanted, "no request was found"
     allowed = set(re.findall(r'"(sqs:\w+)"', (MODULE / "main.tf").read_text()))
     assert allowed == wanted
+
+
+def test_no_file_fixes_the_partition() -> None:
+    """A bucket in China or GovCloud has ARNs of its partition."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in sorted(MODULE.rglob("*.tf"))
+        for line in path.read_text().splitlines()
+        if "arn:aws:" in line and "error_message" not in line
+    ]
+    assert found == []

@@ -44,7 +44,7 @@ def readme_deployment(
         SLUICE_UP_PORT=" ".join(f"{name}=0" for name in (*PORTS, "maintain")),
     )
     install, up = commands.splitlines()
-    named = install.replace("sluice[up]", f"sluice[up] @ file://{wheel}")
+    named = install.replace("/path/to/checkout[up]", f"sluice[up] @ file://{wheel}")
     subprocess.run(["bash", "-e", "-c", named], cwd=folder, env=env, check=True, timeout=INSTALL_S)
     assert list(folder.iterdir()) == []
     with (folder / "up.err").open("wb") as errors:

@@ -4,9 +4,15 @@ variable "oidc_provider_arn" {
   type        = string
 
   validation {
-    condition     = can(regex("^arn:aws[a-z-]*:iam::[0-9]{12}:oidc-provider/.+", var.oidc_provider_arn))
+    condition     = can(regex("^arn:aws(-cn|-us-gov)?:iam::[0-9]{12}:oidc-provider/.+", var.oidc_provider_arn))
     error_message = "The ARN of an OIDC provider looks like arn:aws:iam::111122223333:oidc-provider/oidc.eks…"
   }
+}
+
+variable "oidc_audience" {
+  description = "The audience of the tokens of service accounts."
+  type        = string
+  default     = "sts.amazonaws.com"
 }
 
 variable "namespace" {
@@ -55,7 +61,7 @@ locals {
       Action    = "sts:AssumeRoleWithWebIdentity"
       Condition = {
         StringEquals = {
-          "${local.issuer}:aud" = "sts.amazonaws.com"
+          "${local.issuer}:aud" = var.oidc_audience
           "${local.issuer}:sub" = [
             for name in names : "system:serviceaccount:${var.namespace}:${var.release}-${name}"
           ]

@@ -50,3 +50,26 @@ run "a_deployment_without_administrators_is_refused" {
 
   expect_failures = [var.administrators]
 }
+
+run "a_cluster_in_china" {
+  command = apply
+
+  variables {
+    oidc_provider_arn = "arn:aws-cn:iam::111122223333:oidc-provider/oidc.eks.cn-north-1.amazonaws.com.cn/id/ABC"
+    oidc_audience     = "sts.amazonaws.com.cn"
+    administrators    = ["arn:aws-cn:iam::111122223333:role/admin"]
+  }
+
+  assert {
+    condition = (
+      jsondecode(output.policies.gateway).Statement[0].Condition.StringEquals["oidc.eks.cn-north-1.amazonaws.com.cn/id/ABC:aud"]
+      == "sts.amazonaws.com.cn"
+    )
+    error_message = "The audience is that of the cluster."
+  }
+
+  assert {
+    condition     = startswith(jsondecode(output.policies.gateway).Statement[0].Principal.Federated, "arn:aws-cn:")
+    error_message = "The provider has the partition of the cluster."
+  }
+}

@@ -93,7 +93,7 @@ def on_this_machine(commands: str, deployment: LocalDeployment) -> str:
 
 def test_the_commands_of_the_quick_start_run_in_order(deployment: LocalDeployment) -> None:
     install, *blocks = blocks_of("docs/quick-start.md")
-    assert install.text == "pip install 'sluice[up]'\nsluice up\n"
+    assert install.text == "pip install '/path/to/checkout[up]'\nsluice up\n"
     line, files, metric, status = (on_this_machine(one.text, deployment) for one in blocks)
     assert repeated(deployment, line, "hello sluice").count('"accepted":1') == 1
     first = repeated(deployment, files, "GET /orders/3")

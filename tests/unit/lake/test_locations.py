@@ -35,3 +35,11 @@ def test_absolute_paths_of_data_files_are_kept() -> None:
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(BadUsage, match="cannot locate the lake"):
         lake_location(url, "logs")
+
+
+def test_delta_rs_reaches_a_bucket_in_china() -> None:
+    options = lake_location("s3://bucket?region=cn-north-1", "logs").storage_options
+    assert options["AWS_ENDPOINT_URL"] == "https://s3.cn-north-1.amazonaws.com.cn"
+    for region in ("eu-central-1", "us-gov-west-1"):
+        options = lake_location(f"s3://bucket?region={region}", "logs").storage_options
+        assert "AWS_ENDPOINT_URL" not in options

@@ -1,11 +1,13 @@
 """A settings file that cannot be used is refused with the line of the error."""
 
+import re
 from pathlib import Path
 
 import pytest
 from support.policies_settings import TEXT, bare_settings, settings
 
 from sluice_policies.errors import BadSettings
+from sluice_policies.render import render
 from sluice_policies.settings import RoleName, Target
 from sluice_policies.settings_file import parse_settings, read_settings
 
@@ -27,6 +29,9 @@ INVALID = {
     "role of another account": ("111122223333:role/sluice/gc", "999922223333:role/x", "9999"),
     "role that is a session": (":role/sluice/gc", ":assumed-role/sluice/gc", "assumed-role"),
     "account with letters": ('"111122223333"', '"1111222233ab"', "account ="),
+    "region of another partition": ("region = ", 'partition = "aws-cn"\nregion = ', "partition ="),
+    "key of another partition": ("arn:aws:kms", "arn:aws-cn:kms", "kms_key ="),
+    "queue of another partition": ("arn:aws:sqs", "arn:aws-us-gov:sqs", "queue_arn ="),
     "no key for kms": ("kms_key = ", 'kms_key = ""  # ', "kms_key ="),
     "wrong endpoint": ('"vpce-0123456789abcdef0"', '"endpoint"', "vpc_endpoint ="),
     "unknown key": ("region = ", "reigon = ", "reigon"),
@@ -85,3 +90,21 @@ def test_a_missing_table_of_a_role_is_reported_with_its_name() -> None:
     table = '[roles.certifier]\narn = "arn:aws:iam::111122223333:role/sluice/certifier"\n'
     with pytest.raises(BadSettings, match=r"add \[roles\.certifier\] with its arn"):
         settings((table, ""))
+
+
+@pytest.mark.parametrize(
+    ("region", "partition"),
+    [
+        ("eu-central-1", "aws"),
+        ("us-east-1", "aws"),
+        ("cn-north-1", "aws-cn"),
+        ("cn-northwest-1", "aws-cn"),
+        ("us-gov-west-1", "aws-us-gov"),
+    ],
+)
+def test_the_partition_follows_from_the_region(region: str, partition: str) -> None:
+    """Every ARN of the rendered documents is of the partition of the bucket."""
+    found = settings(("eu-central-1", region), ("arn:aws:", f"arn:{partition}:"))
+    assert found.bucket.partition == partition
+    shown = "".join(render(found, Target.AWS).files.values())
+    assert set(re.findall(r"arn:(aws[a-z-]*):", shown)) == {partition}

@@ -1,0 +1,135 @@
+"""The batches of an agent: every reaction of `sluice_agent.upload_decisions` to each response."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from deploy.pictures.drawing import Drawing, DrawnEdge, DrawnState, Step
+from sluice_agent.parked import drop_parked, retry_parked
+from sluice_agent.upload_decisions import (
+    ConnectionFailure,
+    DropResolved,
+    Forget,
+    GatewayResponse,
+    NoGatewayResponse,
+    Park,
+    Reaction,
+    SendAgain,
+    StopSending,
+    decide_reaction,
+)
+from sluice_protocol.conflicts import ACCEPT_EXISTING
+from sluice_protocol.errors import ErrorCode, status_of
+from sluice_protocol.units import Digest
+
+_SENT, _OTHER = Digest("a" * 64), Digest("b" * 64)
+_AFTER_UPLOAD: Final[dict[type, str]] = {
+    Forget: "accepted",
+    Park: "parked",
+    DropResolved: "removed",
+    SendAgain: "ready",
+    StopSending: "stopped",
+}
+_AFTER_QUESTION: Final[dict[type, str]] = {
+    Forget: "accepted",
+    Park: "parked",
+    DropResolved: "removed",
+    SendAgain: "parked",
+    StopSending: "parked",
+}
+"""What `ParkedInquiry` does with the reaction to the response to a conflict that is sent again."""
+
+
+def _responses() -> Iterator[tuple[str, GatewayResponse | NoGatewayResponse]]:
+    for code in ErrorCode:
+        yield code.value, GatewayResponse(status=status_of(code), code=code.value)
+    conflict = ErrorCode.IDENTITY_CONFLICT.value
+    for event, resolution, digest in (
+        ("accept_existing", ACCEPT_EXISTING, _SENT),
+        ("accept_existing of other bytes", ACCEPT_EXISTING, _OTHER),
+        ("another decision", "quarantine_identity", _SENT),
+    ):
+        yield (
+            event,
+            GatewayResponse(
+                status=409, code=conflict, resolution=resolution, submitted_sha256=digest
+            ),
+        )
+    yield "200", GatewayResponse(status=200, frame_sha256=_SENT)
+    yield "200 of other bytes", GatewayResponse(status=200, frame_sha256=_OTHER)
+    yield "302", GatewayResponse(status=302)
+    yield "418", GatewayResponse(status=418)
+    yield "502", GatewayResponse(status=502)
+    for failure in ConnectionFailure:
+        yield failure.value, NoGatewayResponse(failure=failure)
+
+
+def explore() -> frozenset[Step]:
+    """Return what each response and each command does with a ready and with a parked batch."""
+    steps: set[Step] = set()
+    for event, response in _responses():
+        reaction: Reaction = decide_reaction(response, sent=_SENT)
+        steps.add(("ready", event, _AFTER_UPLOAD[type(reaction)]))
+        steps.add(("parked", event, _AFTER_QUESTION[type(reaction)]))
+    steps.add(("parked", retry_parked.__name__, "ready"))
+    steps.add(("parked", drop_parked.__name__, "removed"))
+    return frozenset(steps)
+
+
+_REFUSED: Final = frozenset(
+    {
+        *("invalid_frame", "unsupported_version", "bad_request", "forbidden", "not_found"),
+        *("identity_quarantined", "identity_conflict", "fenced", "delete_id_taken", "too_large"),
+        *("accept_existing of other bytes", "another decision", "418"),
+    }
+)
+_STOPPED: Final = frozenset({"unauthenticated", "forbidden_agent"})
+_AGAIN: Final = frozenset(
+    {
+        *("digest_mismatch", "length_required", "unsupported_media_type", "corrupt_object"),
+        *("internal", "store_unavailable", "overloaded", "draining", "outcome_unknown"),
+        *("200 of other bytes", "302", "502", "timeout", "reset", "connection_refused", "tls"),
+    }
+)
+
+
+def _edge(source: str, target: str, label: str, events: frozenset[str]) -> DrawnEdge:
+    return DrawnEdge(source=source, target=target, label=label, events=events)
+
+
+DRAWING: Final = Drawing(
+    name="agent-batches",
+    title="The batches in the spool of an agent",
+    summary=(
+        "What a response of a gateway does with a batch, and how a parked batch leaves the spool."
+        " Only conflicts are sent again while they are parked."
+    ),
+    states=(
+        DrawnState(name="ready", title="ready: sent until a gateway decides", kind="start"),
+        DrawnState(
+            name="stopped",
+            title="all uploads stop",
+            kind="bad",
+            note="one batch a minute is tried; batches are kept",
+        ),
+        DrawnState(
+            name="parked", title="parked: kept with the response", kind="action", note="in parked/"
+        ),
+        DrawnState(name="accepted", title="removed: it is accepted", kind="good"),
+        DrawnState(
+            name="removed", title="removed by a decision", kind="good", note="of an operator"
+        ),
+    ),
+    edges=(
+        _edge("ready", "accepted", "200 that names these bytes", frozenset({"200"})),
+        _edge("ready", "ready", "5xx, no response, 411, 415, digest_mismatch", _AGAIN),
+        _edge("ready", "stopped", "401, 403 forbidden_agent", _STOPPED),
+        _edge("ready", "parked", "409, 413, any other 4xx", _REFUSED),
+        _edge("ready", "removed", "409 with accept_existing", frozenset({"accept_existing"})),
+        _edge("parked", "accepted", "asked again: 200", frozenset({"200"})),
+        _edge("parked", "removed", "asked again: accept_existing", frozenset({"accept_existing"})),
+        _edge("parked", "parked", "asked again: anything else", _REFUSED | _STOPPED | _AGAIN),
+        _edge("parked", "ready", "sluice agent parked retry", frozenset({retry_parked.__name__})),
+        _edge("parked", "removed", "sluice agent parked drop", frozenset({drop_parked.__name__})),
+    ),
+    explore=explore,
+)

@@ -1,0 +1,37 @@
+"""The last line of a failed command names the code under which the error is documented."""
+
+import pytest
+
+from sluice_cli.output import describe_error
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_protocol.errors import (
+    BadUsage,
+    ErrorCode,
+    InvalidRecord,
+    OutcomeUnknown,
+    SluiceError,
+    StoreDenied,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreDenied("get", "accepted/v1/", "denied: check the role"), ErrorCode.STORE_UNAVAILABLE),
+        (InvalidRecord("accepted/v1/a", "no JSON"), ErrorCode.CORRUPT_OBJECT),
+        (OutcomeUnknown("create", "accepted/v1/a", 12), ErrorCode.OUTCOME_UNKNOWN),
+    ],
+)
+def test_an_error_names_its_code(error: SluiceError, code: ErrorCode) -> None:
+    assert describe_error(error) == f"{error}, code=`{code}`"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadUsage("port is taken: choose another one, port=`8080`"),
+        GcRefused(RefusalRule.GRACE, "the plan is young"),
+    ],
+)
+def test_bad_usage_and_rules_need_no_code(error: SluiceError) -> None:
+    assert describe_error(error) == str(error)
