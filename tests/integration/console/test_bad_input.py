@@ -38,7 +38,6 @@ def test_each_page_names_a_lost_store(browser: Browser, tmp_path: Path) -> None:
 NOWHERE: Final = "http://127.0.0.1:9"
 UNREACHABLE: Final = {
     "overview": "The reconciler service does not respond",
-    "agents": "reconciler",
     "explore?from=1h": "query",
     "metrics": "query",
     "queue": "query",
@@ -58,6 +57,8 @@ def test_each_page_names_an_unreachable_service(browser: Browser, tmp_path: Path
             expect(problem).to_contain_text(re.compile("start", re.IGNORECASE))
         open_place(page, world, "overview")
         expect(page.locator(".attention")).to_contain_text("No gateway responds")
+        open_place(page, world, "agents")
+        expect(page.locator("main")).to_contain_text("from a listing of the store")
         for place in ("batches", "conflicts", "audit", "store"):
             open_place(page, world, place)
             expect(page.locator("main [role=alert]")).to_have_count(0)

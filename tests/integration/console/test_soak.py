@@ -37,6 +37,9 @@ ROUNDS = 12
 WARM = 4
 """Rounds in which the kept records, the samples of an hour and the caches fill up."""
 EVENTS_EACH = 250
+HEARTBEAT_S = 5.0
+"""Pause after which a comment is sent, as the query service does. Without it the console ends the
+stream while the flow waits for the samples."""
 HEAP_MB_MAX, NODES_MAX, LISTENERS_MAX, SERVICE_MB_MAX = 2.0, 200.0, 20.0, 12.0
 ROOT = Path(__file__).parents[3]
 
@@ -66,10 +69,15 @@ class RecordFlow:
     async def send(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        heard_s = time.monotonic()
         while not self.stop.is_set():
             if self.sent >= self.allowed:
                 await asyncio.sleep(0.02)
+                if time.monotonic() - heard_s > HEARTBEAT_S:
+                    await response.write(b": no new record\n\n")
+                    heard_s = time.monotonic()
                 continue
+            heard_s = time.monotonic()
             await response.write(b"".join(map(event, range(self.sent, self.sent + EVENTS_EACH))))
             self.sent += EVENTS_EACH
             state = {"position": f"p.{self.sent}", "partial": False, "reasons": []}
@@ -220,6 +228,7 @@ def soak(
         result.tail.append(measured(tail))
         result.overview.append(measured(overview))
         result.service_mb.append(service.memory_info().rss / 1e6)
+    print(json.dumps(result.growth()), [one.heap_mb for one in result.tail], result.service_mb)
     assert [one for some in errors for one in some if "503" not in one] == []
     context.close()
     return result
@@ -245,7 +254,6 @@ def with_leak(route: Route, leak: str) -> None:
 def test_a_day_does_not_grow_the_pages_or_the_console(browser: Browser, tmp_path: Path) -> None:
     with flowing() as flow, fast_console(tmp_path, flow.url) as (url, service):
         found = soak(browser, (url, service, flow))
-    print(json.dumps(found.growth()), [one.heap_mb for one in found.tail], found.service_mb)
     assert too_much(found.growth()) == {}
     assert flow.sent == RECORDS // EVENTS_EACH * EVENTS_EACH
 
@@ -276,7 +284,6 @@ def test_a_leak_of_the_page_is_found(browser: Browser, tmp_path: Path, leak: str
     """Each of the two limits that keep the live tail small is removed in turn."""
     with flowing() as flow, fast_console(tmp_path, flow.url) as (url, service):
         found = soak(browser, (url, service, flow), leak=leak, records=216_000, samples=0)
-    print(json.dumps(found.growth()))
     assert "tail_heap_mb" in too_much(found.growth())
 
 
@@ -284,5 +291,4 @@ def test_a_leak_of_the_console_is_found(browser: Browser, tmp_path: Path) -> Non
     """The console keeps what it sends."""
     with flowing() as flow, fast_console(tmp_path, flow.url, "leak") as (url, service):
         found = soak(browser, (url, service, flow), records=216_000, samples=0)
-    print(json.dumps(found.growth()))
     assert "service_mb" in too_much(found.growth())

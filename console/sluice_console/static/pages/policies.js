@@ -15,19 +15,19 @@ function callers(row, roles) {
 const Names = ({ all }) => html`${all.slice(0, FIRST).map((one, at) => html`${at > 0 && ", "}<code>${safe(one)}</code>`)}
   ${all.length > FIRST && html` <details class="inline"><summary>and ${all.length - FIRST} more</summary>${all.slice(FIRST).map((one, at) => html`${at > 0 && ", "}<code>${safe(one)}</code>`)}</details>`}`;
 
-const Request = ({ row }) => html`<div><${Names} all=${row.actions} /></div>
+const Request = ({ row, roles }) => html`<div title=${row.roles.join(", ")}><strong>${callers(row, roles)}</strong></div><div><${Names} all=${row.actions} /></div>
   <div>${row.outside ? "on every object except " : "on "}<${Names} all=${row.resources} /></div>
-  ${row.unless.length > 0 && html`<div class="quiet">unless ${safe(row.unless.map((way) => way.join(" and ")).join(", or "))}</div>`}`;
+  ${row.unless.length > 0 && html`<div class="quiet">unless ${safe(row.unless.map((way) => way.join(" and ")).join(", or "))}</div>`}
+  <div class="quiet">${safe(row.property)}</div>`;
 
 const Statements = ({ row }) => (row.statements.length === 0 ? html`<span class="quiet">${row.outcome === "denied" ? "no statement allows it" : "none"}</span>`
   : row.statements.map((one) => html`<div key=${one.sid}><code>${safe(one.sid)}</code> <span class="quiet">in ${safe(one.document)}${one.reason && `: ${safe(one.reason)}`}</span></div>`));
 
 const columns = (roles) => [
   { name: "Result", cell: (row) => html`<${Badge} tone=${TONES[row.outcome]}>${NAMES[row.outcome]}<//>` },
-  { name: "Caller", cell: (row) => html`<span title=${row.roles.join(", ")}>${callers(row, roles)}</span>` },
-  { name: "Request", wide: true, cell: (row) => html`<${Request} row=${row} />` },
-  { name: "Denied by", wide: true, cell: (row) => html`<${Statements} row=${row} />` },
-  { name: "Proof", wide: true, cell: (row) => html`${safe(row.proof || row.example)}<br /><span class="quiet">${safe(row.property)}: ${safe(row.description)}</span>` },
+  { name: "Request", wide: true, cell: (row) => html`<${Request} row=${row} roles=${roles} />` },
+  { name: "Denied by", wide: true, cell: (row) => html`<${Statements} row=${row} />${row.proof
+    ? html`<details><summary>Proof</summary>${safe(row.proof)} <span class="quiet">Required: ${safe(row.description)}.</span></details>` : html`<div>${safe(row.example)}</div>`}` },
 ];
 
 // What is allowed although it must be denied: the request, what allows it, and the remedy.
@@ -77,6 +77,6 @@ export function Policies({ query }) {
     <${Loaded} from=${from}>${(view) => (!view.file ? html`<${Empty} title="The console does not know the policies">Set <code>file</code> under <code>[console.policies]</code> to the settings file of the policies. The page then shows each request that the bucket must deny, the statement that denies it, and the proof.<//>
         <${Command} text="sluice policies denials --settings policies.toml" />`
     : view.problem ? html`<div class="problem" role="alert"><strong>The policies cannot be proved</strong><p>${safe(view.problem)}</p></div><${Command} text=${`sluice policies denials --settings ${quoted(view.file)}${view.live ? " --live" : ""}`} />`
-      : !view.report ? html`<p class="loading" role="status">Proving; this takes some seconds…</p>`
+      : !view.report ? html`<p class="quiet" role="status">Proving; this takes some seconds…</p>`
         : html`<${Proved} view=${view} role=${role} action=${action} />`)}<//></section>`;
 }

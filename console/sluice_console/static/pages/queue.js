@@ -41,11 +41,11 @@ const troubles = (row) => [row.problem, row.spool_full, row.principals_stale && 
 const HEALTH = [
   { name: "Gateway", cell: (row) => html`<code>${safe(row.url)}</code>` },
   { name: "State", cell: (row) => html`<${Badge} tone=${row.problem ? "error" : "good"}>${row.problem ? "no metrics" : "responds"}<//>` },
-  { name: "Refused uploads", numeric: true, cell: (row) => (row.problem ? "" : share(row.refused)) },
-  { name: "Slow store calls", numeric: true, cell: (row) => (row.problem ? "" : share(row.slow)) },
-  { name: "Failed store calls", numeric: true, cell: (row) => (row.errors_per_s === null ? "" : `${rate(row.errors_per_s)}/s`) },
-  { name: "Journal age", numeric: true, cell: (row) => (row.problem ? "" : duration(row.journal_age_s)) },
   { name: "Trouble", wide: true, cell: (row) => troubles(row).map((text) => html`<div>${safe(text)}</div>`) },
+  { name: "Refused", numeric: true, cell: (row) => (row.problem ? "" : share(row.refused)) },
+  { name: "Slow calls", numeric: true, cell: (row) => (row.problem ? "" : share(row.slow)) },
+  { name: "Failed calls", numeric: true, cell: (row) => (row.errors_per_s === null ? "" : `${rate(row.errors_per_s)}/s`) },
+  { name: "Journal", numeric: true, cell: (row) => (row.problem ? "" : duration(row.journal_age_s)) },
 ];
 
 // --- dead letters ---
