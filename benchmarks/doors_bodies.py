@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import cramjam
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
 from benchmarks.doors_decode import NOW_NS, ndjson
 from benchmarks.doors_decode import request as otlp_request
@@ -20,6 +23,7 @@ from sluice_doors.prometheus_wire import parse_write_request
 from sluice_protocol.request_identity import DoorName
 
 _MS: Final = 10**6
+_METRIC_POINTS: Final = 10
 _FIRST_RECORDS: Final = 400
 """The size of a record is estimated from this many."""
 
@@ -89,6 +93,37 @@ def _otlp_one(at_ns: int) -> bytes:
     return _message(
         1, resource + _message(2, scope + _message(2, time + _message(5, _message(1, b"x"))))
     )
+
+
+def otlp_metrics(points: int) -> bytes:
+    """Return a request of gauges and counters with ten points each, as a host's metrics are."""
+    rng = random.Random(5)
+    made = ExportMetricsServiceRequest()
+    group = made.resource_metrics.add()
+    group.resource.attributes.add(key="service.name").value.string_value = "shop"
+    scoped = group.scope_metrics.add()
+    scoped.scope.name = "lib"
+    for number in range(0, points, _METRIC_POINTS):
+        metric = scoped.metrics.add(name=f"host.metric.{number % 100}", unit="By")
+        data = metric.gauge if number % 4 else metric.sum
+        for place in range(_METRIC_POINTS):
+            point = data.data_points.add(
+                start_time_unix_nano=NOW_NS,
+                time_unix_nano=NOW_NS + number,
+                as_double=rng.random(),
+            )
+            for key in ("device", "direction", "state"):
+                point.attributes.add(key=key).value.string_value = f"{place}{rng.randrange(100)}"
+        if not number % 4:
+            metric.sum.aggregation_temporality, metric.sum.is_monotonic = 2, True
+    return bytes(made.SerializeToString())
+
+
+def _otlp_metrics_one(at_ns: int) -> bytes:
+    made = ExportMetricsServiceRequest()
+    metric = made.resource_metrics.add().scope_metrics.add().metrics.add(name="one")
+    metric.gauge.data_points.add(time_unix_nano=at_ns, as_double=1.0)
+    return bytes(made.SerializeToString())
 
 
 def _json_one(at_ns: int) -> bytes:
@@ -183,6 +218,14 @@ _NDJSON: Final = {"Content-Type": "application/x-ndjson"}
 OTLP: Final = BodyShape(
     door="otlp", path="/v1/logs", headers=_PROTOBUF, many=otlp_request, one=_otlp_one
 )
+OTLP_METRICS: Final = BodyShape(
+    door="otlp",
+    path="/v1/metrics",
+    headers=_PROTOBUF,
+    many=otlp_metrics,
+    one=_otlp_metrics_one,
+)
+"""Not among `SHAPES`: it shares its door with the logs."""
 SHAPES: Final = (
     OTLP,
     BodyShape(door="json", path="/v1/ingest", headers=_NDJSON, many=ndjson, one=_json_one),

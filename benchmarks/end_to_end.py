@@ -146,6 +146,7 @@ class LoadFigures:
         accepted: Number of batches.
         missing: Batches that were accepted and not seen in the queue.
         enqueued_s: The lag of each batch until the queue.
+        accepted_s: When each of these batches was accepted, in the same order.
         visible_s: The lag of each probe until a query's answer.
         unseen: Probes that no query returned.
         queries_s: The duration of each query.
@@ -160,6 +161,7 @@ class LoadFigures:
     accepted: int
     missing: int
     enqueued_s: list[float]
+    accepted_s: list[float]
     visible_s: list[float]
     unseen: int
     queries_s: list[float]
@@ -216,6 +218,7 @@ def _figures(
     seen: dict[str, float] = json.loads((out / "seen.json").read_text())
     visible = json.loads((out / "visible.json").read_text())
     lags: list[float] = []
+    accepted_s: list[float] = []
     accepted = 0
     for one in range(plan.clients):
         times = np.load(out / f"accepted-{one}.npy")
@@ -224,11 +227,13 @@ def _figures(
             found_s = seen.get(f"{agent_of(one, number)} {number // AGENTS_EACH}")
             if found_s is not None:
                 lags.append(max(0.0, found_s - float(times[number])))
+                accepted_s.append(float(times[number]))
     made = next(cost.requests for name, cost in costs if name == "reconcile")
     return LoadFigures(
         accepted=accepted,
         missing=accepted - len(lags),
         enqueued_s=lags,
+        accepted_s=accepted_s,
         visible_s=visible["lags"],
         unseen=len(visible["unseen"]),
         queries_s=visible["took"],
@@ -254,6 +259,14 @@ def _spread(lags: list[float]) -> str:
     return f"p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s of {len(lags)}"
 
 
+def _by_minute(lags: list[float], accepted_s: list[float]) -> str:
+    """Return the 99th percentile of each minute of the load: a growing one is a cost of history."""
+    values, times = np.array(lags), np.array(accepted_s)
+    minutes = ((times - times.min()) // 60).astype(int) if lags else np.array([], int)
+    worst = [float(np.percentile(values[minutes == one], 99)) for one in np.unique(minutes)]
+    return ", ".join(f"{one:.2f}" for one in worst)
+
+
 def print_figures(plan: LoadPlan, found: LoadFigures) -> bool:
     """Print the figures with their bars; return True if every bar is met."""
     batches = found.accepted + len(found.visible_s) + found.unseen
@@ -276,6 +289,7 @@ def print_figures(plan: LoadPlan, found: LoadFigures) -> bool:
         + (", ".join(f"{count} {reason}" for reason, count in repeated.items()) or "none"),
         f"accepted to enqueued: {_spread(found.enqueued_s)}, {found.missing} missing;"
         f" bar p99 {ENQUEUED_MAX_S} s {_verdict(met['enqueued'])}",
+        f"the same, p99 of each minute: {_by_minute(found.enqueued_s, found.accepted_s)} s",
         f"accepted to visible in a query: {_spread(found.visible_s)}, {found.unseen} unseen;"
         f" bar p99 {VISIBLE_MAX_S} s {_verdict(met['visible'])}",
         f"duration of a query: {_spread(found.queries_s)}",

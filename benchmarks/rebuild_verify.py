@@ -5,11 +5,10 @@
 CHECKOUT is a directory with another version of the project, for example made by `git worktree add`.
 Without it only this checkout is measured. The earlier checkout writes one store of each layout,
 because this one reads its formats. Both then compare it, one after the other, in several rounds,
-each in a new process.
-`SLUICE_BENCH_VERIFY` (default 20 000 batches) and `SLUICE_BENCH_ROUNDS` (3) set the sizes. The
-figures are requests and processor time per batch: of a directory in memory, and of the S3 adapter
-with a fifth of the batches on an HTTP server in another process, whose time does not count. The
-ratio is at most 0.4.
+each in a new process. `SLUICE_BENCH_VERIFY` (default 20 000 batches) and `SLUICE_BENCH_ROUNDS` (3)
+set the sizes. The figures are requests and processor time per batch: of a directory in memory, and
+of the S3 adapter with a fifth of the batches on an HTTP server in another process, whose time does
+not count. The ratio is at most 0.4.
 """
 
 import asyncio

@@ -72,8 +72,7 @@ class CopyDetector:
         """Return True if a copy may be read now, and set its position.
 
         If its original was truncated, it is read from the position reached there. If the time is
-        up,
-        it is an ordinary copy and is read from its start.
+        up, it is an ordinary copy and is read from its start.
         """
         waiting = self._waiting[file.source]
         for _, checkpoint in self._truncated:

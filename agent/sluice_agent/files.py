@@ -2,8 +2,7 @@
 
 Rotations:
 - *rename* (`app.log` to `app.log.1`, and a new `app.log`): the open file is read to its end and
-  then
-  closed. After a restart its inode is searched for in the directory of its last known path.
+  then closed. After a restart its inode is searched for in the directory of its last known path.
 - *copytruncate*: the file became shorter, or the bytes before the position changed; it is read from
   its start. Lines written between the last read and the truncation exist in the copy only; if the
   patterns match the copy, it is read from that position (`copytruncate.py`).

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from sluice_agent.batch_limits import BlockLimits
+from sluice_agent.batch_limits import BLOCK_READ_BYTES_MIN, BlockLimits
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import Newlines, find_newlines, logs_from_block
 from sluice_agent.settings import Zone
@@ -22,6 +22,8 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 DEFAULT_LIMITS: Final = BlockLimits()
 HEAD_BYTES: Final = 1024
 TAIL_BYTES: Final = 256
+_SPARE: Final = 32
+"""The part of a block that the next read may be larger by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class FollowedFile:
         """
         self.path = path
         self._limits = limits
+        self._read_bytes = limits.read_bytes
         self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self.source = source_of(os.fstat(self._number))
         self.idle_since_s: float | None = None
@@ -120,15 +123,25 @@ class FollowedFile:
         Args:
             final: Nothing will be appended: a last line without newline is complete.
         """
-        data = self._bytes(self.offset, self._limits.read_bytes)
-        newlines = find_newlines(data)
-        if len(newlines):
-            newlines = _within(newlines, self.record_cost_bytes, self._limits)
+        data = self._bytes(self.offset, self._read_bytes)
+        found = _short_lines(find_newlines(data))
+        if len(found):
+            newlines = _within(found, self.record_cost_bytes, self._limits)
             lines = data[: int(newlines[-1]) + 1]
+            if len(newlines) < len(found):
+                self._read_next(len(lines) + len(lines) // _SPARE)
+            elif len(data) == self._read_bytes:
+                self._read_next(2 * len(data))
             return self._advance(LineBlock(data=lines, newlines=newlines))
-        if len(data) == self._limits.read_bytes:
+        if len(data) >= min(self._read_bytes, LINE_BYTES_MAX):
+            self._read_next(2 * len(data))
             return self._read_long(final=final)
         return self._advance(LineBlock(data=data)) if final and data else None
+
+    def _read_next(self, size_bytes: int) -> None:
+        """Set the size of the next read: about the lines of one block, which then are read once."""
+        least_bytes = min(BLOCK_READ_BYTES_MIN, self._limits.read_bytes)
+        self._read_bytes = max(least_bytes, min(size_bytes, self._limits.read_bytes))
 
     def _read_long(self, *, final: bool) -> LineBlock | None:
         data = self._bytes(self.offset, LINE_BYTES_MAX)
@@ -161,6 +174,12 @@ class FollowedFile:
 
     def _bytes(self, offset: int, size_bytes: int) -> bytes:
         return os.pread(self._number, size_bytes, offset)
+
+
+def _short_lines(newlines: Newlines) -> Newlines:
+    """Return the newlines of the first lines up to the first that is too long for one record."""
+    long = np.flatnonzero(np.diff(newlines, prepend=-1) > LINE_BYTES_MAX)
+    return newlines[: int(long[0])] if len(long) else newlines
 
 
 def _within(newlines: Newlines, each_bytes: int, limits: BlockLimits) -> Newlines:
@@ -219,7 +238,7 @@ class PipeInput:
         if not self._has_lines and not self._closed:
             if not select.select([self._descriptor], [], [], WAIT_S)[0]:
                 return PipeRead(block=None, ended=False)
-            data = os.read(self._descriptor, self._limits.read_bytes)
+            data = os.read(self._descriptor, min(self._limits.read_bytes, LINE_BYTES_MAX))
             self._rest += data
             self._closed = not data
         block = self._take(now_ns)

@@ -12,6 +12,7 @@ import msgspec
 
 from sluice_agent.disk import Disk, RealDisk
 from sluice_agent.errors import CorruptEntry
+from sluice_agent.spool_directory import naming_file
 from sluice_agent.spool_format import PREFIX, ParkedReason, decode_header, header_end, is_entry
 from sluice_protocol.errors import BadUsage
 
@@ -55,7 +56,8 @@ def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
     """Return every parked batch of a spool, or of all slots of a `forward` spool.
 
     Raises:
-        BadUsage: There is no spool at this path.
+        BadUsage: There is no spool at this path, or a batch in it is corrupt.
+        SpoolNewer: A newer version wrote a batch.
     """
     disk = RealDisk()
     return tuple(
@@ -123,10 +125,11 @@ def _beside(one: ParkedBatch) -> Path:
 def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> ParkedBatch:
     path = spool / "parked" / name
     try:
-        header = decode_header(
-            disk.read_head(path, header_end(disk.read_head(path, PREFIX.size))),
-            file_bytes=size_bytes,
-        )
+        with naming_file(path):
+            header = decode_header(
+                disk.read_head(path, header_end(disk.read_head(path, PREFIX.size))),
+                file_bytes=size_bytes,
+            )
     except CorruptEntry as error:
         raise BadUsage(f"parked batch is corrupt: {error.reason}, path=`{path}`") from error
     reason = read_reason(disk, path.with_name(f"{name}.json"))

@@ -4,19 +4,17 @@ import base64
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
+
+_PEM_BEGIN: Final = b"-----BEGIN PRIVATE KEY-----\n"
+_PEM_END: Final = b"\n-----END PRIVATE KEY-----\n"
+_ED25519_PKCS8: Final = bytes.fromhex("302e020100300506032b657004220420")
+"""What is before the 32 bytes of a private key without attributes (RFC 8410 section 7)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,7 @@ class SigningKey:
     @property
     def public_base64(self) -> str:
         """The 32 bytes of the public key in base64."""
-        return base64.b64encode(_raw_public(self.key)).decode()
+        return base64.b64encode(self.key.public_key().public_bytes_raw()).decode()
 
 
 def make_key(path: Path) -> SigningKey:
@@ -39,7 +37,7 @@ def make_key(path: Path) -> SigningKey:
         BadUsage: The file exists or cannot be written; nothing was changed.
     """
     key = Ed25519PrivateKey.generate()
-    body = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    body = _PEM_BEGIN + base64.b64encode(_ED25519_PKCS8 + key.private_bytes_raw()) + _PEM_END
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -65,19 +63,47 @@ def read_key(path: Path) -> SigningKey:
     try:
         body = path.read_bytes()
         mode = path.stat().st_mode
+    except FileNotFoundError as error:
+        raise BadUsage(
+            f"no key file: create one with `sluice agent init`, path=`{path}`"
+        ) from error
     except OSError as error:
         raise BadUsage(
-            f"cannot read key file: create one with `sluice agent init`, path=`{path}`"
+            f"cannot read key file: {error.strerror}; run as its owner, path=`{path}`"
         ) from error
     if mode & 0o077:
         raise BadUsage(f"key file is readable by others: run chmod 600 on it, path=`{path}`")
+    key = _usual_key(body) or _any_key(body, path)
+    return SigningKey(key_id=_key_id(key), key=key)
+
+
+def _usual_key(body: bytes) -> Ed25519PrivateKey | None:
+    """Return the key of a file in the form that `make_key` writes, or None.
+
+    The library's parsers of other keys and forms would cost each start of an agent 1 MiB of memory.
+    """
+    if not (body.startswith(_PEM_BEGIN) and body.endswith(_PEM_END)):
+        return None
+    try:
+        pkcs8 = base64.b64decode(body[len(_PEM_BEGIN) : -len(_PEM_END)], validate=True)
+        if not pkcs8.startswith(_ED25519_PKCS8):
+            return None
+        return Ed25519PrivateKey.from_private_bytes(pkcs8.removeprefix(_ED25519_PKCS8))
+    except ValueError:
+        return None
+
+
+def _any_key(body: bytes, path: Path) -> Ed25519PrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - rarely needed
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
     try:
         key = load_pem_private_key(body, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise BadUsage(f"key file is not a private key in PEM, path=`{path}`") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise BadUsage(f"key is not Ed25519: create one with `sluice agent init`, path=`{path}`")
-    return SigningKey(key_id=_key_id(key), key=key)
+    return key
 
 
 def principal_entry(name: str, agent_id: str, key: SigningKey) -> str:
@@ -96,10 +122,6 @@ def _toml(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _raw_public(key: Ed25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-
-
 def _key_id(key: Ed25519PrivateKey) -> str:
     """Derive the id from the public key, so that the key file alone is sufficient."""
-    return digest_of(_raw_public(key))[:16]
+    return digest_of(key.public_key().public_bytes_raw())[:16]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sluice_agent.disk import Disk
-from sluice_agent.errors import CorruptEntry, SpoolBroken, SpoolLocked, SpoolUnwritable
+from sluice_agent.errors import CorruptEntry, SpoolBroken, SpoolLocked, SpoolNewer, SpoolUnwritable
 from sluice_agent.spool_format import (
     PREFIX,
     EntryHeader,
@@ -87,9 +87,12 @@ class SpoolDirectory:
 
         Raises:
             CorruptEntry: The file differs from what was written; it was moved to `corrupt/`.
+            SpoolNewer: A newer version wrote the file.
         """
+        path = self.path("ready", name)
         try:
-            return decode_entry(self._disk.read(self.path("ready", name)))[1]
+            with naming_file(path):
+                return decode_entry(self._disk.read(path))[1]
         except FileNotFoundError as error:
             raise CorruptEntry("the file does not exist") from error
         except CorruptEntry as error:
@@ -97,11 +100,16 @@ class SpoolDirectory:
             raise
 
     def read_header(self, folder: str, name: str, size_bytes: int) -> EntryHeader | None:
-        """Return a batch's header; move a corrupt file to `corrupt/` and return None."""
+        """Return a batch's header; move a corrupt file to `corrupt/` and return None.
+
+        Raises:
+            SpoolNewer: A newer version wrote the file.
+        """
         path = self.path(folder, name)
         try:
-            end = header_end(self._disk.read_head(path, PREFIX.size))
-            return decode_header(self._disk.read_head(path, end), file_bytes=size_bytes)
+            with naming_file(path):
+                end = header_end(self._disk.read_head(path, PREFIX.size))
+                return decode_header(self._disk.read_head(path, end), file_bytes=size_bytes)
         except CorruptEntry as error:
             self._move_to_corrupt(folder, name, error.reason)
             return None
@@ -129,10 +137,12 @@ class SpoolDirectory:
 
         Raises:
             BadUsage: It is corrupt, and an operator must decide.
+            SpoolNewer: A newer version wrote it.
         """
         path = self._directory / STATE
         try:
-            return decode_state(self._disk.read(path))
+            with naming_file(path):
+                return decode_state(self._disk.read(path))
         except FileNotFoundError:
             return SpoolState()
         except CorruptEntry as error:
@@ -159,6 +169,15 @@ class SpoolDirectory:
         self._disk.rename(self.path(folder, name), self.path("corrupt", name))
         self.sync("corrupt", folder)
         self.corrupt_files.append((name, reason))
+
+
+@contextlib.contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Add the path to `SpoolNewer`."""
+    try:
+        yield
+    except SpoolNewer as error:
+        raise SpoolNewer(error.found, str(path)) from error
 
 
 @contextlib.contextmanager

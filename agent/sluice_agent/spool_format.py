@@ -12,6 +12,9 @@ An entry:
 | 8 | 32 | sha256 of the header |
 | 40 | … | header (JSON), then the frame until the end of the file |
 
+Every version keeps this prefix and the digest of the state, so that older versions read `version`
+and refuse the spool instead of treating its files as damaged.
+
 The state contains the checkpoints and high-water marks of all entries up to the order `through`,
 and the window of their requests (`request_window`).
 Recovery adds the later entries that still exist, so an entry may be removed only once a durable
@@ -20,6 +23,7 @@ state covers it.
 Source: ADR 0030, ADR 0038.
 """
 
+import contextlib
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping
@@ -28,7 +32,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_agent.errors import CorruptEntry
+from sluice_agent.errors import CorruptEntry, SpoolNewer
 from sluice_agent.request_window import add_requests
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
@@ -151,6 +155,7 @@ def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
 
     Raises:
         CorruptEntry: Header or size differ from what was written.
+        SpoolNewer: A newer version wrote the header.
     """
     end = header_end(prefix)
     body = prefix[PREFIX.size : end]
@@ -159,7 +164,10 @@ def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
     try:
         header = msgspec.json.decode(body, type=EntryHeader)
     except msgspec.DecodeError as error:
-        raise CorruptEntry("the header has another version") from error
+        _refuse_newer(body)
+        raise CorruptEntry("the header cannot be read") from error
+    if header.version > FORMAT_VERSION:
+        raise SpoolNewer(header.version)
     if header.version != FORMAT_VERSION or file_bytes != end + header.frame_bytes:
         raise CorruptEntry("the size of the file differs from its header")
     return header
@@ -170,6 +178,7 @@ def decode_entry(body: bytes) -> tuple[EntryHeader, bytes]:
 
     Raises:
         CorruptEntry: Header or frame differ from what was written.
+        SpoolNewer: A newer version wrote the entry.
     """
     header = decode_header(body, file_bytes=len(body))
     frame = body[len(body) - header.frame_bytes :]
@@ -251,14 +260,31 @@ def decode_state(body: bytes) -> SpoolState:
 
     Raises:
         CorruptEntry: It differs from what was written.
+        SpoolNewer: A newer version wrote it.
     """
     text, _, digest = body.rstrip(b"\n").rpartition(b"\n")
     if len(digest) != _DIGEST_CHARS or hashlib.sha256(text).hexdigest().encode() != digest:
         raise CorruptEntry("the digest of the state does not match")
     try:
-        return msgspec.json.decode(text, type=SpoolState)
+        state = msgspec.json.decode(text, type=SpoolState)
     except msgspec.DecodeError as error:
-        raise CorruptEntry("the state has another version") from error
+        _refuse_newer(text)
+        raise CorruptEntry("the state cannot be read") from error
+    if state.version > FORMAT_VERSION:
+        raise SpoolNewer(state.version)
+    return state
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int = FORMAT_VERSION
+
+
+def _refuse_newer(body: bytes) -> None:
+    """Raise `SpoolNewer` if JSON that cannot be read states a newer version."""
+    with contextlib.suppress(msgspec.DecodeError):
+        found = msgspec.json.decode(body, type=_Versioned).version
+        if found > FORMAT_VERSION:
+            raise SpoolNewer(found)
 
 
 class ParkedReason(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,8 +2,9 @@
 
 Syslog has no responses, so nothing is promised for what a sender has written and this agent has not
 sealed yet. While the spool is full, no socket is read: TCP senders are stopped by flow control, and
-the kernel drops and counts datagrams. An address is bound by one process only, so that a second
-agent fails to start and does not receive a part of the messages.
+the kernel drops and counts datagrams. While the maximum number of connections is open, no further
+one is accepted. An address is bound by one process only, so that a second agent fails to start and
+does not receive a part of the messages.
 
 Source: RFC 5425 (TLS), RFC 5426 (UDP), RFC 6587 (TCP); socket(7), SO_RXQ_OVFL.
 """
@@ -26,29 +27,24 @@ from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.door_blocks import cost_bytes
 from sluice_agent.listen_settings import SyslogAddress, SyslogSettings
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.syslog_connections import READ_BYTES, StreamListener, SyslogConnections
 from sluice_doors.syslog import SyslogPiece, decode_syslog
 from sluice_doors.syslog_frames import SyslogFrames, cut_pieces
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import NS_PER_S
 from sluice_web.addresses import plain_address
-from sluice_web.listening import BACKLOG, TlsFiles, server_tls
+from sluice_web.listening import TlsFiles, server_tls
 
 PEER: Final = "network.peer.address"
 SUBJECT: Final = "tls.client.subject"
-READ_BYTES: Final = 64 * 1024
-CONNECTIONS_MAX: Final = 1024
-"""Each may have a message of the maximum size and twice `READ_BYTES` in memory."""
 DATAGRAMS_MAX: Final = 512
 """Datagrams that are decoded together."""
 DATAGRAM_BYTES_MAX: Final = 65_535
 RECEIVE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Requested; the kernel limits it to `net.core.rmem_max`."""
-HANDSHAKE_S: Final = 10.0
 DRAIN_S: Final = 2.0
 """Time for a sender to close a connection whose messages cannot be separated any more."""
-LAST_S: Final = 0.2
-"""Time to receive what senders wrote before the agent was stopped."""
 WARN_EVERY_S: Final = 30.0
 _SO_RXQ_OVFL: Final = 40
 """Linux: each message has the number of datagrams that this socket has dropped; not in `socket`."""
@@ -73,18 +69,6 @@ class SyslogPorts:
     clock: Clock
 
 
-class _ReceivedBytes(asyncio.StreamReader):
-    """The bytes of a connection, also those that were received before it failed.
-
-    With an error set, `asyncio.StreamReader.read` raises it and drops the bytes that it still has.
-    """
-
-    def set_exception(self, exc: Exception) -> None:
-        """End the stream behind the bytes that were received: a reset is an end as well."""
-        del exc
-        self.feed_eof()
-
-
 class SyslogInput:
     """Receives messages on bound sockets.
 
@@ -101,7 +85,6 @@ class SyslogInput:
         self.sockets = sockets
         self._settings = settings
         self._ports = ports
-        self._writers: set[asyncio.StreamWriter] = set()
         self._warned: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -110,69 +93,36 @@ class SyslogInput:
         Raises:
             SluiceError: The spool is broken.
         """
-        servers: list[asyncio.Server] = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                for address, sock in self.sockets:
-                    if address.transport == "udp":
-                        group.create_task(self._datagrams(sock, stop))
-                    else:
-                        servers.append(await self._serve(address, sock, group))
-                await stop.wait()
-                await self._ports.clock.sleep(LAST_S)
-                for server in servers:
-                    server.close()
-                for writer in self._writers:
-                    writer.close()  # its reader ends after what was received
-        finally:
-            for server in servers:
-                server.close()
-                await server.wait_closed()
+        connections = SyslogConnections(
+            self._connection,
+            clock=self._ports.clock,
+            metrics=self._ports.metrics,
+            may_warn=self._may_warn,
+        )
+        listeners = []
+        async with asyncio.TaskGroup() as group:
+            for address, sock in self.sockets:
+                if address.transport == "udp":
+                    group.create_task(self._datagrams(sock, stop))
+                else:
+                    tls = _tls(self._settings) if address.transport == "tls" else None
+                    listeners.append(StreamListener(address=address, sock=sock, tls=tls))
+            await connections.run(listeners, stop)
 
     # -- connections -------------------------------------------------------------------------
-
-    async def _serve(
-        self, address: SyslogAddress, sock: socket.socket, group: asyncio.TaskGroup
-    ) -> asyncio.Server:
-        tls = _tls(self._settings) if address.transport == "tls" else None
-
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            group.create_task(self._connection(address.transport, reader, writer))
-
-        def protocol() -> asyncio.StreamReaderProtocol:
-            return asyncio.StreamReaderProtocol(_ReceivedBytes(limit=READ_BYTES), connected)
-
-        return await asyncio.get_running_loop().create_server(
-            protocol, sock=sock, backlog=BACKLOG, ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
-        )  # fmt: skip
 
     async def _connection(
         self, transport: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         source = _source_of(writer)
-        if len(self._writers) >= CONNECTIONS_MAX:
-            writer.close()
-            if self._may_warn("connections"):
-                log.warning(
-                    "syslog_connections_full", peer=source[PEER], connections=CONNECTIONS_MAX
-                )
-            return
-        self._writers.add(writer)
-        self._ports.metrics.syslog_connections.set(len(self._writers))
         frames = SyslogFrames(source, bytes_max=self._settings.message_bytes_max)
-        try:
-            while not frames.broken and (data := await reader.read(READ_BYTES)):
-                await self._put(transport, frames.feed(data))
-            if frames.broken:
-                if self._may_warn("framing"):
-                    log.warning("syslog_framing_broken", peer=source[PEER])
-                await self._drain(transport, reader, writer, frames)
-            await self._put(transport, frames.end())
-        finally:
-            self._writers.discard(writer)
-            self._ports.metrics.syslog_connections.set(len(self._writers))
-            writer.close()
+        while not frames.broken and (data := await reader.read(READ_BYTES)):
+            await self._put(transport, frames.feed(data))
+        if frames.broken:
+            if self._may_warn("framing"):
+                log.warning("syslog_framing_broken", peer=source[PEER])
+            await self._drain(transport, reader, writer, frames)
+        await self._put(transport, frames.end())
 
     async def _drain(
         self,

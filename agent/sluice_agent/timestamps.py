@@ -2,9 +2,8 @@
 
 Two forms are recognized at the start of a line, after an optional `[`: ISO 8601
 (`2026-11-21T02:16:19.123456+01:00`, also with a space, a comma, `Z`, or no zone) and the older
-syslog
-form (`Nov 21 02:16:19`, without year and zone). A timestamp without a zone is in the agent's zone.
-Any other line has its time of arrival: a wrong guess is worse than none.
+syslog form (`Nov 21 02:16:19`, without year and zone). A timestamp without a zone is in the agent's
+zone. Any other line has its time of arrival: a wrong guess is worse than none.
 
 Source: RFC 3339 section 5.6, RFC 3164 section 4.1.2.
 """

@@ -73,15 +73,22 @@ def _rows(lines: TextColumn, bracket: int, zone_at: int) -> Rows | None:
     sizes = np.diff(lines.offsets)
     if sizes.min() < bracket + zone_at + _NUMERIC_ZONE_BYTES:
         return None
-    padded = lines.data + bytes(_ROW_BYTES + 1)
-    # One item for each byte at which a line may begin. Items overlap, and none is copied here.
-    items = np.ndarray((len(lines.data) + 1,), f"V{_ROW_BYTES}", padded, strides=(1,))
-    starts = lines.offsets[:-1]
+    data, starts = lines.data, lines.offsets[:-1]
     if bracket:
-        if (np.frombuffer(padded, np.uint8)[starts] != ord("[")).any():
+        if (np.frombuffer(data, np.uint8)[starts] != ord("[")).any():
             return None
         starts = starts + 1
-    return items[starts].view(np.uint8)
+    if len(data) < _ROW_BYTES:
+        data = data.ljust(_ROW_BYTES, b"\0")
+    last = len(data) - _ROW_BYTES
+    # One item for each byte at which a row may begin. Items overlap, and none is copied here.
+    items = np.ndarray((last + 1,), f"V{_ROW_BYTES}", data, strides=(1,))
+    rows = items[np.minimum(starts, last)].view(np.uint8)
+    for row in range(int(np.searchsorted(starts, last, side="right")), len(starts)):
+        # The data ends before the 40th byte of this line.
+        row_bytes = data[int(starts[row]) :].ljust(_ROW_BYTES, b"\0")
+        rows[row * _ROW_BYTES : (row + 1) * _ROW_BYTES] = np.frombuffer(row_bytes, np.uint8)
+    return rows
 
 
 def _words(rows: Rows, at: int) -> Words:

@@ -1,4 +1,4 @@
-"""The command-line application: load one command, run it, turn errors into exit codes."""
+"""The command-line application: load one command, parse its options and run it."""
 
 import inspect
 from typing import get_args
@@ -7,13 +7,11 @@ from cyclopts import App, CycloptsError
 from cyclopts.config import Env
 
 from sluice_cli.commands import COMMANDS, SUMMARY
-from sluice_cli.config import FromFile, read_file, refuse_unknown, refuse_unknown_command
-from sluice_cli.environment import refuse_unknown_variables
-from sluice_cli.extras import describe_missing
-from sluice_cli.logs import configure_logs
+from sluice_cli.config import FromFile, refuse_unknown_tables
+from sluice_cli.environment import check_variables
 from sluice_cli.options import ExistingDirectory
-from sluice_cli.output import describe_error, fail
-from sluice_protocol.errors import ExitCode, SluiceError
+from sluice_cli.settings_file import read_file
+from sluice_protocol.errors import BadUsage
 
 
 def build() -> App:
@@ -22,13 +20,11 @@ def build() -> App:
     Raises:
         BadUsage: The settings file cannot be read or contains an unknown key.
     """
-    path, values = read_file()
-    refuse_unknown(path, values, frozenset(COMMANDS))
     app = App(
         name="sluice",
         help=SUMMARY,
         version=_read_version,
-        config=(Env("SLUICE_"), FromFile(path, values)),
+        config=(Env("SLUICE_"), FromFile(*read_file())),
         result_action="return_value",
     )
     for name, (place, summary) in COMMANDS.items():
@@ -42,43 +38,46 @@ def _read_version() -> str:
     return version("sluice")
 
 
-def run_command(tokens: list[str]) -> int:
-    """Run one command line that names a command.
+def run_parsed(tokens: list[str]) -> int:
+    """Parse a command line and run its command.
 
     Returns:
-        The exit code: 0 done, 1 a problem was found, 2 bad usage, 3 the store is unreachable.
+        The exit code of the command.
 
     Raises:
-        ImportError: A module is missing that belongs to no extra.
+        BadUsage: The command line, a variable or the settings file is wrong.
     """
-    configure_logs()
-    try:
-        return _run(tokens)
-    except CycloptsError:  # cyclopts has already printed the error and the usage
-        return ExitCode.BAD_USAGE.value
-    except SluiceError as error:
-        fail(describe_error(error))
-        return error.exit_code.value
-    except ImportError as error:
-        message = describe_missing(error, tokens[0])
-        if message is None:
-            raise
-        fail(message)
-        return ExitCode.BAD_USAGE.value
-    except KeyboardInterrupt:
-        return 130
-
-
-def _run(tokens: list[str]) -> int:
-    if not tokens[0].startswith("-"):
-        refuse_unknown_command(tokens[0])
     app = build()
-    refuse_unknown_variables(app, tokens)
-    command, bound, _ = app.parse_args(tokens, exit_on_error=False)
+    command = tokens[0]
+    loaded = [command] if command in COMMANDS and command != "config" else []
+    check_settings(app, loaded)
+    try:
+        call, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise usage_error(error) from error
     # After parsing, so that a mistyped option is not reported as a missing store.
     _check_directories(bound)
-    result = command(*bound.args, **bound.kwargs)
+    result = call(*bound.args, **bound.kwargs)
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def check_settings(app: App, commands: list[str]) -> None:
+    """Refuse settings that no command reads: variables, and keys of the settings file.
+
+    Those of other commands than `commands` are not checked: that would import them.
+
+    Raises:
+        BadUsage: A name is unknown; the error names the nearest known one.
+    """
+    check_variables(app, commands)
+    refuse_unknown_tables(app, commands, *read_file())
+
+
+def usage_error(error: CycloptsError) -> BadUsage:
+    """Return an error of the library as one line."""
+    error.verbose = False
+    text = " ".join(str(error).split()).removesuffix(".")
+    return BadUsage(text[:1].lower() + text[1:])
 
 
 def _check_directories(bound: inspect.BoundArguments) -> None:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from cyclopts import App, Argument, CycloptsError
 
-from sluice_cli.application import build
+from sluice_cli.application import build, check_settings, usage_error
 from sluice_cli.commands import COMMANDS
-from sluice_cli.config import refuse_unknown_command
 from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
-from sluice_cli.environment import check_variables
 from sluice_cli.options import Json
 from sluice_cli.output import emit
-from sluice_protocol.errors import BadUsage
+from sluice_cli.settings_file import refuse_unknown_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,13 +57,11 @@ def read_settings(command: str | None = None) -> list[Setting]:
     """
     root = build()
     names = [command] if command else [name for name in COMMANDS if name != "config"]
-    check_variables(root, names)
+    check_settings(root, names)
     try:
         return [setting for name in names for setting in _settings_of(root, (name,))]
     except CycloptsError as error:
-        # cyclopts prints only errors that it raised while parsing.
-        text = str(error).removeprefix(type(error).__name__)
-        raise BadUsage(" ".join(text.split())) from error
+        raise usage_error(error) from error
 
 
 def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:

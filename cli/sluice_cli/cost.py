@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from sluice_cli.costs.plan import CostPlan
     from sluice_cli.costs.report import CostReport
 
-_BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_BINARY: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_BYTES: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BINARY: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_RATE_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)")
 
 
@@ -29,9 +30,9 @@ class CostOptions:
     """The options of `sluice cost`. A duration has a unit: `500ms`, `60s`, `10m`, `1d`.
 
     Attributes:
-        rate: Records per second before compression, such as `30MiB/s`.
+        rate: Records of all agents together, before compression, such as `30MiB/s` or `500GiB/d`.
         agents: Number of agents; with `--doors`, of principals.
-        freshness: How old a record may be when its batch is cut.
+        freshness: How old a record may be when its batch is cut; default 60s, with `--doors` 2s.
         doors: Gateways combine small requests of clients, instead of agents that send batches.
         kinds: Kinds of records that each agent sends; host metrics are a second kind.
         batch: Largest batch before compression, at most 8MiB.
@@ -56,7 +57,7 @@ class CostOptions:
 
     rate: str
     agents: int = 1000
-    freshness: str = "60s"
+    freshness: str = ""
     doors: bool = False
     kinds: int = 1
     batch: str = "8MiB"
@@ -96,10 +97,11 @@ def plan_of(options: CostOptions) -> "CostPlan":
     """
     from sluice_cli.costs.plan import CostPlan  # noqa: PLC0415 - quick help
 
+    default_s = "2s" if options.doors else "60s"
     return CostPlan(
         rate_bytes_per_s=parse_rate(options.rate),
         senders=options.agents,
-        freshness_s=parse_duration("freshness", options.freshness),
+        freshness_s=parse_duration("freshness", options.freshness or default_s),
         doors=options.doors,
         kinds=options.kinds,
         batch_bytes=int(parse_bytes("batch", options.batch)),
@@ -123,15 +125,17 @@ def plan_of(options: CostOptions) -> "CostPlan":
 
 
 def parse_rate(text: str) -> float:
-    """Return the bytes per second of a rate such as `30MiB/s`.
+    """Return the bytes per second of a rate such as `30MiB/s` or `500GiB/d`.
 
     Raises:
         BadUsage: It has another form.
     """
     amount, _, per = text.partition("/")
-    if per != "s":
-        raise BadUsage(f"rate must be bytes per second, such as 30MiB/s, rate=`{text}`")
-    return parse_bytes("rate", amount)
+    if per not in _RATE_SECONDS:
+        raise BadUsage(
+            f"rate must be bytes per s, m, h or d, such as 30MiB/s or 500GiB/d, rate=`{text}`"
+        )
+    return parse_bytes("rate", amount) / _RATE_SECONDS[per]
 
 
 def parse_bytes(name: str, text: str) -> float:
@@ -197,6 +201,9 @@ def _draw(console: "Console", report: "CostReport") -> None:
     full = report.full
     size = format_size(int(full.plan.rate_bytes_per_s / full.batches_per_s))
     console.print(f"{report.prices.name}; {report.prices.source}", markup=False)
+    who = "principals" if full.plan.doors else "agents"
+    each = format_size(int(full.plan.rate_bytes_per_s / full.plan.senders))
+    console.print(f"{who}: {full.plan.senders}, {each}/s each")
     console.print(
         f"{full.batches_per_s:.2f} batches/s of {size}, visible to queries after about"
         f" {full.visible_after_s:.0f} s"

@@ -2,13 +2,15 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final
-
-from cyclopts import App
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from sluice_cli.commands import COMMANDS
+from sluice_cli.settings_file import nearest
 from sluice_protocol.errors import BadUsage
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 PREFIX: Final = "SLUICE_"
 SHARED: Final = frozenset(
@@ -26,45 +28,52 @@ OF_CLIENTS: Final = frozenset({"SLUICE_URL", "SLUICE_HOST", "SLUICE_PORT", "SLUI
 TEST_NAMES: Final = frozenset({"SLUICE_GOLDEN", "SLUICE_UPDATE_GOLDEN", "SLUICE_LIVE_BUCKET"})
 
 
-def refuse_unknown_variables(app: App, tokens: Iterable[str]) -> None:
-    """Refuse a variable that names no command, or no option of the running command.
-
-    Variables of another command are not checked: that would import it.
-
-    Raises:
-        BadUsage: A variable is unknown; the error names the nearest known one.
-    """
-    command = next(iter(tokens), "")
-    loaded = [command] if command in COMMANDS and command != "config" else []
-    check_variables(app, loaded)
-
-
-def check_variables(app: App, loaded: Iterable[str]) -> None:
+def check_variables(app: "App", loaded: Iterable[str]) -> None:
     """Refuse a variable that names no command, or no option of one of the `loaded` commands.
 
     Raises:
         BadUsage: A variable is unknown; the error names the nearest known one.
     """
-    given = sorted(name for name in os.environ if _is_checked(name))
-    if not given:
+    if not any(map(_is_checked, os.environ)):
         return
-    known = {name for command in loaded for name in variables_of(app, (command,))}
-    checked = tuple(_prefix((command,)) for command in loaded)
-    others = tuple(prefix for one in COMMANDS if (prefix := _prefix((one,))) not in checked)
-    for name in given:
-        if name in known or _OF_KUBERNETES.fullmatch(name):
-            continue
-        if not name.startswith(checked) and name.startswith(others):
-            continue
-        from difflib import get_close_matches  # noqa: PLC0415 - only for an error
-
-        near = get_close_matches(name, [*known, *SHARED, *others], 1, cutoff=0)
+    commands = tuple(loaded)
+    known = {name for command in commands for name in variables_of(app, (command,))}
+    for name in _unknown_variables(known, commands):
+        others = (_prefix((one,)) for one in COMMANDS if one not in commands)
         raise BadUsage(
-            f"unknown environment variable: the nearest known name is {near[0]}, variable=`{name}`"
+            "unknown environment variable: the nearest known name is"
+            f" {nearest(name, [*known, *SHARED, *others])}, variable=`{name}`"
         )
 
 
-def variables_of(app: App, path: tuple[str, ...]) -> Iterator[str]:
+def given_variables(path: tuple[str, ...], options: Iterable[str]) -> dict[str, str] | None:
+    """Return the values of a command's variables by option, or None if a variable is unknown.
+
+    Args:
+        path: The command, with its subcommand.
+        options: The names of all options, as identifiers.
+    """
+    known = {variable_of(path, option): option for option in options}
+    if _unknown_variables(known, path[:1]):
+        return None
+    return {option: os.environ[name] for name, option in known.items() if name in os.environ}
+
+
+def _unknown_variables(known: Collection[str], commands: tuple[str, ...]) -> list[str]:
+    """Return the variables that are neither `known` nor of another command than `commands`."""
+    checked = tuple(_prefix((command,)) for command in commands)
+    others = tuple(prefix for one in COMMANDS if (prefix := _prefix((one,))) not in checked)
+    return sorted(
+        name
+        for name in os.environ
+        if _is_checked(name)
+        and name not in known
+        and (name.startswith(checked) or not name.startswith(others))
+        and not _OF_KUBERNETES.fullmatch(name)
+    )
+
+
+def variables_of(app: "App", path: tuple[str, ...]) -> Iterator[str]:
     """Yield the variable of each option of a command and of its subcommands."""
     here = app
     for name in path:

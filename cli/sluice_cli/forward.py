@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from sluice_agent.settings import AgentSettings, Durability, WhenFull, default_agent_id
-from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
+from sluice_cli.agent_run import draw_outcome, exit_code, run_until_signal, with_key
 from sluice_cli.options import Json
 from sluice_cli.output import emit
 
@@ -20,8 +20,7 @@ class ForwardSettings:
     Attributes:
         gateway: Base URLs of gateways, separated by commas; all are equal.
         durability: `fast` survives a kill and `durable` also a power loss; both leave unsent
-            batches
-            in the spool for the next run. `accepted` ends when all batches are accepted.
+            batches in the spool for the next run. `accepted` ends when all batches are accepted.
         spool: Directory of the spool; concurrent runs share it, each in a separate slot.
         key: File of the Ed25519 key; by default the one that `sluice agent init` created here.
         agent_id: The id under which records are accepted; by default the host name.

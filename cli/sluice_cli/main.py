@@ -22,6 +22,6 @@ def run(tokens: list[str]) -> int:
     if not tokens or tokens[0] in _HELP:
         sys.stdout.write(format_help())
         return 0
-    from sluice_cli.application import run_command  # noqa: PLC0415 - not needed for the help
+    from sluice_cli.dispatch import run_command  # noqa: PLC0415 - not needed for the help
 
     return run_command(tokens)

@@ -14,6 +14,7 @@ from sluice_cli.output import emit
 from sluice_cli.policies_output import (
     changes_json,
     draw_changes,
+    draw_denials,
     draw_findings,
     draw_verdicts,
     draw_verification,
@@ -21,9 +22,10 @@ from sluice_cli.policies_output import (
     verdicts_json,
     verification_json,
 )
+from sluice_policies.denials import check_role
 from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text
-from sluice_policies.live_documents import DocumentChange, read_changes
+from sluice_policies.live_documents import DocumentChange, read_changes, read_effective_policies
 from sluice_policies.model import identity_document, load_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import document_texts
@@ -232,6 +234,43 @@ def _where(
         profile=profile,
         ca_bundle=None if ca_bundle is None else str(ca_bundle),
     )
+
+
+@app.command
+def denials(
+    *,
+    role: Annotated[str, Parameter(help="Only denials of this role; `other` for any other.")] = "",
+    action: Annotated[str, Parameter(help="Only denials of this action.")] = "",
+    live: Annotated[
+        bool, Parameter(negative="", help="Prove the documents of the live bucket.")
+    ] = False,
+    settings: SettingsFile = SETTINGS_DEFAULT,
+    target: TargetName = Target.AWS,
+    bucket_policy: BucketPolicy = None,
+    role_policy: RolePolicies = (),
+    endpoint: Endpoint = None,
+    profile: Profile = None,
+    ca_bundle: CaBundle = None,
+    json: Json = False,
+) -> int:
+    """List each request that must be denied, with the statement that denies it and the proof.
+
+    Returns:
+        0 if all are denied, otherwise 1.
+    """
+    from sluice_policies.prove_denials import prove_denials  # noqa: PLC0415 - z3 is an extra
+
+    if live and (bucket_policy is not None or role_policy):
+        raise BadUsage("--live reads the documents of the bucket: remove the files, or --live")
+    if live:
+        chosen = read_settings(settings)
+        where = _where(chosen, endpoint, profile, ca_bundle)
+        policies = asyncio.run(read_effective_policies(chosen, target, where))
+    else:
+        policies = _policies(settings, target, bucket_policy, role_policy)
+    found = prove_denials(policies).matching(check_role(role), action)
+    emit(found, as_json=json, human=lambda console: draw_denials(console, found))
+    return _exit_code(good=found.denied == len(found.denials))
 
 
 @app.command

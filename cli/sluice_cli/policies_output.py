@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from sluice_policies.denials import DenialOutcome, DenialReport, describe_denial
 from sluice_policies.lint import LintFinding
 from sluice_policies.live_documents import DocumentChange
 from sluice_policies.probes import ProbeOutcome
@@ -62,6 +63,31 @@ def draw_verdicts(console: Console, verdicts: "tuple[Verdict, ...]") -> None:
             console.print(f"        {_counterexample(verdict)}", markup=False)
     proved = sum(verdict.holds for verdict in verdicts)
     console.print(f"{proved} of {len(verdicts)} properties proved")
+
+
+def draw_denials(console: Console, report: DenialReport) -> None:
+    """Print each required denial, with what denies it or a request that is allowed."""
+    marks = {DenialOutcome.DENIED: "denied   ", DenialOutcome.ALLOWED: "ALLOWED  "}
+    for one in report.denials:
+        mark = marks.get(one.outcome, "UNDECIDED")
+        console.print(f"{mark}  {describe_denial(one)}", markup=False)
+        for statement in one.statements:
+            about = f": {statement.reason}" if statement.reason else ""
+            console.print(
+                f"           by {statement.document} {statement.sid}{about}", markup=False
+            )
+        for text in (one.proof, one.example):
+            if text:
+                console.print(f"           {text}", markup=False)
+        if one.allowed_by:
+            console.print(f"           allowed by {one.allowed_by}", markup=False)
+        if one.missing:
+            console.print(
+                f"           missing or changed: {', '.join(one.missing)}; see"
+                " `sluice policies diff`",
+                markup=False,
+            )
+    console.print(f"{report.denied} of {len(report.denials)} required denials proved")
 
 
 def changes_json(changes: tuple[DocumentChange, ...]) -> list[dict[str, str]]:

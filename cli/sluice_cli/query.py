@@ -62,8 +62,7 @@ class QueryOptions:
         raw: Compute a series from samples only, without rollups.
         tail: Print new records until interrupted; `--to` has no effect.
         reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
-            instead
-            of polling the store every second.
+            instead of polling the store every second.
         reconciler_token: Its `api_token`; safer in the environment than on a command line.
     """
 

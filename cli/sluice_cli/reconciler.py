@@ -54,7 +54,8 @@ def reconciler(
         asyncio.run(serve(store, settings))
         return 0
     report = asyncio.run(run_once(store, settings))
-    emit(replace(report, boots=()), as_json=json, human=lambda console: _draw(console, report))
+    totals = replace(report.boots, boots=())
+    emit(replace(report, boots=totals), as_json=json, human=lambda console: _draw(console, report))
     return 1 if report.held_back or report.outcome.left or report.registers_lost else 0
 
 

@@ -67,8 +67,8 @@ def ingest(
     """Move accepted batches into the lake, each exactly once.
 
     It consumes the queue `spark`. A newer ingest job fences an older one. Batches whose blob is
-    missing
-    or damaged go to the table `dead_letters`; they are ingested when they are enqueued again.
+    missing or damaged go to the table `dead_letters`; they are ingested when they are enqueued
+    again.
     """
     from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - the import takes a second
 

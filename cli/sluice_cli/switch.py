@@ -30,8 +30,7 @@ def switch(
         acceptance: The new mode.
         store: The acceptance authority.
         spool: To leave `local_spool`: the spool's directory; its gateway must be stopped and all
-            batches
-            transferred.
+            batches transferred.
         spool_writer: To enter `local_spool`: the collector id of the one gateway.
         json: Print JSON for programs.
     """

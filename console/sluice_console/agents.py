@@ -214,6 +214,12 @@ def _row(agent_id: str, boots: list[BootReport]) -> AgentRow:
     )
 
 
+def _left_out(boots: int) -> str:
+    if not boots:
+        return ""
+    return f"{boots} boots without gaps are left out; `sluice gaps --agent` lists those of an agent"
+
+
 _BARS_MAX: Final = 60
 
 
@@ -269,6 +275,7 @@ class AgentReports:
                         boots.boots,
                         as_of=boots.complete_through or "",
                         source="reconciler",
+                        partial=_left_out(boots.more),
                     )
         return await self._list(problem)
 

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from sluice_console.access import conflict_access
 from sluice_console.agents import AgentDetail, AgentOrder, AgentPage, AgentReports
+from sluice_console.gateway_health import GatewayHealth
 from sluice_console.overview import Overview
 from sluice_console.sampler import Sampler
 from sluice_protocol.authority import Authority
@@ -68,6 +69,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
         held: The held batches; at most 500.
         held_more: Whether there are more.
         held_unreadable: Keys of hold records that cannot be read.
+        gateways: The health of each gateway whose metrics are read, in the newest sample.
     """
 
     lanes: tuple[LaneStatus, ...]
@@ -75,6 +77,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[HoldRecord, ...]
     held_more: bool
     held_unreadable: tuple[str, ...]
+    gateways: tuple[GatewayHealth, ...]
 
 
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +318,7 @@ class ConsoleApi:
             held=tuple(held),
             held_more=len(held) == HOLDS_MAX,
             held_unreadable=tuple(sorted(damaged)),
+            gateways=self._sampler.gateways,
         )
         return json_response(view)
 

@@ -17,9 +17,12 @@ from sluice_console.agents import AgentReports
 from sluice_console.api import ConsoleApi
 from sluice_console.audit_pages import AuditPages
 from sluice_console.explore import ExploreApi
+from sluice_console.gateway_addresses import GatewayAddresses, checked_url
 from sluice_console.gateway_counters import GatewayCounters
 from sluice_console.oidc import PendingLogins
 from sluice_console.oidc_login import OidcLogin, OidcProvider
+from sluice_console.policy_pages import PolicyPages
+from sluice_console.policy_proofs import PolicyProofs
 from sluice_console.reconcilers import ServiceClient
 from sluice_console.sampler import SampledSources, Sampler
 from sluice_console.sessions import LoginLimit, SessionBook
@@ -52,7 +55,7 @@ class _ServiceClients:
     """The clients of the other services."""
 
     reconcilers: tuple[ServiceClient, ...]
-    gateways: tuple[ServiceClient, ...]
+    gateways: GatewayAddresses
     query: ServiceClient | None
 
     @property
@@ -78,6 +81,7 @@ async def open_console(
         clients = _make_clients(settings, session)
         agents = AgentReports(store, clients.reconcilers, clock, settings.list_batches_max)
         conflicts = StoredConflicts(store, DecisionsReader(store), clock=clock, ids=SystemIds())
+        policies = PolicyProofs(settings.policies, clock)
         sources = SampledSources(
             url=url,
             store=store,
@@ -85,6 +89,7 @@ async def open_console(
             agents=agents,
             clients=clients.checked,
             counters=GatewayCounters(clients.gateways, clock),
+            policies=policies,
             prices=prices,
         )
         sampler = Sampler(sources, clock, settings.sample_s)
@@ -97,6 +102,7 @@ async def open_console(
                 *logins,
                 *api.endpoints(),
                 *AuditPages(store, clock, split_list(settings.trusted_keys)).endpoints(),
+                *PolicyPages(settings.policies, policies).endpoints(),
                 *ExploreApi(clients.query).endpoints(),
                 live_endpoint(),
                 metrics_endpoint(CollectorRegistry()),
@@ -108,7 +114,7 @@ async def open_console(
         )
         app.on_response_prepare.append(site.add_fields)
         app.on_shutdown.append(api.close)
-        app.cleanup_ctx.append(_sampling(sampler))
+        app.cleanup_ctx.append(_sampling(sampler, policies))
         yield app
 
 
@@ -145,8 +151,8 @@ def _make_clients(settings: ConsoleSettings, session: aiohttp.ClientSession) -> 
         reconcilers=tuple(
             _client("reconciler", one, token, session) for one in split_list(settings.reconciler)
         ),
-        gateways=tuple(
-            _client("gateway", one, "", session) for one in split_list(settings.gateways)
+        gateways=GatewayAddresses(
+            split_list(settings.gateways), session, tls_name=settings.gateways_tls_name
         ),
         query=_client("query", settings.query, settings.query_token, session)
         if settings.query
@@ -155,12 +161,14 @@ def _make_clients(settings: ConsoleSettings, session: aiohttp.ClientSession) -> 
 
 
 def _client(service: str, url: str, token: str, session: aiohttp.ClientSession) -> ServiceClient:
-    if not url.startswith(("http://", "https://")):
-        raise BadUsage(f"{service} must be a URL that begins with http:// or https://, url=`{url}`")
-    return ServiceClient(service=service, url=url.rstrip("/"), token=token, session=session)
+    return ServiceClient(
+        service=service, url=checked_url(service, url), token=token, session=session
+    )
 
 
-def _sampling(sampler: Sampler) -> Callable[[web.Application], AsyncIterator[None]]:
+def _sampling(
+    sampler: Sampler, policies: PolicyProofs
+) -> Callable[[web.Application], AsyncIterator[None]]:
     async def run_sampler(app: web.Application) -> AsyncIterator[None]:
         del app
         task = asyncio.create_task(sampler.run())
@@ -168,6 +176,7 @@ def _sampling(sampler: Sampler) -> Callable[[web.Application], AsyncIterator[Non
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+        await policies.close()
 
     return run_sampler
 

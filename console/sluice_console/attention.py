@@ -6,16 +6,19 @@ first, then warnings, each in the order in which a batch passes the components.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from sluice_console.gateway_health import (
-    JOURNAL_AGE_S_MAX,
-    REFUSED_SHARE_MAX,
-    SLOW_SHARE_MAX,
-    GatewayHealth,
+from sluice_console.attention_items import (
+    NAMED_MAX,
+    AttentionItem,
+    count_text,
+    duration_text,
 )
+from sluice_console.gateway_attention import list_gateway_items
+from sluice_console.gateway_health import GatewayHealth
+from sluice_console.policy_attention import PolicyTotals, list_policy_items
 from sluice_console.reconcilers import ServiceState
 from sluice_maintain.status import MaintenanceStatus
 from sluice_queue.inspection import LaneCondition, LaneStatus
@@ -27,28 +30,7 @@ BEHIND_S_MAX: Final = 60.0
 """Age of the time through which everything is enqueued, from which discovery is late."""
 LAKE_BEHIND_S_MAX: Final = 600.0
 """Age of the oldest entry that is not in the lake, from which ingestion is late."""
-_NAMED_MAX: Final = 3
 _ENDED: Final = (ProcessState.CLOSED, ProcessState.REPLACED)
-
-Severity = Literal["error", "warning"]
-
-
-class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an operator should look into.
-
-    Attributes:
-        severity: `error`: an operator must act; `warning`: it may become one.
-        title: What is wrong.
-        detail: Why, and what to do.
-        page: The page of the console that explains it.
-        command: The command that shows the same; empty if there is none.
-    """
-
-    severity: Severity
-    title: str
-    detail: str
-    page: str
-    command: str = ""
 
 
 class SourceProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +67,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         maintenance: Every task of maintenance.
         audit: The newest audit; None if there is none.
         gateways: The health of each gateway whose URL is known.
+        policies: What the policies of the bucket deny; None if that is unknown.
     """
 
     problems: tuple[SourceProblem, ...] = ()
@@ -103,6 +86,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     maintenance: MaintenanceStatus | None = None
     audit: AuditOverview | UnreadableRecord | None = None
     gateways: tuple[GatewayHealth, ...] = ()
+    policies: PolicyTotals | None = None
 
 
 def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
@@ -110,12 +94,13 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
     found = [
         *_of_problems(facts.problems),
         *_of_services(facts.services),
-        *_of_gateways(facts.gateways),
+        *list_gateway_items(facts.gateways),
         *_of_no_gateway(facts),
         *_of_discovery(facts.discovery),
         *_of_batches(facts),
         *_of_lanes(facts.lanes or ()),
         *_of_doctor(facts),
+        *list_policy_items(facts.policies),
         *_of_maintenance(facts.maintenance),
         *_of_audit(facts.audit),
     ]
@@ -143,77 +128,8 @@ def _of_services(services: Sequence[ServiceState]) -> Iterator[AttentionItem]:
                 severity="error" if one.service == "reconciler" else "warning",
                 title=f"The {one.service} service does not respond",
                 detail=f"{one.problem}, url={one.url}",
-                page="store",
+                page="agents" if one.service == "reconciler" else "explore",
             )
-
-
-_REMEDIES: Final = {
-    "identity_conflict": "Other bytes own their identities: compare both sides of the conflicts.",
-    "unauthenticated": "Correct the key or the token of the sender, or the principals file.",
-    "forbidden_agent": "Correct the agents of the principal, or the name of the agent.",
-    "identity_quarantined": "An operator has closed this boot: restart the agent.",
-    "overloaded": "Start another gateway, or raise its limits.",
-}
-"""What to do about the most frequent outcome of refused uploads."""
-
-
-def _of_gateways(gateways: Sequence[GatewayHealth]) -> Iterator[AttentionItem]:
-    broken = [one for one in gateways if one.problem]
-    if broken and len(broken) == len(gateways):
-        yield _gateway_item("error", "No gateway responds", broken[0].problem, broken[0].url)
-    else:
-        for one in broken[:_NAMED_MAX]:
-            yield _gateway_item("warning", "A gateway does not respond", one.problem, one.url)
-    found = [item for one in gateways for item in _of_gateway(one)]
-    yield from found[: 2 * _NAMED_MAX]
-
-
-def _of_gateway(one: GatewayHealth) -> Iterator[AttentionItem]:
-    if one.journal_age_s > JOURNAL_AGE_S_MAX:
-        detail = (
-            f"Its journal is {_duration(one.journal_age_s)} old; from 60 s it accepts nothing."
-            " Check its rights for gateways/, and the store."
-        )
-        yield _gateway_item("error", "A gateway cannot write its journal", detail, one.url)
-    if one.spool_full:
-        detail = (
-            f"Accepted batches are on this disk only, and {one.spool_full}. Restore the connection"
-            " to the bucket, or enlarge the disk; delete no file of the spool."
-        )
-        yield _gateway_item("error", "The spool of a gateway is nearly full", detail, one.url)
-    if one.principals_stale:
-        detail = (
-            "New and revoked keys have no effect. Its log names the line, event"
-            " principals_invalid; the corrected file is read without a restart."
-        )
-        title = "A gateway ignores an invalid principals file"
-        yield _gateway_item("warning", title, detail, one.url)
-    if one.refused > REFUSED_SHARE_MAX:
-        conflict = one.refused_as == "identity_conflict"
-        title = f"A gateway refuses {one.refused:.0%} of the uploads"
-        remedy = _REMEDIES.get(one.refused_as, "Check the store and the limits of the gateway.")
-        detail = f"Most often: {one.refused_as}. {remedy}"
-        page = "conflicts" if conflict else "queue"
-        yield _gateway_item("warning", title, detail, one.url, page=page)
-    if one.slow > SLOW_SHARE_MAX:
-        title = "The store is slow for a gateway"
-        detail = (
-            f"{one.slow:.0%} of its calls took longer than 5 s. Compare with the status page of the"
-            " provider; uploads wait at most 30 s and are repeated."
-        )
-        yield _gateway_item("warning", title, detail, one.url, page="store")
-
-
-def _gateway_item(
-    severity: Severity, title: str, detail: str, url: str, *, page: str = "queue"
-) -> AttentionItem:
-    return AttentionItem(
-        severity=severity,
-        title=title,
-        detail=f"{detail} url={url}",
-        page=page,
-        command=f"curl {url}/readyz",
-    )
 
 
 def _of_no_gateway(facts: OverviewFacts) -> Iterator[AttentionItem]:
@@ -240,11 +156,11 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
         return
     command = "sluice reconciler status"
     lapsed = [one for one in discovery.processes if one.state is ProcessState.LAPSED]
-    for one in lapsed[:_NAMED_MAX]:
+    for one in lapsed[:NAMED_MAX]:
         yield AttentionItem(
             severity="error",
             title=f"Gateway {one.gateway} stopped reporting",
-            detail=f"Its process {one.process} wrote nothing for {_duration(one.silent_s)}."
+            detail=f"Its process {one.process} wrote nothing for {duration_text(one.silent_s)}."
             " Start it again, or wait for the full pass that follows.",
             page="queue",
             command=command,
@@ -261,7 +177,7 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
         holder = f", held by {discovery.held_by}" if discovery.held_by else ""
         yield AttentionItem(
             severity="warning",
-            title=f"Accepted batches are enqueued {_duration(discovery.behind_s)} late",
+            title=f"Accepted batches are enqueued {duration_text(discovery.behind_s)} late",
             detail=f"The reconciler is stopped or overloaded{holder}.",
             page="queue",
             command=command,
@@ -270,37 +186,40 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
 
 def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
     if facts.held:
+        held = count_text(facts.held, "batch", "batches", more=facts.held_more)
         yield AttentionItem(
             severity="error",
-            title=f"{_count(facts.held, facts.held_more, 'batch', 'batches')} held back",
+            title=f"{held} held back",
             detail=f"Reasons: {', '.join(facts.held_reasons)}. Restore the blobs; the reconciler"
             " checks them again each minute.",
             page="queue",
             command="sluice reconciler status",
         )
     if facts.conflicts_open:
-        count = _count(facts.conflicts_open, facts.conflicts_more, "conflict", "conflicts")
+        conflicts = count_text(
+            facts.conflicts_open, "conflict", "conflicts", more=facts.conflicts_more
+        )
         yield AttentionItem(
             severity="warning",
-            title=f"{count} without a decision",
+            title=f"{conflicts} without a decision",
             detail="Other bytes were sent under an accepted identity. Compare both and decide.",
             page="conflicts",
             command="sluice conflicts list",
         )
     if facts.gaps is not None and facts.gaps.agents:
-        agents = _count(facts.gaps.agents, False, "agent has", "agents have")  # noqa: FBT003
+        agents = count_text(facts.gaps.agents, "agent has", "agents have")
         yield AttentionItem(
             severity="warning",
             title=f"{agents} gaps",
-            detail=f"Records are missing, the oldest for {_duration(facts.gaps.oldest_s)}. Check"
-            " whether the spool of the agent still contains them.",
+            detail=f"Records are missing, the oldest for {duration_text(facts.gaps.oldest_s)}."
+            " Check whether the spool of the agent still contains them.",
             page="agents",
             command="sluice gaps",
         )
 
 
 def _of_lanes(lanes: Sequence[LaneStatus]) -> Iterator[AttentionItem]:
-    for lane in [one for one in lanes if one.condition is not LaneCondition.SOUND][:_NAMED_MAX]:
+    for lane in [one for one in lanes if one.condition is not LaneCondition.SOUND][:NAMED_MAX]:
         yield AttentionItem(
             severity="error",
             title=f"Lane {lane.lane} of {lane.queue} is {lane.condition.value}",
@@ -312,7 +231,7 @@ def _of_lanes(lanes: Sequence[LaneStatus]) -> Iterator[AttentionItem]:
     if oldest_s > LAKE_BEHIND_S_MAX:
         yield AttentionItem(
             severity="warning",
-            title=f"The lake is {_duration(oldest_s)} behind",
+            title=f"The lake is {duration_text(oldest_s)} behind",
             detail="The consumer of the queue is stopped or too slow. Check `sluice maintain` or"
             " `sluice spark ingest`.",
             page="queue",
@@ -330,7 +249,7 @@ def _of_doctor(facts: OverviewFacts) -> Iterator[AttentionItem]:
             command="sluice doctor",
         )
     broken = facts.doctor.broken(Need.ACCEPTANCE) if facts.doctor is not None else ()
-    for one in broken[:_NAMED_MAX]:
+    for one in broken[:NAMED_MAX]:
         yield AttentionItem(
             severity="error",
             title=f"The store breaks a promise: {one.promise}",
@@ -371,19 +290,3 @@ def _of_audit(audit: AuditOverview | UnreadableRecord | None) -> Iterator[Attent
             page="audit",
             command="sluice audit show",
         )
-
-
-def _count(number: int, more: bool, one: str, many: str) -> str:  # noqa: FBT001 - private
-    if more:
-        return f"More than {number} {many}"
-    return f"{number} {one if number == 1 else many}"
-
-
-_STEPS: Final = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))
-
-
-def _duration(seconds: float) -> str:
-    for size_s, unit in _STEPS:
-        if seconds >= 2 * size_s:
-            return f"{seconds / size_s:.0f} {unit}"
-    return f"{seconds:.0f} s"

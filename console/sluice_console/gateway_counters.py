@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_console.costs import RequestRates, rates_between, sum_rates
+from sluice_console.gateway_addresses import GatewayAddresses
 from sluice_console.gateway_health import (
     GatewayHealth,
     GatewayReading,
@@ -40,16 +41,20 @@ class GatewayReport:
 class GatewayCounters:
     """Reads the metrics of gateways, and keeps those of the last minutes."""
 
-    def __init__(self, clients: tuple[ServiceClient, ...], clock: Clock) -> None:
-        self._clients = clients
+    def __init__(self, gateways: GatewayAddresses, clock: Clock) -> None:
+        self._gateways = gateways
         self._clock = clock
         self._kept: dict[str, deque[GatewayReading]] = {}
 
     async def read(self) -> GatewayReport:
         """Return the store calls per second since the last reading, and the health of each."""
-        health = await asyncio.gather(*map(self._read_one, self._clients))
-        rates = [self._rates(client.url) for client in self._clients]
-        return GatewayReport(rates=sum_rates(rates), health=tuple(health))
+        found = await self._gateways.find()
+        read = await asyncio.gather(*map(self._read_one, found.clients))
+        lost = [GatewayHealth(url=one.entry, problem=one.problem) for one in found.unknown]
+        urls = {client.url for client in found.clients}
+        self._kept = {url: kept for url, kept in self._kept.items() if url in urls}
+        rates = sum_rates([self._rates(client.url) for client in found.clients])
+        return GatewayReport(rates=rates, health=(*read, *lost))
 
     async def _read_one(self, client: ServiceClient) -> GatewayHealth:
         try:
@@ -60,7 +65,8 @@ class GatewayCounters:
             return GatewayHealth(url=client.url, problem=str(error))
         except ValueError as error:
             self._kept.pop(client.url, None)
-            return GatewayHealth(url=client.url, problem=f"unreadable metrics: {error}")
+            problem = f"unreadable metrics: {error}; correct its URL"
+            return GatewayHealth(url=client.url, problem=problem)
         kept = self._kept.setdefault(client.url, deque(maxlen=_READINGS_MAX))
         if kept and not is_successor(kept[-1], latest):
             kept.clear()

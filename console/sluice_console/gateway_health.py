@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
 from sluice_protocol.units import NS_PER_S
+from sluice_web.metric_samples import lines_of, parse_samples
 
 REFUSED_SHARE_MAX: Final = 0.05
 """Share of the uploads that get another response than 200."""
@@ -33,6 +33,9 @@ _GAUGES: Final = frozenset(
         *("sluice_spool_capacity_bytes", "sluice_spool_free_bytes", "sluice_spool_pending_batches"),
     }
 )
+_READ: Final = (_CALLS, _UPLOADS, f"{_SECONDS}_count", f"{_SECONDS}_bucket", *_GAUGES)
+_SLOW_BOUND: Final = f'le="{SLOW_S:g}'
+"""In each line of the one bucket that is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,29 +88,38 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
 def parse_reading(text: str, at_ns: int) -> GatewayReading:
     """Return the metrics of a gateway.
 
+    Only the lines that are used are parsed: the others are most of the text.
+
     Raises:
-        ValueError: The text is not in the format of Prometheus.
+        ValueError: The text is not in the format of Prometheus, or not that of a gateway.
     """
     calls: defaultdict[str, float] = defaultdict(float)
     uploads: defaultdict[str, float] = defaultdict(float)
     gauges: dict[str, float] = {}
     errors = slow = 0.0
-    for family in text_string_to_metric_families(text):
-        for name, labels, value in ((one.name, one.labels, one.value) for one in family.samples):
-            if name == _CALLS:
-                calls[labels.get("op", "")] += value
-                errors += value if labels.get("result") == "error" else 0.0
-            elif name == _UPLOADS:
-                uploads[labels.get("outcome", "")] += value
-            elif name == f"{_SECONDS}_count":
-                slow += value
-            elif name == f"{_SECONDS}_bucket" and _bound(labels) == SLOW_S:
-                slow -= value
-            elif name in _GAUGES:
-                gauges[name] = value
+    lines = [line for line in lines_of(text, *_READ) if _is_read(line)]
+    if not lines:
+        raise ValueError("no metric of a gateway")
+    for one in parse_samples(lines):
+        name, labels, value = one.name, one.labels, one.value
+        if name == _CALLS:
+            calls[labels.get("op", "")] += value
+            errors += value if labels.get("result") == "error" else 0.0
+        elif name == _UPLOADS:
+            uploads[labels.get("outcome", "")] += value
+        elif name == f"{_SECONDS}_count":
+            slow += value
+        elif name == f"{_SECONDS}_bucket" and _bound(labels) == SLOW_S:
+            slow -= value
+        elif name in _GAUGES:
+            gauges[name] = value
     return GatewayReading(
         at_ns=at_ns, calls=calls, errors=errors, slow=slow, uploads=uploads, gauges=gauges
     )
+
+
+def _is_read(line: str) -> bool:
+    return not line.startswith(f"{_SECONDS}_bucket") or _SLOW_BOUND in line
 
 
 def _bound(labels: Mapping[str, str]) -> float:

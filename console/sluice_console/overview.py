@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from sluice_console.attention import AttentionItem, OverviewFacts, list_attention
+from sluice_console.attention import OverviewFacts, list_attention
+from sluice_console.attention_items import AttentionItem
 from sluice_console.costs import DailyCost
 from sluice_console.reconcilers import ServiceState
 from sluice_protocol.manifests import AcceptedManifest

@@ -46,12 +46,14 @@ class ServiceClient:
         url: Its URL, without a slash at the end.
         token: Its `api_token`; empty for none.
         session: The HTTP client.
+        tls_name: The name in its certificate, if it is not that of the URL.
     """
 
     service: str
     url: str
     token: str
     session: aiohttp.ClientSession
+    tls_name: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -105,7 +107,11 @@ class ServiceClient:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             async with self.session.get(
-                self.url + path, headers=self.headers, timeout=timeout, allow_redirects=False
+                self.url + path,
+                headers=self.headers,
+                timeout=timeout,
+                allow_redirects=False,
+                server_hostname=self.tls_name or None,
             ) as response:
                 if response.status == 401:  # noqa: PLR2004 - RFC 9110 section 15.5.2
                     raise ServiceFailed(

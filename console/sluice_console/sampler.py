@@ -11,6 +11,7 @@ from sluice_console.agents import AgentReports
 from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
 from sluice_console.costs import DailyCost, RequestRates, estimate_cost, rates_of_batches
 from sluice_console.gateway_counters import GatewayCounters
+from sluice_console.gateway_health import GatewayHealth
 from sluice_console.overview import (
     ActivityTotals,
     Overview,
@@ -19,6 +20,8 @@ from sluice_console.overview import (
     make_overview,
     sum_activity,
 )
+from sluice_console.policy_attention import PolicyTotals
+from sluice_console.policy_proofs import PolicyProofs
 from sluice_console.reconcilers import ServiceClient, ServiceFailed, ServiceState
 from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
@@ -117,6 +120,7 @@ class SampledSources:
         agents: The report of all agents.
         clients: The other services.
         counters: The counters of gateways.
+        policies: The proofs of the policies.
         prices: List prices of the store.
     """
 
@@ -126,6 +130,7 @@ class SampledSources:
     agents: AgentReports
     clients: tuple[ServiceClient, ...]
     counters: GatewayCounters
+    policies: PolicyProofs
     prices: PriceTable
 
 
@@ -143,6 +148,7 @@ class Sampler:
         self._visited_ns = clock.monotonic_ns()
         self._number = 0
         self.current: Overview | None = None
+        self.gateways: tuple[GatewayHealth, ...] = ()
 
     async def run(self) -> None:
         """Take samples until the task is cancelled."""
@@ -185,6 +191,7 @@ class Sampler:
             group.create_task(self._refresh_slow())
         conflicts, held, activity = conflicting.result(), holding.result(), accepting.result()
         gateways = counting.result()
+        self.gateways = () if gateways is None else gateways.health
         acceptance, lanes = queueing.result() or (None, None)
         slow = self._slow
         facts = OverviewFacts(
@@ -203,7 +210,8 @@ class Sampler:
             doctor_ran=slow.doctor_ran,
             maintenance=slow.maintenance,
             audit=slow.audit,
-            gateways=() if gateways is None else gateways.health,
+            gateways=self.gateways,
+            policies=self._policies(),
         )
         numbers = make_numbers(
             facts,
@@ -237,6 +245,12 @@ class Sampler:
         if rates is None and activity is not None:
             rates = rates_of_batches(activity.batches_per_s, at_least=activity.at_least)
         return estimate_cost(rates, self._slow.stored_bytes, self._sources.prices)
+
+    def _policies(self) -> PolicyTotals | None:
+        """Return the totals of the newest proof, and begin another one if it is due."""
+        proofs = self._sources.policies
+        proofs.refresh()
+        return None if proofs.newest is None else proofs.newest.totals()
 
     async def _discovery(self) -> DiscoveryStatus:
         return await read_discovery_status(self._sources.store)
@@ -286,7 +300,10 @@ class Sampler:
             run.read("agents", self._sources.agents.read()),
             run.read("the doctor's result", self._doctor()),
             run.read("maintenance", read_stored_status(self._sources.store)),
-            run.read("audits", list_newest_audits(self._sources.store, 1)),
+            run.read(
+                "audits",
+                list_newest_audits(self._sources.store, 1, known=_chain_index(slow.audit)),
+            ),
         )
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
@@ -303,6 +320,11 @@ class Sampler:
 
     async def _doctor(self) -> tuple[DoctorResult | None]:
         return (await read_doctor(self._sources.store),)
+
+
+def _chain_index(audit: AuditOverview | UnreadableRecord | None) -> int:
+    """Return the position of a certificate, where the search for the newest one begins."""
+    return audit.chain_index if isinstance(audit, AuditOverview) else -1
 
 
 def _blob_bytes(audits: Sequence[AuditOverview | UnreadableRecord]) -> float | None:

@@ -52,6 +52,41 @@ class OidcSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """The policies of the bucket, whose denials are proved.
+
+    Attributes:
+        file: The settings file of `sluice policies`; empty for none.
+        target: The dialect of the documents, `aws` or `versitygw`.
+        live: Whether the documents of the bucket are proved. Otherwise those that sluice renders
+            from the file are.
+        profile: The AWS profile with which they are read, for example that of the auditor; empty
+            for the credentials of the console.
+        endpoint: URL of the server; empty for AWS.
+        ca_bundle: File with the certificate authorities of the server; empty for those of the
+            machine.
+        prove_s: Time between two proofs, seconds.
+    """
+
+    file: str = ""
+    target: str = "aws"
+    live: bool = False
+    profile: str = ""
+    endpoint: str = ""
+    ca_bundle: str = ""
+    prove_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range.
+        """
+        if not self.prove_s >= 1:
+            raise BadUsage(f"policies.prove_s must be at least 1, prove_s=`{self.prove_s}`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
     """Where the console is served, to whom, and which services it reads.
 
@@ -74,11 +109,15 @@ class ConsoleSettings:
         proxy_operators: Users of the proxy that are operators, separated by commas; the others are
             viewers.
         gateways: URLs of gateway processes whose metrics are read, separated by commas: what is
-            wrong with them, and their store calls. Without them the requests of the cost are
-            estimated from the accepted batches.
+            wrong with them, and their store calls. `dns+http://NAME:PORT` is every
+            address of a name. Without them the requests of the cost are estimated from the
+            accepted batches.
+        gateways_tls_name: The name in the certificate of gateways with TLS, if their URLs contain
+            another one or an address.
         prices: TOML file with the list prices of the store, as for `sluice cost --prices`. Empty
             for those of Amazon S3.
         oidc: An identity provider.
+        policies: The policies of the bucket.
         trusted_keys: Base64 of the auditors' raw public keys, separated by commas, with which
             certificates are verified.
         session_s: Time after which a login ends, seconds.
@@ -98,8 +137,10 @@ class ConsoleSettings:
     proxy_user_field: str = "X-Forwarded-User"
     proxy_operators: str = ""
     gateways: str = ""
+    gateways_tls_name: str = ""
     prices: str = ""
     oidc: OidcSettings = field(default_factory=OidcSettings)
+    policies: PolicySettings = field(default_factory=PolicySettings)
     trusted_keys: str = ""
     session_s: float = 8 * 3600.0
     sample_s: float = 10.0

@@ -106,11 +106,12 @@ class DoorsApi:
         """Yield the endpoints of each open door, and refusals at the paths of the others."""
         open_routes = [route for route in _ROUTES if route.door in self._doors]
         for route in open_routes:
+            refusals = ProblemRenderer(partial(self._refuse, route))
             for method in route.methods:
                 yield Endpoint(
                     method=method,
                     path=route.path,
-                    handler=partial(self._accept, route),
+                    handler=partial(self._accept, route, refusals),
                     summary=route.summary,
                     body=bytes,
                     body_type=route.media_type,
@@ -127,9 +128,11 @@ class DoorsApi:
             yield from hec.state_endpoints(self._service.is_full, open_host=self._open_host)
         yield from closed_endpoints(self._doors, self._service.now_ns, open_host=self._open_host)
 
-    async def _accept(self, route: DoorRoute, request: web.Request) -> web.StreamResponse:
+    async def _accept(
+        self, route: DoorRoute, refusals: ProblemRenderer, request: web.Request
+    ) -> web.StreamResponse:
         request[RECEIVED_NS] = self._service.now_ns()
-        request[PROBLEM_RENDERER] = ProblemRenderer(partial(self._refuse, route, request))
+        request[PROBLEM_RENDERER] = refusals
         result = await self._service.accept(request, route.read(request))
         self._service.count_accepted(route.door, result)
         response = route.respond(request, result)

@@ -52,7 +52,7 @@ async def _refuse(
     with suppress(ImportError):  # without the extra `doors`, the response has the usual form
         api = await asyncio.get_running_loop().run_in_executor(None, load)
         request[api.RECEIVED_NS] = now_ns()
-        request[PROBLEM_RENDERER] = ProblemRenderer(partial(api.refusal_at(path), request))
+        request[PROBLEM_RENDERER] = ProblemRenderer(api.refusal_at(path))
     raise HttpRefusal(
         ErrorCode.NOT_FOUND,
         f"door is not open: no client can send here; start the server with --doors {door},"

@@ -69,6 +69,10 @@ _PROBES: Final[dict[str, object]] = {
 }
 
 
+_NOT_FINAL: Final = frozenset((401, 403, 404, LATER))
+"""Responses after which the same request can be accepted: later, or when a setting is corrected."""
+
+
 def _read(request: web.Request) -> DoorRequest:
     index = request.match_info.get("index", "")
 
@@ -100,13 +104,14 @@ def _item(item: BulkItem) -> dict[str, object]:
 def _refuse(request: web.Request, problem: Problem) -> web.Response:
     """Return an error of the whole request.
 
-    The module `omelasticsearch` of rsyslog drops a batch on a 503. With 429 for each item it drops
-    those after the first, also with its setting `retryfailures` (tried with 8.2302). It repeats a
-    request whose connection was closed. It is the one known client that sends no `User-Agent`.
+    The module `omelasticsearch` of rsyslog drops a batch on a 503, and also on a 401, 403 or 404,
+    which an operator can correct. With 429 for each item it drops those after the first, also with
+    its setting `retryfailures` (tried with 8.2302). It repeats a request whose connection was
+    closed. It is the one known client that sends no `User-Agent`.
     """
     status = status_for(problem)
     no_agent = hdrs.USER_AGENT not in request.headers
-    if status == LATER and no_agent and request.transport is not None:
+    if status in _NOT_FINAL and no_agent and request.transport is not None:
         request.transport.abort()
     kind = _REASONS.get(status, "illegal_argument_exception")
     error = {"type": kind, "reason": readable_detail(problem)}

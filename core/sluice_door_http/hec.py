@@ -183,8 +183,11 @@ def state_endpoints(is_full: Callable[[], bool], *, open_host: bool) -> list[End
     ]
 
 
+_ACK_REFUSALS: Final = ProblemRenderer(_refuse)
+
+
 async def _ack(request: web.Request) -> web.StreamResponse:
-    request[PROBLEM_RENDERER] = ProblemRenderer(lambda problem: _refuse(request, problem))
+    request[PROBLEM_RENDERER] = _ACK_REFUSALS
     if not _channel(request):
         return _json(400, {"text": _TEXTS[NO_CHANNEL], "code": NO_CHANNEL})
     check_length(request, ACK_BYTES_MAX)

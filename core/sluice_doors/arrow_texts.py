@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from sluice_doors.any_values import double_text, value_text
 from sluice_doors.otlp_protobuf import read_array, read_map
-from sluice_protocol.columns import I32, I64, TextColumn
+from sluice_protocol.columns import I32, TextColumn
 
 ArrowArray = Any
 """An array of pyarrow, which has no types."""
+_BINARY: Final = pa.binary()
 _CONTINUATION_MASK: Final = 0xC0
 _CONTINUATION: Final = 0x80
 _NO_VALUE: Final = b"null"
@@ -35,12 +36,11 @@ def integers(array: ArrowArray) -> npt.NDArray[Any]:
 
 def text_of(array: ArrowArray) -> TextColumn:
     """Return a binary array as a text column; a null is empty."""
-    array = array.cast(pa.binary()) if array.type != pa.binary() else array
-    count = len(array)
-    _, offsets_buffer, data_buffer = array.buffers()
-    if not count:
+    array = array.cast(_BINARY) if array.type != _BINARY else array
+    if not len(array):
         return TextColumn(offsets=np.zeros(1, np.int32), data=b"")
-    offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + count + 1]
+    _, offsets_buffer, data_buffer = array.buffers()
+    offsets = _offsets(array, offsets_buffer)
     first, last = int(offsets[0]), int(offsets[-1])
     data = b"" if data_buffer is None else data_buffer[first:last].to_pybytes()
     return TextColumn(offsets=(offsets - first).astype(np.int32, copy=False), data=data)
@@ -64,9 +64,15 @@ def check_text(column: TextColumn) -> None:
         raise NotPlain
 
 
-def lengths(array: ArrowArray) -> I64:
-    """Return the length of each string."""
-    return np.asarray(pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+def lengths(array: ArrowArray) -> I32:
+    """Return the length of each string of a binary array; a null is empty."""
+    if not len(array):
+        return np.zeros(0, np.int32)
+    return np.diff(_offsets(array, array.buffers()[1]))
+
+
+def _offsets(array: ArrowArray, buffer: ArrowArray) -> I32:
+    return np.frombuffer(buffer, np.int32)[array.offset : array.offset + len(array) + 1]
 
 
 def decimal_texts(array: ArrowArray) -> ArrowArray:
@@ -84,7 +90,7 @@ def hex_texts(array: ArrowArray) -> ArrowArray:
 def binary_array(column: TextColumn) -> ArrowArray:
     """Return a text column as an Arrow array that shares its memory."""
     buffers = [None, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(pa.binary(), len(column), buffers)
+    return pa.Array.from_buffers(_BINARY, len(column), buffers)
 
 
 def value_texts(values: ArrowArray, *, unset: bytes = _NO_VALUE) -> ArrowArray:

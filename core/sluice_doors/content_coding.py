@@ -1,8 +1,8 @@
 """Decompression of request bodies, bounded before it starts and while it runs.
 
-Nothing allocates much more than the limit, whatever a header claims. Several members
-of gzip and several frames of zstd are concatenated, as RFC 1952 and RFC 8878 define. Bytes after
-the end of the compressed data are an error.
+Nothing allocates much more than the limit, whatever a header claims. Several members of gzip and
+several frames of zstd are concatenated, as RFC 1952 and RFC 8878 define. Bytes after the end of the
+compressed data are an error.
 """
 
 import zlib

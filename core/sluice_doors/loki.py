@@ -1,16 +1,19 @@
 """Decode the push requests of Loki, in protobuf and in JSON."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 from google.protobuf.message import DecodeError
 
 from sluice_doors.any_values import json_text
+from sluice_doors.arrow_roads import arrow_road
 from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, DecodedRecords
+from sluice_doors.loki_json_columns import columns_of_lines
+from sluice_doors.loki_labels import parse_labels
+from sluice_doors.loki_wire import push_classes
 from sluice_doors.otlp_attributes import (
     FIELD,
     OWN,
@@ -20,9 +23,9 @@ from sluice_doors.otlp_attributes import (
     shared_resource,
 )
 from sluice_doors.otlp_times import BAD_TIME, TS_END
-from sluice_doors.proto_types import message_classes
-from sluice_doors.row_pieces import log_pieces
+from sluice_doors.row_pieces import PIECE_ROWS, RowPieces, log_pieces
 from sluice_doors.tally import Tally
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.records import LogRecord
 from sluice_protocol.units import NS_PER_S
 
@@ -31,16 +34,8 @@ JSON: Final = "application/json"
 LABELS_KEY: Final = "loki.labels"
 """The attribute with the labels of a stream that cannot be parsed."""
 BAD_LABELS: Final = "labels of the stream cannot be parsed"
-_LABEL: Final = re.compile(
-    r"""\s*([A-Za-z_:][\w:.]*)\s*=\s*("(?:[^"\\]|\\.)*"|`[^`]*`)\s*(,|$)""", re.ASCII
-)
-_ESCAPE: Final = re.compile(
-    r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", re.DOTALL
-)
-_ESCAPES: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
-_UNICODE_END: Final = 0x110000
-_SURROGATES: Final = range(0xD800, 0xE000)
-_OCTAL_DIGITS: Final = 3
+COLUMN_LINES_MIN: Final = 64
+"""Lines of a stream in JSON from which they become columns together."""
 _JSON: Final = msgspec.json.Decoder()
 
 
@@ -84,22 +79,64 @@ def decode_loki(body: bytes, content_type: str, *, received_ns: int) -> tuple[De
         BodyUnreadable: The body is not a push request.
         BodyTooLarge: The records expand to more than the limits.
     """
-    is_json = content_type.partition(";")[0].strip().lower() == JSON
-    streams = [one for one in (_from_json if is_json else _from_protobuf)(body) if one.lines]
+    if content_type.partition(";")[0].strip().lower() == JSON:
+        found = _decoded(_from_json(body), received_ns)
+    else:
+        found = _decode_protobuf(body, received_ns)
+    return () if found is None else (found,)
+
+
+def _decode_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
+    fast = arrow_road("loki_arrow", body)
+    if fast is not None:
+        with suppress(fast.NotPlain):
+            found: DecodedRecords | None = fast.decode_push(body)
+            return found
+    return _decoded(_from_protobuf(body), received_ns)
+
+
+def _decoded(read: Iterable[_Stream], received_ns: int) -> DecodedRecords | None:
+    """Return the records of streams, made line by line; None if there are none."""
+    streams = [one for one in read if one.lines]
     if not streams:
-        return ()
+        return None
     tally = Tally()
     shared = shared_resource([one.labels for one in streams])
     rows = log_pieces(tally)
     for one in streams:
-        rows.extend(_rows(one, dict(shared), received_ns, tally))
-    return (tally.decoded(rows.columns(), shared),)
+        _add_stream(rows, one, dict(shared), received_ns, tally)
+    return tally.decoded(rows.columns(), shared)
+
+
+def _add_stream(
+    rows: RowPieces[LogRecord, LogColumns],
+    stream: _Stream,
+    shared: dict[str, str],
+    received_ns: int,
+    tally: Tally,
+) -> None:
+    """Add the records of a stream; many lines of the usual form become columns together."""
+    if stream.read is not _json_entry or len(stream.lines) < COLUMN_LINES_MIN:
+        rows.extend(_rows(stream, shared, received_ns, tally))
+        return
+    labels = _own_labels(stream, shared)
+    for start in range(0, len(stream.lines), PIECE_ROWS):
+        lines = stream.lines[start : start + PIECE_ROWS]
+        columns = columns_of_lines(lines, labels, tally)
+        if columns is None:
+            rows.extend(_rows(replace(stream, lines=lines), shared, received_ns, tally))
+        else:
+            rows.add(columns)
+
+
+def _own_labels(stream: _Stream, shared: dict[str, str]) -> list[tuple[str, str]]:
+    return [pair for pair in stream.labels.items() if pair[0] not in shared]
 
 
 def _rows(
     stream: _Stream, shared: dict[str, str], received_ns: int, tally: Tally
 ) -> Iterator[LogRecord]:
-    labels = [pair for pair in stream.labels.items() if pair[0] not in shared]
+    labels = _own_labels(stream, shared)
     for entry in map(stream.read, stream.lines):
         late = BAD_TIME if entry.ts_ns is None and not entry.error else ""
         error = "; ".join(filter(None, (entry.error, stream.error, late)))
@@ -117,44 +154,6 @@ def _rows(
         )
 
 
-def parse_labels(text: str) -> dict[str, str] | None:
-    """Return the labels of `{name="value", …}`; None if the text has another form."""
-    stripped = text.strip()
-    if not (stripped.startswith("{") and stripped.endswith("}")):
-        return None
-    inner = stripped[1:-1].strip()
-    found: dict[str, str] = {}
-    place = 0
-    while place < len(inner):
-        label = _LABEL.match(inner, place)
-        if label is None or label[1] in found:
-            return None
-        found[label[1]] = _unquoted(label[2])
-        place = label.end()
-    return found
-
-
-def _unquoted(quoted: str) -> str:
-    """Return the text of a Go string literal."""
-    if quoted[0] == "`":
-        return quoted[1:-1]
-    # Bytes that were escaped one by one may be one character together.
-    text = _ESCAPE.sub(_unescaped, quoted[1:-1])
-    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    code = escape[1]
-    if code[0] in "uU" and len(code) > 1:
-        number = int(code[1:], 16)
-        return chr(number) if number < _UNICODE_END and number not in _SURROGATES else "\ufffd"
-    if code[0] == "x" and len(code) > 1:
-        return bytes([int(code[1:], 16)]).decode(errors="surrogateescape")
-    if len(code) == _OCTAL_DIGITS:
-        return bytes([int(code, 8) & 255]).decode(errors="surrogateescape")
-    return _ESCAPES.get(code, code)
-
-
 def _stream(labels: str, lines: Sequence[Any]) -> _Stream:
     found = parse_labels(labels)
     if found is None:
@@ -162,31 +161,9 @@ def _stream(labels: str, lines: Sequence[Any]) -> _Stream:
     return _Stream(labels=found, lines=lines, read=_entry)
 
 
-@cache
-def _push_request() -> Any:  # noqa: ANN401 - the class is made at run time
-    """Return the class of `logproto.PushRequest` (grafana/loki, pkg/push/push.proto)."""
-    label = {"name": (1, "bytes"), "value": (2, "bytes")}
-    classes = message_classes(
-        "sluice_doors.loki",
-        {
-            "Label": label,
-            "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
-            "Entry": {
-                "timestamp": (1, "Timestamp"),
-                "line": (2, "bytes"),
-                "structured_metadata": (3, "*Label"),
-                "parsed": (4, "*Label"),
-            },
-            "Stream": {"labels": (1, "bytes"), "entries": (2, "*Entry"), "hash": (3, "uint64")},
-            "PushRequest": {"streams": (1, "*Stream"), "format": (2, "bytes")},
-        },
-    )
-    return classes["PushRequest"]
-
-
 def _from_protobuf(body: bytes) -> list[_Stream]:
     try:
-        request = _push_request().FromString(body)
+        request = push_classes()["PushRequest"].FromString(body)
     except DecodeError as error:
         raise BodyUnreadable(f"cannot read body as a push request of Loki: {error}") from error
     return [_stream(_text(stream.labels), stream.entries) for stream in request.streams]

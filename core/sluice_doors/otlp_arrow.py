@@ -1,21 +1,18 @@
 """Read OTLP logs in protobuf through Arrow, without a Python loop over records.
 
-`ptars` parses the wire into Arrow arrays, and numpy maps these to columns. The result is the
-same as that of `otlp_protobuf` and `otlp_logs`, which also decode every request that this road
-leaves to them: one with text that is not UTF-8, or with a time that is out of range.
+numpy maps the Arrow arrays to columns. The result is the same as that of `otlp_protobuf` and
+`otlp_logs`, which also decode every request that this road leaves to them: one with text that is
+not UTF-8, or with a time that is out of range.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import ptars
 import pyarrow as pa
 
 from sluice_doors import otlp_wire
+from sluice_doors.arrow_requests import ScopedRecords, own_pairs, parse_list, pieces_of
 from sluice_doors.arrow_texts import (
     ArrowArray,
     NotPlain,
@@ -24,62 +21,17 @@ from sluice_doors.arrow_texts import (
     hex_texts,
     integers,
     lengths,
-    list_offsets,
     text_of,
     value_texts,
 )
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.otlp_attributes import (
-    OWN,
-    RESOURCE,
-    SCOPE,
-    resource_pairs,
-    scope_pairs,
-    shared_resource,
-)
-from sluice_doors.otlp_pieces import (
-    CUT_BYTES,
-    PIECE_BYTES,
-    NotCut,
-    cut_request,
-    find_records,
-)
-from sluice_doors.otlp_protobuf import read_resource, read_resource_of_logs, read_scope
 from sluice_doors.otlp_times import OBSERVED_KEY, TS_END
-from sluice_doors.pair_sources import (
-    Names,
-    PairSource,
-    field_source,
-    joined_attributes,
-    shared_source,
-)
+from sluice_doors.pair_sources import Names, PairSource, field_source, joined_attributes
+from sluice_doors.request_pieces import CUT_BYTES, PIECE_BYTES
 from sluice_doors.tally import Tally
 from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import I64, SEVERITY_MAX, LogColumns
 from sluice_protocol.envelope import Resource
-
-_PANIC: Final = "PanicException"
-"""What a defect of a Rust library raises; it is not an `Exception`."""
-
-
-@cache
-def _handler(name: str) -> ArrowArray:
-    message = otlp_wire.message_type(name)
-    return ptars.HandlerPool([message.file]).get_for_message(message)
-
-
-def parse_request(name: str, body: bytes) -> ArrowArray:
-    """Return the elements of a request's only list, as a struct array.
-
-    Raises:
-        NotPlain: The body cannot be parsed on this road.
-    """
-    try:
-        return _handler(name).list_to_record_batch([body]).column(0).flatten()
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == _PANIC:
-            raise NotPlain from error
-        raise
 
 
 def decode_logs(
@@ -98,20 +50,12 @@ def decode_logs(
         BodyUnreadable: A nested value, a resource or a scope is not valid.
         BodyTooLarge: The records expand to more than the limits.
     """
-    pieces: Iterable[bytes] = (body,)
-    shared: Resource | None = None
-    if len(body) >= cut_bytes:
-        with suppress(NotCut):
-            resources = find_records(body, piece_bytes=piece_bytes)
-            shared = shared_resource(
-                [resource_pairs(*read_resource_of_logs(one.fields)) for one in resources]
-            )
-            pieces = cut_request(body, resources, piece_bytes=piece_bytes)
+    pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
     tally = Tally()
     found = [
         mapped
-        for piece in pieces
-        if (mapped := _mapped(piece, shared, tally, received_ns)) is not None
+        for piece in pieces.bodies
+        if (mapped := _mapped(piece, pieces.shared, tally, received_ns)) is not None
     ]
     if not found:
         return None
@@ -127,94 +71,36 @@ class _Mapped(NamedTuple):
 
 def _mapped(body: bytes, shared: Resource | None, tally: Tally, received_ns: int) -> _Mapped | None:
     """Return the records of a request or a piece of one, of which `shared` is known."""
-    scopes = _Scopes(parse_request(otlp_wire.LOGS_REQUEST, body), "scope_logs", "log_records")
-    if not len(scopes.records):
+    resources = parse_list(otlp_wire.message_type(otlp_wire.LOGS_REQUEST), body)
+    scoped = ScopedRecords(resources, "scope_logs", "log_records")
+    records = scoped.records
+    if not len(records):
         return None
     names = Names()
-    ts, observed, stated = _times(scopes.records, received_ns)
+    ts, observed, stated = _times(records, received_ns)
     tally.timed = tally.timed and bool(stated.all())
-    severity, severity_source = _severity(scopes.records, names)
-    shared, outer = scopes.sources(names, shared)
-    body_text = text_of(value_texts(scopes.records.field("body"), unset=b""))
+    severity, severity_source = _severity(records, names)
+    outer = scoped.outer(shared)
+    outer_sources = outer.sources(names)
+    body_text = text_of(value_texts(records.field("body"), unset=b""))
     check_text(body_text)
     tally.add_sizes(0, len(body_text.data))
-    fields = [*severity_source, *_fields(scopes.records, names)]
+    fields = [*severity_source, *_fields(records, names)]
     if observed.any():
-        texts = decimal_texts(
-            scopes.records.field("observed_time_unix_nano").filter(pa.array(observed))
+        seen = records.field("observed_time_unix_nano")
+        fields.append(
+            field_source(
+                names.number(OBSERVED_KEY), observed, decimal_texts(_where(seen, observed))
+            )
         )
-        fields.append(field_source(names.number(OBSERVED_KEY), observed, texts))
-    sources = [_own(scopes.records, names), *fields, *outer]
+    sources = [own_pairs(records.field("attributes"), names), *fields, *outer_sources]
     columns = LogColumns(
         ts=ts,
         body=body_text,
         severity=severity,
         attributes=joined_attributes(sources, names, tally),
     )
-    return _Mapped(columns, shared)
-
-
-class _Scopes:
-    """The records of a request, and the scope and resource of each.
-
-    Attributes:
-        records: The records of all scopes.
-    """
-
-    def __init__(self, resources: ArrowArray, scopes: str, records: str) -> None:
-        self._resources = resources
-        listed = resources.field(scopes)
-        self._scopes = listed.flatten()
-        self._resource_of_scope = np.repeat(
-            np.arange(len(resources)), np.diff(list_offsets(listed))
-        )
-        of_scope = self._scopes.field(records)
-        self._counts = np.diff(list_offsets(of_scope))
-        self.records = of_scope.flatten()
-
-    def sources(self, names: Names, shared: Resource | None) -> tuple[Resource, list[PairSource]]:
-        """Return the shared resource, and the sources of scopes and of the rest of resources."""
-        filled = np.flatnonzero(self._counts)
-        owner = np.repeat(np.arange(len(filled)), self._counts[filled])
-        of_scope = self._resource_of_scope[filled]
-        resources = _rows(self._resources, "resource", of_scope, _resource_row)
-        if shared is None:
-            shared = shared_resource(resources)
-        common = set(shared)
-        rest = [
-            {key: value for key, value in row.items() if (key, value) not in common}
-            for row in resources
-        ]
-        scopes = _rows(self._scopes, "scope", filled, _scope_row)
-        return shared, [
-            shared_source(SCOPE, scopes, owner, names),
-            shared_source(RESOURCE, rest, owner, names),
-        ]
-
-
-def _resource_row(data: bytes, schema_url: str) -> dict[str, str]:
-    return resource_pairs(read_resource(data), schema_url)
-
-
-def _scope_row(data: bytes, schema_url: str) -> dict[str, str]:
-    return dict(scope_pairs(read_scope(data), schema_url))
-
-
-def _rows(
-    parents: ArrowArray, name: str, places: I64, read: Callable[[bytes, str], dict[str, str]]
-) -> list[dict[str, str]]:
-    """Return the pairs of each of these resources or scopes; equal bytes are read once."""
-    # Each field separately: the structs contain all records.
-    parts = parents.field(name).take(pa.array(places)).to_pylist()
-    urls = parents.field("schema_url").take(pa.array(places)).to_pylist()
-    known: dict[tuple[bytes, bytes], dict[str, str]] = {}
-    found = []
-    for part, url in zip(parts, urls, strict=True):
-        key = (part or b"", url)
-        if key not in known:
-            known[key] = read(key[0], url.decode(errors="surrogateescape"))
-        found.append(known[key])
-    return found
+    return _Mapped(columns, outer.shared)
 
 
 def _times(
@@ -239,7 +125,7 @@ def _severity(
     outside = (found < 0) | (found > SEVERITY_MAX)
     sources = []
     if outside.any():
-        texts = decimal_texts(records.field("severity_number").filter(pa.array(outside)))
+        texts = decimal_texts(_where(records.field("severity_number"), outside))
         sources.append(field_source(names.number("severity_number"), outside, texts))
     column = np.where(outside, 0, found).astype(np.uint8)
     return column if column.any() else None, sources
@@ -258,20 +144,12 @@ def _fields(records: ArrowArray, names: Names) -> list[PairSource]:
         values = records.field(name)
         stated = integers(values) != 0 if convert is decimal_texts else lengths(values) != 0
         if stated.any():
-            kept = values if stated.all() else values.filter(pa.array(stated))
+            kept = _where(values, stated)
             texts = kept if convert is None else convert(kept)
             found.append(field_source(names.number(key), stated, texts))
     return found
 
 
-def _own(records: ArrowArray, names: Names) -> PairSource:
-    listed = records.field("attributes")
-    pairs = listed.flatten()
-    if len(pairs) and integers(pairs.field("key_strindex")).any():
-        raise NotPlain
-    return PairSource(
-        prefix=OWN,
-        offsets=list_offsets(listed).astype(np.int64),
-        keys=names.numbers_of(pairs.field("key")),
-        values=value_texts(pairs.field("value")),
-    )
+def _where(values: ArrowArray, stated: npt.NDArray[np.bool_]) -> ArrowArray:
+    """Return the values for which `stated` is True."""
+    return values if stated.all() else values.filter(pa.array(stated))

@@ -68,7 +68,7 @@ def metrics_from_groups(
     points = metric_pieces(tally)
     for group, sources in zip(filled, outer, strict=True):
         for metric in group.records:
-            points.extend(_metric_points(metric, sources, received_ns, tally))
+            points.extend(metric_points(metric, sources, received_ns, tally))
     return tally.decoded(points.columns(), shared) if points else None
 
 
@@ -120,9 +120,14 @@ def _has_points(metric: Metric | RawRecord) -> bool:
     return isinstance(metric, RawRecord) or any(kind.points.data_points for kind in _kinds(metric))
 
 
-def _metric_points(
+def metric_points(
     metric: Metric | RawRecord, outer: Sources, received_ns: int, tally: Tally
 ) -> Iterator[MetricPoint]:
+    """Yield the points of a metric, in the order that they have in the frame.
+
+    Raises:
+        BodyTooLarge: The points of the request expand to more than the limits.
+    """
     if isinstance(metric, RawRecord):
         tally.timed = False
         yield _raw(metric, UNNAMED, received_ns, {}, outer, tally)
@@ -267,16 +272,16 @@ class _Series:
         )
 
     def _metadata(self, ts_ns: int) -> MetricPoint:
-        points = self.kind.points
-        stated = [("type", self.kind.name)]
-        if self.kind.name not in ("gauge", "summary"):
-            stated.append(("temporality", temporality_text(points.aggregation_temporality)))
-        if self.kind.name == "sum":
-            stated.append(("monotonic", json_text(points.is_monotonic)))
-        stated += [("unit", self.metric.unit), ("description", self.metric.description)]
+        stated = stated_pairs(
+            self.kind.name,
+            self.kind.points.aggregation_temporality,
+            is_monotonic=self.kind.points.is_monotonic,
+            unit=self.metric.unit,
+            description=self.metric.description,
+        )
         attributes = merged(
             [
-                (OWN, [pair for pair in stated if pair[1]]),
+                (OWN, stated),
                 (OWN, pairs_of(self.metric.metadata, "metadata.")),
                 *self.outer,
             ]
@@ -285,6 +290,19 @@ class _Series:
         return MetricPoint(
             ts_ns=ts_ns, name=f"{self.name}_metadata", value=1.0, attributes=attributes
         )
+
+
+def stated_pairs(
+    kind: str, temporality: int | str, *, is_monotonic: bool, unit: str, description: str
+) -> list[tuple[str, str]]:
+    """Return what a metric states about itself, as attributes of its point `_metadata`."""
+    stated = [("type", kind)]
+    if kind not in ("gauge", "summary"):
+        stated.append(("temporality", temporality_text(temporality)))
+    if kind == "sum":
+        stated.append(("monotonic", json_text(is_monotonic)))
+    stated += [("unit", unit), ("description", description)]
+    return [pair for pair in stated if pair[1]]
 
 
 def _labelled(attributes: dict[str, str], label: tuple[str, str]) -> dict[str, str]:

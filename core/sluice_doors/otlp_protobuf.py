@@ -5,6 +5,7 @@ faster road leaves to it. Bytes that are not UTF-8 become surrogates (`surrogate
 """
 
 import base64
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -74,6 +75,26 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     ]
 
 
+def metrics_at(body: bytes, wanted: Iterable[bool]) -> Iterator[Metric]:
+    """Yield some of the metrics of a body, in its order.
+
+    Args:
+        body: The request.
+        wanted: Whether to yield each metric.
+
+    Raises:
+        BodyUnreadable: The body is not a request in protobuf.
+    """
+    request = _parse(otlp_wire.METRICS_REQUEST, body)
+    listed = (
+        metric
+        for each in request.resource_metrics
+        for scope in each.scope_metrics
+        for metric in scope.metrics
+    )
+    return map(_metric, itertools.compress(listed, wanted))
+
+
 def _groups(
     each: _Proto, scopes: Iterable[_Proto], read: Callable[[_Proto], LazyMessages[_Message]]
 ) -> Iterator[ScopeGroup[_Message | RawRecord]]:
@@ -116,8 +137,8 @@ def read_resource(data: bytes) -> OtlpResource:
     )
 
 
-def read_resource_of_logs(data: bytes) -> tuple[OtlpResource, str]:
-    """Return the resource of a `ResourceLogs`, and the URL of its schema.
+def read_resource_of_group(data: bytes) -> tuple[OtlpResource, str]:
+    """Return the resource of a `ResourceLogs` or `ResourceMetrics`, and the URL of its schema.
 
     Raises:
         BodyUnreadable: It is not one in protobuf.

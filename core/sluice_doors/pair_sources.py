@@ -145,17 +145,29 @@ def joined_attributes(
 
 def _chosen(sources: Sequence[PairSource], counts: Sequence[I64], offsets: I64) -> I64:
     """Return the pairs of all records in the order of the sources, as places in their values."""
+    bases = np.cumsum([0, *(len(source.keys) for source in sources)]).tolist()
+    widths = [width for count in counts if (width := _width(count)) is not None]
+    if len(widths) == len(counts):
+        columns = [
+            (source.starts() + base)[:, np.newaxis] + np.arange(width)
+            for source, base, width in zip(sources, bases, widths, strict=False)
+        ]
+        return np.concatenate(columns, axis=1).reshape(-1)
     chosen = np.empty(int(offsets[-1]), np.int64)
     target = offsets[:-1].copy()
-    base = 0
-    for source, count in zip(sources, counts, strict=True):
+    for source, base, count in zip(sources, bases, counts, strict=False):
         within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         chosen[np.repeat(target, count) + within] = (
             np.repeat(source.starts() + base, count) + within
         )
         target += count
-        base += len(source.keys)
     return chosen
+
+
+def _width(counts: I64) -> int | None:
+    """Return the number of pairs that each record has; None if it differs."""
+    first = int(counts[0])
+    return first if bool((counts == first).all()) else None
 
 
 def _sorted_numbers(numbers: U32, names: Names) -> tuple[tuple[str, ...], U32]:

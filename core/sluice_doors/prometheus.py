@@ -3,9 +3,11 @@
 import base64
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sluice_doors.arrow_roads import arrow_road
 from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, DecodedRecords
 from sluice_doors.native_histograms import native_values
 from sluice_doors.otlp_attributes import FIELD, OWN, Pairs, merged
@@ -20,7 +22,7 @@ from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint
 VERSION_2: Final = "io.prometheus.write.v2.Request"
 """The parameter `proto` of the media type of remote write 2.0."""
 NAME_LABEL: Final = "__name__"
-_NS_PER_MS: Final = 1_000_000
+NS_PER_MS: Final = 1_000_000
 _MS_PER_S: Final = 1_000
 _CUMULATIVE_SUFFIXES: Final = ("_total", "_count", "_sum", "_bucket")
 _TYPES: Final = (
@@ -61,7 +63,12 @@ def decode_remote_write(body: bytes, content_type: str, *, received_ns: int) -> 
         BodyUnreadable: The body is not a request of that version.
         BodyTooLarge: The points expand to more than the limits.
     """
-    reader = _Points(received_ns)
+    fast = None if VERSION_2 in content_type else arrow_road("prometheus_arrow", body)
+    if fast is not None:
+        with suppress(fast.NotPlain):
+            found: RemoteWrite = fast.decode_write(body, received_ns=received_ns)
+            return found
+    reader = WritePoints(received_ns)
     points = metric_pieces(reader.tally)
     if VERSION_2 in content_type:
         points.extend(reader.version_2(parse_write_request_2(body)))
@@ -85,14 +92,19 @@ class _Series:
 
     @property
     def point_type(self) -> int:
-        if self.type == _COUNTER:
-            return CUMULATIVE
-        counts = self.name.endswith(_CUMULATIVE_SUFFIXES)
-        return CUMULATIVE if counts and self.type not in _GAUGE_TYPES else GAUGE
+        return point_type(self.name, self.type)
+
+
+def point_type(name: str, type_: int = 0) -> int:
+    """Return the type of the samples of a series; `type_` is that of its metadata in 2.0."""
+    if type_ == _COUNTER:
+        return CUMULATIVE
+    counts = name.endswith(_CUMULATIVE_SUFFIXES)
+    return CUMULATIVE if counts and type_ not in _GAUGE_TYPES else GAUGE
 
 
 @dataclass(slots=True)
-class _Points:
+class WritePoints:
     """Maps one request, and counts it."""
 
     received_ns: int
@@ -102,6 +114,7 @@ class _Points:
     exemplars: int = 0
 
     def version_1(self, request: Any) -> Iterator[MetricPoint]:  # noqa: ANN401 - run-time class
+        """Yield the points of a request of version 1.0."""
         for one in request.timeseries:
             pairs = [(_text(label.name), _text(label.value)) for label in one.labels]
             series = _series(pairs)
@@ -110,13 +123,22 @@ class _Points:
             for exemplar in one.exemplars:
                 own = [(_text(label.name), _text(label.value)) for label in exemplar.labels]
                 yield self._exemplar(series, exemplar, own, _last_ms(one))
-        for one in request.metadata:
+        yield from self.described(request.metadata)
+
+    def described(self, metadata: Iterable[Any]) -> Iterator[MetricPoint]:
+        """Yield the points of the metadata of version 1.0."""
+        for one in metadata:
             name = _text(one.family) or UNNAMED
             texts = (_text(one.help), _text(one.unit))
             self.tally.timed = False
             yield self._metadata(name, one.type, texts, self.received_ns)
 
     def version_2(self, request: Any) -> Iterator[MetricPoint]:  # noqa: ANN401 - run-time class
+        """Yield the points of a request of version 2.0.
+
+        Raises:
+            BodyUnreadable: A reference has no symbol.
+        """
         symbols = [_text(one) for one in request.symbols]
         described: dict[tuple[str, int, str, str], int] = {}
         for one in request.timeseries:
@@ -158,7 +180,7 @@ class _Points:
 
     def _place(self, time_ms: int, labels: dict[str, str]) -> tuple[int, dict[str, str]]:
         """Return the time of a point, and its labels with the time if it is out of range."""
-        ts_ns = time_ms * _NS_PER_MS
+        ts_ns = time_ms * NS_PER_MS
         if 0 <= ts_ns < TS_END:
             return ts_ns, labels
         self.tally.timed = False

@@ -7,6 +7,7 @@ Source: prometheus/prometheus, `prompb/types.proto`, `prompb/remote.proto`,
 from functools import cache
 from typing import Any, Final
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
 from sluice_doors.decoded import BodyUnreadable
@@ -78,6 +79,12 @@ _MESSAGES_2: Final = {
 def _classes(version: int) -> dict[str, Any]:
     messages = _MESSAGES_1 if version == 1 else _MESSAGES_2
     return message_classes(f"sluice_doors.prometheus.v{version}", messages)
+
+
+def write_request_type() -> Descriptor:
+    """Return the type of a request of remote write 1.0."""
+    found: Descriptor = _classes(1)["WriteRequest"].DESCRIPTOR
+    return found
 
 
 def parse_write_request(body: bytes) -> Any:  # noqa: ANN401 - the class is made at run time

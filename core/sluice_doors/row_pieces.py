@@ -54,6 +54,13 @@ class RowPieces(Generic[_Record, _Columns]):
         for row in rows:
             self.append(row)
 
+    def add(self, columns: _Columns) -> None:
+        """Add records that are columns already."""
+        if self._rows:
+            self._finish_piece()
+        self._parts.append(columns)
+        self._built += len(columns)
+
     def columns(self) -> _Columns:
         """Return the columns of all records, of which there is at least one."""
         if self._rows:

@@ -40,8 +40,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         authority_id: ULID made by `sluice init`; certificates and plans contain it.
         retry_horizon_s: How long an agent may keep sending the same bytes, seconds. Garbage
-            collection
-            deletes only what is older. Never lowered under a running deployment.
+            collection deletes only what is older. Never lowered under a running deployment.
         margin_s: Safety margin between a gateway's rule and the rule of garbage collection,
             seconds.
         lanes: Number of queue lanes, 1 to 1000.

@@ -10,8 +10,9 @@ any of its frames is read. Source: `docs/protocol.md`, HTTP; ADR 0167.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
 from sluice_protocol.units import SEQ_END
@@ -28,8 +29,7 @@ LIST_OVERHEAD_BYTES_MAX: Final = _HEADER.size + FRAMES_MAX * _ENTRY.size
 """Most bytes of a list next to its frames."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedFrame:
+class ListedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """One frame of a list, and what the header fields of a single upload contain.
 
     Attributes:

@@ -36,6 +36,8 @@ DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
 HIGH_WATER: Final = "reconciler/v1/high-water/"
 AUDIT: Final = "audit/v1/"
+AUDIT_CHAIN: Final = f"{AUDIT}chain/"
+"""Every certificate by its position in the chain. Positions are contiguous and permanent."""
 GC_PLANS: Final = "gc/v1/plans/"
 GC_PROOFS: Final = "gc/v1/proofs/"
 GC_TRASH: Final = "gc/v1/trash/"
@@ -164,8 +166,8 @@ def pack_key(folder: str, span: PackSpan, content: Digest) -> ObjectKey:
     """Return the key of a packed index object: by-time entries of one hour in one object.
 
     The last instant is first in the name, so that a listing from an instant on contains every
-    packed
-    object with a later entry. The content hash is last, so that the same entries have the same key.
+    packed object with a later entry. The content hash is last, so that the same entries have the
+    same key.
 
     Args:
         folder: The folder of the hour under `accepted-by-time/` or `raw-blobs-by-time/`.
@@ -210,6 +212,11 @@ def accepted_by_blob_key(digest: Digest, identity: Identity) -> ObjectKey:
     return ObjectKey(f"{accepted_by_blob_prefix(digest)}{_who(identity)}.json")
 
 
+def chain_key(chain_index: int) -> ObjectKey:
+    """Return the key of a position in the chain of certificates."""
+    return ObjectKey(f"{AUDIT_CHAIN}{chain_index:020d}.json")
+
+
 def high_water_prefix(agent_id: str) -> str:
     """Return the prefix of the high-water marks of all boots of one agent."""
     return f"{HIGH_WATER}agent={agent_id.encode().hex()}/"
@@ -220,9 +227,14 @@ def high_water_key(agent_id: str, boot_id: str) -> ObjectKey:
     return ObjectKey(f"{high_water_prefix(agent_id)}boot={boot_id.encode().hex()}.json")
 
 
+def quarantine_prefix(identity: Identity) -> str:
+    """Return the prefix of the quarantine manifests of bytes refused under an identity."""
+    return f"{QUARANTINE_CONFLICTS}{_who(identity)}/"
+
+
 def quarantine_key(identity: Identity, submitted: Digest) -> ObjectKey:
     """Return the key of the quarantine manifest of bytes refused under an identity."""
-    return ObjectKey(f"{QUARANTINE_CONFLICTS}{_who(identity)}/{submitted}.json")
+    return ObjectKey(f"{quarantine_prefix(identity)}{submitted}.json")
 
 
 def quarantine_by_blob_prefix(digest: Digest) -> str:

@@ -1,8 +1,7 @@
 """Columns from plain records, as agents and the command line have them.
 
 Every builder is a pure function: the same records in the same order result in the same columns,
-with
-names sorted and each record's attributes in the order of the names.
+with names sorted and each record's attributes in the order of the names.
 """
 
 import base64

@@ -5,7 +5,7 @@ keys with their encodings instead of decoding them. For everything else it retur
 caller reads the map again with `CborReader`, which decides and names the field.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -21,6 +21,9 @@ SHORT_BYTES_MAX: Final = 64 << 10
 _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP = range(6)
 _INLINE_MAX: Final = 23
 _WIDEST_INFO: Final = 27
+_SHORT_TEXT: Final = 0x60
+"""The head of a text of no bytes; those of up to 23 bytes follow."""
+_SHORT_TEXT_END: Final = 0x77
 _BYTES_1: Final = 0x58
 """The head of a byte string whose length is the next byte."""
 _BYTES_2: Final = 0x59
@@ -45,12 +48,12 @@ class ShortKey(NamedTuple):
     Attributes:
         name: The key.
         prefix: The encoded key, and the tag of a typed array.
-        form: The form of the value.
+        read: Reads the value at an offset; None for a byte string, which is not copied.
     """
 
     name: str
     prefix: bytes
-    form: ShortForm
+    read: Callable[[bytes, int], tuple[ShortValue, int]] | None
 
 
 class _NotShort(Exception):
@@ -65,7 +68,9 @@ def short_keys(forms: Iterable[tuple[str, ShortForm, int | None]]) -> tuple[Shor
     """
     ordered = sorted(forms, key=lambda one: key_order(one[0]))
     return tuple(
-        ShortKey(name, encode_text(name) + (b"" if tag is None else encode_tag_head(tag)), form)
+        ShortKey(
+            name, encode_text(name) + (b"" if tag is None else encode_tag_head(tag)), _READ[form]
+        )
         for name, form, tag in ordered
     )
 
@@ -91,12 +96,12 @@ def _read(
     major, pairs, at = _head(data, 0)
     if major != _MAP:
         return None
-    for name, prefix, form in keys:
+    for name, prefix, read in keys:
         if not data.startswith(prefix, at):
             continue
         at += len(prefix)
-        if form is not ShortForm.BYTES:
-            found[name], at = _value(data, at, form)
+        if read is not None:
+            found[name], at = read(data, at)
             continue
         size, at = _bytes_head(data, at)
         if at + size > len(data):
@@ -106,20 +111,18 @@ def _read(
     return found if len(found) == pairs and at == len(data) else None
 
 
-def _value(data: bytes, at: int, form: ShortForm) -> tuple[ShortValue, int]:
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    first = data[at]
+    if first <= _INLINE_MAX:
+        return first, at + 1
     major, size, at = _head(data, at)
-    if form is ShortForm.INTEGER and major in (_UNSIGNED, _NEGATIVE):
-        return (size if major == _UNSIGNED else -1 - size), at
-    if form is ShortForm.TEXT and major == _TEXT:
-        return _text(data, at, size)
-    if form is ShortForm.TEXTS and major == _ARRAY:
-        return _texts(data, at, size)
-    if form is ShortForm.TEXT_MAP and major == _MAP:
-        return _text_map(data, at, size)
-    raise _NotShort
+    if major not in (_UNSIGNED, _NEGATIVE):
+        raise _NotShort
+    return (size if major == _UNSIGNED else -1 - size), at
 
 
-def _texts(data: bytes, at: int, size: int) -> tuple[tuple[str, ...], int]:
+def _texts(data: bytes, at: int) -> tuple[tuple[str, ...], int]:
+    size, at = _size_of(_ARRAY, data, at)
     texts: list[str] = []
     for _ in range(size):
         text, at = _string(data, at)
@@ -127,7 +130,8 @@ def _texts(data: bytes, at: int, size: int) -> tuple[tuple[str, ...], int]:
     return tuple(texts), at
 
 
-def _text_map(data: bytes, at: int, size: int) -> tuple[tuple[tuple[str, str], ...], int]:
+def _text_map(data: bytes, at: int) -> tuple[tuple[tuple[str, str], ...], int]:
+    size, at = _size_of(_MAP, data, at)
     pairs: list[tuple[str, str]] = []
     last: tuple[int, bytes] | None = None
     for _ in range(size):
@@ -142,17 +146,22 @@ def _text_map(data: bytes, at: int, size: int) -> tuple[tuple[tuple[str, str], .
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
-    major, size, at = _head(data, at)
-    if major != _TEXT:
-        raise _NotShort
-    return _text(data, at, size)
-
-
-def _text(data: bytes, at: int, size: int) -> tuple[str, int]:
+    first = data[at]
+    if _SHORT_TEXT <= first <= _SHORT_TEXT_END:
+        size, at = first - _SHORT_TEXT, at + 1
+    else:
+        size, at = _size_of(_TEXT, data, at)
     end = at + size
     if end > len(data):
         raise _NotShort
     return data[at:end].decode(), end
+
+
+def _size_of(wanted: int, data: bytes, at: int) -> tuple[int, int]:
+    major, size, at = _head(data, at)
+    if major != wanted:
+        raise _NotShort
+    return size, at
 
 
 def _bytes_head(data: bytes, at: int) -> tuple[int, int]:
@@ -161,10 +170,7 @@ def _bytes_head(data: bytes, at: int) -> tuple[int, int]:
         return data[at + 1], at + 2
     if first == _BYTES_2 and data[at + 1]:
         return data[at + 1] << 8 | data[at + 2], at + 3
-    major, size, at = _head(data, at)
-    if major != _BYTES:
-        raise _NotShort
-    return size, at
+    return _size_of(_BYTES, data, at)
 
 
 def _head(data: bytes, at: int) -> tuple[int, int, int]:
@@ -180,3 +186,12 @@ def _head(data: bytes, at: int) -> tuple[int, int, int]:
     if end > len(data) or value < SHORTEST_ARGUMENTS[place]:
         raise _NotShort
     return first >> 5, value, end
+
+
+_READ: Final[dict[ShortForm, Callable[[bytes, int], tuple[ShortValue, int]] | None]] = {
+    ShortForm.INTEGER: _integer,
+    ShortForm.TEXT: _string,
+    ShortForm.BYTES: None,
+    ShortForm.TEXTS: _texts,
+    ShortForm.TEXT_MAP: _text_map,
+}

@@ -16,6 +16,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Protocol
 
 import msgspec
@@ -51,6 +52,11 @@ _PARAMETER: Final = re.compile(
     r";(?:(?P<number>created|expires)=(?P<integer>[0-9]{1,15})|"
     r'(?P<name>keyid|alg|tag|nonce)="(?P<text>[ !#-\[\]-~]*)")'
 )
+_CREATED: Final = re.compile(r";created=(?P<integer>[0-9]{1,15})(?=;|\Z)")
+_DEFAULT_PORT: Final = re.compile(r":(?:80|443)?\Z")
+_FORMS_MAX: Final = 1024
+"""Forms of Signature-Input that are remembered; each has at most `SIGNATURE_HEADER_CHARS_MAX`."""
+_HOSTS_MAX: Final = 64
 _SHA256_MEMBER: Final = re.compile(
     r"(?:^|,)[ \t]*sha-256=:(?P<value>[A-Za-z0-9+/]{43}=):[ \t]*(?=,|$)"
 )
@@ -90,6 +96,20 @@ class SignatureClaim(msgspec.Struct, frozen=True, kw_only=True):
     covers_body: bool
     signature: bytes
     base: bytes
+
+
+class _InputForm(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Signature-Input fields of one sender have in common: all but the creation time.
+
+    Attributes:
+        label: The label of the signature.
+        names: The covered components.
+        fields: The parameters by name; `created` is 0.
+    """
+
+    label: str
+    names: tuple[str, ...]
+    fields: Mapping[str, str]
 
 
 def content_digest(digest: Digest) -> str:
@@ -186,7 +206,17 @@ def signature_base(view: SignedView, names: Sequence[str], params: str) -> bytes
     Raises:
         Unauthenticated: A covered field is not in the request, or is not ASCII.
     """
-    lines = [f'"{name}": {_component(view, name)}' for name in names]
+    values = {
+        **view.headers,
+        "@method": view.method,
+        "@authority": normal_authority(view.authority),
+        "@path": view.path,
+        "@query": view.query,
+    }
+    try:
+        lines = [f'"{name}": {values[name]}' for name in names]
+    except KeyError as error:
+        raise Unauthenticated(f"the field {error.args[0]} is missing") from error
     try:
         return "\n".join([*lines, f'"@signature-params": {params}']).encode("ascii")
     except UnicodeEncodeError as error:
@@ -204,21 +234,22 @@ def read_signature(
 
     Raises:
         Unauthenticated: There is no signature or more than one; it has another profile, or covers
-            too
-            few or too many components; or it is stale or in the future.
+            too few or too many components; or it is stale or in the future.
     """
-    label, params, names, fields = _parse_input(_field(view, "signature-input"))
-    if set(names) != set(_components_for(view)) or len(set(names)) != len(names):
+    text = _field(view, "signature-input")
+    form, created = _parse_input(text)
+    names, expected = form.names, _components_for(view)
+    if names != expected and sorted(names) != sorted(expected):
         raise Unauthenticated("the signature does not cover exactly the components of the profile")
-    if fields.get("alg") != SIGNATURE_ALG or fields.get("tag") != SIGNATURE_TAG:
+    if form.fields.get("alg") != SIGNATURE_ALG or form.fields.get("tag") != SIGNATURE_TAG:
         raise Unauthenticated("alg is not ed25519 or tag is not sluice")
-    created_s = _check_times(fields, now_s, age_s_max, skew_s_max)
+    created_s = _check_times(created, form.fields, now_s, age_s_max, skew_s_max)
     return SignatureClaim(
-        key_id=_key_id(fields),
+        key_id=_key_id(form.fields),
         created_s=created_s,
         covers_body="content-digest" in names,
-        signature=_parse_signature(view, label),
-        base=signature_base(view, names, params),
+        signature=_parse_signature(view, form.label),
+        base=signature_base(view, names, text[len(form.label) + 1 :]),
     )
 
 
@@ -247,30 +278,17 @@ def verify_signature(claim: SignatureClaim, key: VerifyingKey) -> None:
 
 def _components_for(view: SignedView) -> tuple[str, ...]:
     required = BODY_COMPONENTS if "content-digest" in view.headers else BODYLESS_COMPONENTS
-    return (*required, *(name for name in SLUICE_HEADERS if name in view.headers))
+    return required + tuple([name for name in SLUICE_HEADERS if name in view.headers])
 
 
 def _inner_list(names: Iterable[str]) -> str:
     return "(" + " ".join(f'"{name}"' for name in names) + ")"
 
 
-def _component(view: SignedView, name: str) -> str:
-    match name:
-        case "@method":
-            return view.method
-        case "@authority":
-            return normal_authority(view.authority)
-        case "@path":
-            return view.path
-        case "@query":
-            return view.query
-        case _:
-            return _field(view, name)
-
-
+@lru_cache(maxsize=_HOSTS_MAX)
 def normal_authority(authority: str) -> str:
     """Return an authority in lower case and without a default port (RFC 9421 section 2.2.3)."""
-    return re.sub(r":(?:80|443)?$", "", authority.lower())
+    return _DEFAULT_PORT.sub("", authority.lower())
 
 
 def _field(view: SignedView, name: str) -> str:
@@ -280,12 +298,26 @@ def _field(view: SignedView, name: str) -> str:
     return value
 
 
-def _parse_input(text: str) -> tuple[str, str, list[str], dict[str, str]]:
-    found = _INPUT.fullmatch(text) if len(text) <= SIGNATURE_HEADER_CHARS_MAX else None
+def _parse_input(text: str) -> tuple[_InputForm, str | None]:
+    """Return the form of a Signature-Input field, and its creation time where it has one."""
+    if len(text) > SIGNATURE_HEADER_CHARS_MAX:
+        raise Unauthenticated("Signature-Input is too long")
+    created = _CREATED.search(text)
+    if created is None:
+        return _parse_form(text), None
+    start, end = created.span("integer")
+    return _parse_form(f"{text[:start]}0{text[end:]}"), created["integer"]
+
+
+@lru_cache(maxsize=_FORMS_MAX)  # a refusal is an exception, which is not remembered
+def _parse_form(text: str) -> _InputForm:
+    found = _INPUT.fullmatch(text)
     if found is None:
         raise Unauthenticated("Signature-Input is not exactly one signature in canonical form")
     names = found["names"].replace('"', "").split(" ")
-    return found["label"], found["params"], names, _parse_parameters(found["tail"])
+    return _InputForm(
+        label=found["label"], names=tuple(names), fields=_parse_parameters(found["tail"])
+    )
 
 
 def _parse_parameters(tail: str) -> dict[str, str]:
@@ -309,10 +341,16 @@ def _key_id(fields: Mapping[str, str]) -> str:
     return key_id
 
 
-def _check_times(fields: Mapping[str, str], now_s: int, age_s_max: int, skew_s_max: int) -> int:
-    if "created" not in fields:
+def _check_times(
+    created: str | None,
+    fields: Mapping[str, str],
+    now_s: int,
+    age_s_max: int,
+    skew_s_max: int,
+) -> int:
+    if created is None:
         raise Unauthenticated("created is missing")
-    created_s = int(fields["created"])
+    created_s = int(created)
     if created_s > now_s + skew_s_max:
         raise Unauthenticated("created is in the future: set the signer's clock")
     if created_s < now_s - age_s_max or now_s - skew_s_max > int(fields.get("expires", now_s)):
@@ -326,6 +364,6 @@ def _parse_signature(view: SignedView, label: str) -> bytes:
     if found is None or found["label"] != label:
         raise Unauthenticated("Signature is not exactly one value under Signature-Input's label")
     try:
-        return base64.b64decode(found["value"], validate=True)
+        return base64.b64decode(found["value"])  # the pattern admits no other characters
     except binascii.Error as error:
         raise Unauthenticated("Signature is not base64") from error

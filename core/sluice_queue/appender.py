@@ -7,8 +7,7 @@ cancelled.
 
 An appender without tries left raises `OutcomeUnknown`, and then rejects every append. A caller with
 a durable append intent (producer id, counter) opens a new appender with them. `takeover` reports
-the
-outcome of the last write.
+the outcome of the last write.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from sluice_protocol.errors import (
+    BadUsage,
     OutcomeUnknown,
     SluiceError,
     StoreError,
@@ -52,10 +52,10 @@ from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
 
-READ_FIRST_SWAPS = 64
+READ_FIRST_SWAPS: Final = 64
 """After a conflict, this many swaps begin with a read instead of the remembered state."""
 
-GROUP_MAX = ENTRIES_MAX // 2
+GROUP_MAX: Final = ENTRIES_MAX // 2
 """Most entries in one swap, so that one spill always makes enough room."""
 
 _FATAL: Final = (OutcomeUnknown, ProducerSuperseded, RegisterLost)
@@ -136,13 +136,14 @@ class Appender:
         Returns when they are durable in the register. Entries of one call are contiguous.
 
         Raises:
+            BadUsage: There are no entries, or more than `GROUP_MAX`.
             OutcomeUnknown: No tries are left; the register may or may not contain the entries.
             ProducerSuperseded: Another process took over this producer's id; nothing was written.
             QueueFull: The lane cannot accept more entries; nothing was written.
             StoreError: The store refused; nothing was written.
         """
         if not 0 < len(drafts) <= GROUP_MAX:
-            raise QueueFull(self._lane.key, len(drafts))
+            raise BadUsage(f"one append has 1 to {GROUP_MAX} entries, found=`{len(drafts)}`")
         waiting = _Caller(drafts=tuple(drafts))
         self._pending.append(waiting)
         try:
@@ -164,8 +165,7 @@ class Appender:
             self._group = _Group(callers=self._next_callers())
         group = self._group
         if self._fatal_error is not None:
-            # No entry of this group was sent, but the outcome of an earlier write is unknown: stop
-            # here.
+            # No entry of this group was sent, but the outcome of an earlier write is unknown.
             self._group = None
             self._fail(group, self._fatal_error)
             return
@@ -237,8 +237,7 @@ class Appender:
         seen = self._seen
         if self._reads_first and group.sent is None:
             # Other producers write too, so the remembered state is probably stale. A read costs
-            # less
-            # than a register sent in vain.
+            # less than a register sent in vain.
             seen, self._reads_first = None, self._reads_first - 1
         if seen is None:
             seen = await self._client.read_as(self.producer_id, self.counter, retries)

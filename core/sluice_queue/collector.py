@@ -9,21 +9,23 @@ A work list is deleted when one of two proofs exists:
 
 A segment is deleted when its last sequence is acknowledged: a producer spills only entries that are
 not, so no later header can name it. Missing or unreadable evidence means keep. Deletes name an
-object version and can be repeated.
+object version and can be repeated. In a store without versioning nothing is deleted, and no request
+is sent for each object.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import QUEUE, WORK_LISTS, hour_path
-from sluice_protocol.outcomes import Deleted, NotFound, ObjectInfo, Unknown
+from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
 from sluice_queue.lane import Lane, Runtime
 from sluice_store.concurrent_requests import run_concurrently
+from sluice_store.deletion import CurrentDeletion, delete_current_version
 from sluice_store.port import ObjectStore
 
 GRACE_S_DEFAULT: Final = 3600.0
@@ -112,9 +114,11 @@ class Collector:
             for key, (queue, acked_ns) in self._acked.items()
             if now_ns - acked_ns >= self._grace_ns
         ]
-        for key in await self._delete_all(ripe, "work_list"):
-            del self._acked[key]
-        return len(ripe)
+        outcomes = await self._delete_all(ripe, "work_list")
+        for key, outcome in outcomes.items():
+            if outcome is not CurrentDeletion.UNKNOWN:
+                del self._acked[key]
+        return _count_gone(outcomes)
 
     async def _delete_segments(self, view: LaneSnapshot) -> int:
         lane = view.lane
@@ -126,7 +130,7 @@ class Collector:
                 aged = page.date_ns - one.last_modified_ns >= self._grace_ns
                 if acked and aged:
                     gone.append((one.key, lane.queue))
-        return len(await self._delete_all(gone, "segment"))
+        return _count_gone(await self._delete_all(gone, "segment"))
 
     async def _delete_unnamed(self) -> int:
         """Delete lists older than the horizon that no register names, read after the listing."""
@@ -136,6 +140,8 @@ class Collector:
             for one in page.objects:
                 found = _WORK_LIST.fullmatch(one.key)
                 if found is not None and max(int(found["at"]), one.last_modified_ns) < edge_ns:
+                    if not old and await self._is_unversioned(one.key):
+                        return 0  # else every run would list all that was ever written
                     old.append((one.key, found["queue"]))
             if page.objects and page.objects[-1].key > f"{WORK_LISTS}{hour_path(edge_ns)}/~":
                 break
@@ -143,7 +149,11 @@ class Collector:
             return 0
         named = await self._all_named()
         unnamed = [(key, queue) for key, queue in old if key not in named]
-        return len(await self._delete_all(unnamed, "work_list"))
+        return _count_gone(await self._delete_all(unnamed, "work_list"))
+
+    async def _is_unversioned(self, key: ObjectKey) -> bool:
+        found = await self._store.head(key)
+        return isinstance(found, ObjectInfo) and found.incarnation is None
 
     async def _all_named(self) -> set[ObjectKey]:
         named: set[ObjectKey] = set()
@@ -156,32 +166,26 @@ class Collector:
 
     async def _delete_all(
         self, objects: Sequence[tuple[ObjectKey, str]], kind: str
-    ) -> list[ObjectKey]:
-        """Delete objects, each with its queue; return those that no longer exist."""
-        deleted: list[ObjectKey] = []
+    ) -> dict[ObjectKey, CurrentDeletion]:
+        """Delete objects, each with its queue; return the outcome of each.
+
+        The first one is deleted alone: it shows whether the store has versions.
+        """
+        outcomes: dict[ObjectKey, CurrentDeletion] = {}
 
         async def delete(one: tuple[ObjectKey, str]) -> None:
             key, queue = one
-            if await self._delete(key, queue, kind):
-                deleted.append(key)
-
-        await run_concurrently(objects, delete, concurrency=CONCURRENT_DELETES)
-        return deleted
-
-    async def _delete(self, key: ObjectKey, queue: str, kind: str) -> bool:
-        """Delete the current object; return False if it is unknown whether it was deleted."""
-        match await self._store.head(key):
-            case NotFound():
-                return True
-            case ObjectInfo(incarnation=None):
-                return False  # without object versions only the store's lifecycle rules delete
-            case ObjectInfo(incarnation=incarnation):
-                pass
-        if incarnation is None:
-            return False
-        match await self._store.delete(key, incarnation):
-            case Deleted():
+            outcomes[key] = await delete_current_version(self._store, key)
+            if outcomes[key] is CurrentDeletion.DELETED:
                 self._runtime.metrics.collected.labels(queue, kind).inc()
-                return True
-            case Unknown():
-                return False
+
+        if objects:
+            await delete(objects[0])
+            if outcomes[objects[0][0]] is CurrentDeletion.UNVERSIONED:
+                return {key: CurrentDeletion.UNVERSIONED for key, _ in objects}
+        await run_concurrently(objects[1:], delete, concurrency=CONCURRENT_DELETES)
+        return outcomes
+
+
+def _count_gone(outcomes: Mapping[ObjectKey, CurrentDeletion]) -> int:
+    return sum(one.is_gone for one in outcomes.values())

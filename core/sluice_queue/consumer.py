@@ -105,15 +105,13 @@ class Consumer:
             queue: Name of the queue.
             lane: Number of the lane.
             resume_after: The last sequence that the caller stored with its own results. It is
-                acknowledged
-                immediately, and the next descriptor is the one after it.
+                acknowledged immediately, and the next descriptor is the one after it.
             runtime: Time, ids and random numbers.
             settings: Bounds.
 
         Raises:
             ResumeRefused: The lane is past `resume_after`, or has not reached it: entries would be
-                lost
-                or repeated.
+                lost or repeated.
             OutcomeUnknown: No tries are left.
             StoreError: The store refused.
         """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sluice_protocol.errors import OutcomeUnknown, SluiceError
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_queue.appender import Appender
+from sluice_queue.appender import GROUP_MAX, Appender
 from sluice_queue.entries import Draft
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import ProducerSettings
@@ -159,8 +159,10 @@ class Producer:
             taken, self._buffer = self._buffer, []
             self._wake.clear()
             self._urgent.clear()
-            if taken:
-                tasks.create_task(self._flush(taken))
+            groups = _grouped(taken, self._settings.list_batches_max)
+            # Each group becomes an entry, and one swap has `GROUP_MAX` of them at most.
+            for first in range(0, len(groups), GROUP_MAX):
+                tasks.create_task(self._flush(groups[first : first + GROUP_MAX]))
             if self._closing and not self._buffer:
                 return
 
@@ -174,9 +176,9 @@ class Producer:
             sleeping.cancel()
             urgent.cancel()
 
-    async def _flush(self, taken: list[_Buffered]) -> None:
+    async def _flush(self, groups: list[list[_Buffered]]) -> None:
         """Write the lists, append their entries in one swap, and settle every caller."""
-        groups = _grouped(taken, self._settings.list_batches_max)
+        taken = [one for group in groups for one in group]
         try:
             drafts = [await self._list(group) for group in groups]
             drafts = [

@@ -21,8 +21,8 @@
 | … | … | entries (`entries.py`), oldest first; the body ends exactly there |
 
 All integers are little-endian and unsigned. The entries of the body are the newest `count`;
-older entries after `acked_through` are in the segments. Append and dequeue copy entries
-as bytes and never decode them. Pure: no I/O, clock or randomness.
+older entries after `acked_through` are in the segments. Append and dequeue copy entries as bytes
+and never decode them. Pure: no I/O, clock or randomness.
 
 Source: `docs/queue.md`; ADR 0040.
 """

@@ -42,8 +42,7 @@ class Spill:
         ref: The segment, as the header will name it.
         body: Its bytes; the same state results in the same bytes.
         after: The register without those entries. It still has the old revision and nonce, because
-            it
-            is never written alone: the append that follows is the same swap.
+            it is never written alone: the append that follows is the same swap.
     """
 
     ref: SegmentRef

@@ -18,12 +18,10 @@ class ProducerSettings:
         flush_interval_s: Longest wait of a batch for others, seconds.
         flush_bytes: Referenced frame bytes that start a flush immediately, bytes.
         max_unflushed_bytes: Most referenced frame bytes that are accepted but not yet durable,
-            bytes;
-            `produce` waits above it.
+            bytes; `produce` waits above it.
         list_batches_max: Most batches in one work list, count.
         held_entries_max: Entries in the register before its older half moves to a segment, count,
-            at
-            most 4 096.
+            at most 4 096.
         retry: Bounds of one swap.
     """
 

@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from sluice_protocol.outcomes import CreateOutcome, Found, GetOutcome, HeadOutcome
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ObjectStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewObject:
+class NewObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object to be created.
 
     Attributes:

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -15,9 +16,10 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import DOCTOR
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found, ObjectInfo
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.concurrent_requests import run_concurrently
+from sluice_store.deletion import delete_current_version
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 
@@ -178,13 +180,7 @@ async def write_result(
 
 async def _remove_older(store: ObjectStore) -> None:
     keys = [one.key async for page in store.list(RESULTS) for one in page.objects]
-
-    async def remove(key: ObjectKey) -> None:
-        found = await store.head(key)
-        # Without object versions only lifecycle rules delete.
-        if isinstance(found, ObjectInfo) and found.incarnation is not None:
-            await store.delete(key, found.incarnation)
-
+    remove = partial(delete_current_version, store)
     await run_concurrently(keys[:-RESULTS_KEPT], remove, concurrency=_CONCURRENT_DELETES)
 
 

@@ -145,7 +145,7 @@ class ConflictsApi:
     async def _resolve(self, request: web.Request) -> web.Response:
         access = self._access(request)
         if not access.may_resolve:
-            raise HttpRefusal(ErrorCode.FORBIDDEN, "")
+            raise HttpRefusal(ErrorCode.FORBIDDEN, "the sender may not resolve conflicts")
         name = parse_conflict_id(request.match_info["id"])
         check_json_type(request)
         wanted = decode_body(await self._read_body(request), ResolveRequest)

@@ -37,6 +37,10 @@ _CONSTANT_DETAILS: Final = {
     ErrorCode.FORBIDDEN_AGENT: "the sender may not send for this agent",
     ErrorCode.IDENTITY_QUARANTINED: "an operator has quarantined this agent and boot",
 }
+_REASONS_LOGGED: Final = frozenset(
+    (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.FORBIDDEN_AGENT)
+)
+"""Codes whose responses contain no reason, and that nothing else logs."""
 _FRAMEWORK_CODES: Final = {
     404: ErrorCode.NOT_FOUND,
     405: ErrorCode.NOT_FOUND,
@@ -72,9 +76,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ProblemRenderer:
-    """How the errors of one endpoint are sent, where its protocol defines another form."""
+    """How the errors of one endpoint are sent, where its protocol defines another form.
 
-    render: Callable[[Problem], web.Response]
+    The request is an argument: a renderer that keeps the request which keeps it is a cycle, which
+    only the garbage collector frees, with the body.
+    """
+
+    render: Callable[[web.Request, Problem], web.Response]
 
 
 PROBLEM_RENDERER: Final = web.RequestKey("problem_renderer", ProblemRenderer)
@@ -139,7 +147,7 @@ def problem_response(problem: Problem) -> web.Response:
     return response
 
 
-_DOCUMENT: Final = ProblemRenderer(problem_response)
+_DOCUMENT: Final = ProblemRenderer(lambda _request, problem: problem_response(problem))
 
 
 def problem_middleware(
@@ -164,7 +172,7 @@ def problem_middleware(
             if _is_final(request, error):
                 raise
             problem = describe_error(error, path=request.path, peer=request.remote)
-            response = request.get(PROBLEM_RENDERER, _DOCUMENT).render(problem)
+            response = request.get(PROBLEM_RENDERER, _DOCUMENT).render(request, problem)
             if isinstance(error, web.HTTPException) and "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         if challenge and problem.code is ErrorCode.UNAUTHENTICATED:
@@ -193,7 +201,7 @@ def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
     """
     match error:
         case GateRefusal():
-            _log_refusal(error, peer)
+            _log_refusal(error, path, peer)
             return msgspec.structs.replace(problem_of(error.code, ""), detail=error.reason)
         case SluiceError():
             problem = problem_of(error.code, str(error))
@@ -210,14 +218,14 @@ def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
 
 def _log_error(error: SluiceError, problem: Problem, path: str, peer: str | None) -> None:
     """Log the reason where the response does not contain it, or where an operator must act."""
-    if error.code in {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}:
-        _log_refusal(error, peer)
+    if error.code in _REASONS_LOGGED:
+        _log_refusal(error, path, peer)
     elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
         log.error("request_error", code=error.code.value, path=path, reason=str(error))
 
 
-def _log_refusal(error: SluiceError, peer: str | None) -> None:
-    log.info("request_refused", code=error.code.value, reason=str(error), peer=peer)
+def _log_refusal(error: SluiceError, path: str, peer: str | None) -> None:
+    log.info("request_refused", code=error.code.value, path=path, reason=str(error), peer=peer)
 
 
 def _framework_problem(error: web.HTTPException) -> Problem:

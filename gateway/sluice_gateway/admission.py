@@ -14,10 +14,11 @@ from typing import Final
 
 from aiohttp import web
 
+from sluice_gateway.machine_time import MachineInstant, machine_now
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_protocol.clock import Clock
+from sluice_protocol.authority import UPLOAD_TIME_S_MAX
+from sluice_protocol.clock import SuspendAwareClock
 from sluice_protocol.errors import ErrorCode
-from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_web.json_bodies import check_length
 from sluice_web.problems import HttpRefusal
@@ -28,6 +29,8 @@ SHED_SHARE: Final = 0.1
 """Share of responses that close their connection above the high mark."""
 NOTICE_S_MAX: Final = 30.0
 """A gateway that could not check for a mode switch for this long accepts no uploads."""
+SETTLE_S: Final = NOTICE_S_MAX + UPLOAD_TIME_S_MAX
+"""Time after a switch until no gateway of the old mode acknowledges an upload."""
 
 
 def memory_cost(length_bytes: int) -> int:
@@ -74,10 +77,13 @@ class BodyBudget:
         """Release memory that `reserve` reserved."""
         self.held_bytes -= cost_bytes
 
+    def is_nearly_full(self) -> bool:
+        """Return whether more than `HIGH_MARK` of the memory is reserved."""
+        return self.held_bytes > HIGH_MARK * self._bytes_max
+
     def sheds(self) -> bool:
-        """Return whether the next response should close its connection."""
-        high = self.held_bytes > HIGH_MARK * self._bytes_max
-        return high and self._rng.random() < SHED_SHARE
+        """Return whether the next response should close its connection; true for a random share."""
+        return self.is_nearly_full() and self._rng.random() < SHED_SHARE
 
 
 class _Block(AbstractContextManager[None]):
@@ -154,21 +160,26 @@ class ModeWatch:
 
     Attributes:
         switched: Whether the authority was switched to another mode.
-        checked_at_ns: When the mode was last confirmed, on the monotonic clock; None where a spool
-            is locked, so that no switch is possible.
+        checked_at: When the mode was last confirmed; None where a spool is locked, so that no
+            switch is possible.
     """
 
-    def __init__(self, clock: Clock, checked_at_ns: int | None = None) -> None:
+    def __init__(self, clock: SuspendAwareClock, checked_at: MachineInstant | None = None) -> None:
         self._clock = clock
         self.switched = False
-        self.checked_at_ns = checked_at_ns
+        self.checked_at = checked_at
+
+    def now(self) -> MachineInstant:
+        """Return the present instant; a check of the mode confirms it for the time it began."""
+        return machine_now(self._clock)
 
     @property
     def known(self) -> bool:
-        """Whether the mode was confirmed within `NOTICE_S_MAX`."""
-        if self.switched or self.checked_at_ns is None:
-            return not self.switched
-        return self._clock.monotonic_ns() - self.checked_at_ns < NOTICE_S_MAX * NS_PER_S
+        """Whether the mode was confirmed within `NOTICE_S_MAX`, a suspension included."""
+        return not self.switched and self._age_s() < NOTICE_S_MAX
+
+    def _age_s(self) -> float:
+        return 0.0 if self.checked_at is None else self.checked_at.seconds_to(self.now())
 
     def problem(self) -> str:
         """Return why the mode is not known; empty if it is."""
@@ -186,6 +197,18 @@ class ModeWatch:
             raise HttpRefusal(
                 ErrorCode.STORE_UNAVAILABLE,
                 "the authority was switched or cannot be read: try another gateway",
+            )
+
+    def require_unsettled(self) -> None:
+        """Refuse to acknowledge an upload after a gateway of another mode may have begun.
+
+        Raises:
+            HttpRefusal: The batch may be accepted; the same bytes may be sent to any gateway.
+        """
+        if self._age_s() >= SETTLE_S:
+            raise HttpRefusal(
+                ErrorCode.OUTCOME_UNKNOWN,
+                "the authority may have been switched meanwhile: send the same bytes again",
             )
 
 

@@ -19,6 +19,7 @@ from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.journal_ports import JournalOwner, JournalRules, StoreRules, UploadJournal
 from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.listed_uploads import ListedUploads
+from sluice_gateway.machine_time import MachineInstant
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.principals import PrincipalsFile
 from sluice_gateway.readiness import Readiness, WorkerConditions
@@ -134,7 +135,7 @@ def build_gateway(
     collector_id: str,
     *,
     transfers_to: ObjectStore | None = None,
-    mode_checked_at_ns: int | None = None,
+    mode_checked_at: MachineInstant | None = None,
 ) -> Gateway:
     """Create the parts of one worker over an open store.
 
@@ -144,7 +145,7 @@ def build_gateway(
         settings: The settings of the gateway.
         collector_id: The name of this gateway in manifests.
         transfers_to: The authority of a spool; None where `store` is the authority.
-        mode_checked_at_ns: When the mode was confirmed, as in `ModeWatch`.
+        mode_checked_at: When the mode was confirmed, as in `ModeWatch`.
 
     Raises:
         BadUsage: The principals file is not valid, or settings and authority differ.
@@ -171,7 +172,7 @@ def build_gateway(
         budget=BodyBudget(settings.inflight_bytes_max, metrics, worker.rng),
         frames=_frame_reader(settings),
         cache=AcceptedCache(settings.cache_entries_max, clock),
-        mode=ModeWatch(clock, mode_checked_at_ns),
+        mode=ModeWatch(clock, mode_checked_at),
         acceptor=worker.acceptor(observed),
         decisions=DecisionsReader(observed),
         high_water=HighWaterMarks(transfers_to or observed),

@@ -70,4 +70,6 @@ def authenticate_door(request: web.Request, principals: Principals, now_s: int) 
     token = sent_token(request.headers)
     if token is not None:
         return principals.token_sender(token, now_s)
+    if "Signature-Input" not in request.headers and not request.get_extra_info("peercert"):
+        raise Unauthenticated("neither a token, a signature nor a client certificate")
     return authenticate(request, principals, now_s)

@@ -77,7 +77,7 @@ async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -
     """Check for a switch of the acceptance mode; set `stop` when one is found."""
     while True:
         await gateway.clock.sleep(MODE_INTERVAL_S)
-        asked_at_ns = gateway.clock.monotonic_ns()
+        asked_at = gateway.mode.now()
         try:
             async with asyncio.timeout(MODE_INTERVAL_S):
                 found = await gateway.store.head(mode_switch_key(next_number))
@@ -89,7 +89,7 @@ async def follow_mode(gateway: Gateway, next_number: int, stop: asyncio.Event) -
             gateway.mode.switched = True
             stop.set()
             return
-        gateway.mode.checked_at_ns = asked_at_ns
+        gateway.mode.checked_at = asked_at
 
 
 async def write_high_water(gateway: Gateway) -> None:

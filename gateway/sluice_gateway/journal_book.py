@@ -14,31 +14,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_gateway.machine_time import MachineInstant
 from sluice_protocol.journals import JournalHeader, encode_journal, journal_key
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.units import ObjectKey, UnixNs
 
 ENTRIES_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of entries that are not durable, above which a process accepts no upload."""
 OBJECT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of entries in one journal object; more entries become several objects."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineInstant:
-    """One instant by two clocks of this machine.
-
-    Attributes:
-        boottime_ns: By the clock that runs during suspension.
-        wall_ns: By the wall clock, which also shows that a virtual machine was paused.
-    """
-
-    boottime_ns: int
-    wall_ns: int
-
-    def seconds_to(self, later: "MachineInstant") -> float:
-        """Return the time to a later instant, by the clock that ran further."""
-        elapsed_ns = max(later.boottime_ns - self.boottime_ns, later.wall_ns - self.wall_ns)
-        return elapsed_ns / NS_PER_S
 
 
 def is_lapsed(began: MachineInstant | None, now: MachineInstant, fence_s: float) -> bool:

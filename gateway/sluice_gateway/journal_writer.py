@@ -19,13 +19,9 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.journal_book import (
-    ENTRIES_BYTES_MAX,
-    JournalBook,
-    MachineInstant,
-    is_lapsed,
-)
+from sluice_gateway.journal_book import ENTRIES_BYTES_MAX, JournalBook, is_lapsed
 from sluice_gateway.journal_ports import JournalOwner, JournalRules
+from sluice_gateway.machine_time import MachineInstant, machine_now
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_protocol.clock import SuspendAwareClock
 from sluice_protocol.errors import ErrorCode, SluiceError, StoreUnavailable
@@ -247,7 +243,7 @@ class AcceptanceJournal:
                 await self._close_book(self._book)
 
     def _now(self) -> MachineInstant:
-        return MachineInstant(boottime_ns=self._clock.boottime_ns(), wall_ns=self._clock.now_ns())
+        return machine_now(self._clock)
 
     def _is_lapsed(self) -> bool:
         book = self._book

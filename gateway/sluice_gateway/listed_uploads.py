@@ -31,6 +31,8 @@ from sluice_web.problems import HttpRefusal, Problem, describe_error
 
 FRAMES_AT_ONCE: Final = 16
 """Frames of one request that are stored at the same time."""
+TURN_NS: Final = NS_PER_S // 1000
+"""Time for which frames of a list are decoded before other requests have a turn."""
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Bytes of a list that are split and hashed without a thread."""
 COPIES: Final = 2
@@ -119,9 +121,12 @@ class _ListedBatches:
         clock = self.service.uploads.clock
         until_ns = clock.monotonic_ns() + int(self.service.time_s_max * NS_PER_S)
         self.frames = [_Listed(received=body, phases=UploadPhases(clock)) for body in self.bodies]
+        turn_ns = clock.monotonic_ns()
         for one in self.frames:
             await self._prepare(one, until_ns)
-            await clock.sleep(0)  # decoding a full list takes longer than the loop may wait
+            if clock.monotonic_ns() - turn_ns >= TURN_NS:
+                await clock.sleep(0)  # decoding a full list takes longer than the loop may wait
+                turn_ns = clock.monotonic_ns()
         groups = iter(self._by_identity())
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(FRAMES_AT_ONCE, len(self.frames))):

@@ -17,11 +17,9 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.admission import NOTICE_S_MAX
 from sluice_gateway.spool import CLAIM, SpoolClaim
 from sluice_gateway.spool_records import untransferred_keys
 from sluice_protocol.authority import (
-    UPLOAD_TIME_S_MAX,
     Authority,
     ModeSwitch,
     apply_mode_switch,
@@ -45,8 +43,6 @@ from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
-SETTLE_S: Final = NOTICE_S_MAX + UPLOAD_TIME_S_MAX
-"""Time after a switch until no gateway of the old mode accepts."""
 ADOPT_CONCURRENCY: Final = 16
 
 log = structlog.get_logger()

@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 import structlog
 
 from sluice_gateway.spool_capacity import SpoolCapacity
-from sluice_gateway.spool_records import delete_all_versions
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.keys import (
@@ -30,6 +29,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import decode_accepted, transfer_marker_key
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
+from sluice_store.deletion import delete_versions
 from sluice_store.port import ListPage, ObjectStore
 
 log = structlog.get_logger()
@@ -72,7 +72,7 @@ class SpoolBlobs:
         Raises:
             StoreError: The spool is unreachable or refused the call.
         """
-        await delete_all_versions(self._local, blob_key(digest))
+        await delete_versions(self._local, blob_key(digest))
         self._capacity.dropped(blob_key(digest))
 
     async def count(self) -> None:

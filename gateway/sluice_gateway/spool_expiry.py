@@ -24,7 +24,6 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from sluice_gateway.spool_records import delete_all_versions
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
@@ -38,6 +37,7 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.deletion import delete_versions
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff, overwrite_known
 
@@ -186,8 +186,8 @@ class SpoolExpiry:
             return False
         self._deleting = key
         try:
-            await delete_all_versions(self._local, key)
-            await delete_all_versions(self._local, transfer_marker_key(key))
+            await delete_versions(self._local, key)
+            await delete_versions(self._local, transfer_marker_key(key))
         finally:
             async with self._deleted:
                 self._deleting = None

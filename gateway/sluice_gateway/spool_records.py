@@ -29,8 +29,6 @@ from sluice_store.port import ObjectStore
 
 RECORDS: Final = (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS)
 """The prefixes of the records that are transferred, in this order."""
-VERSIONS_MAX: Final = 100
-"""Object versions of one key: an upload that renews an outdated proof adds one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +71,6 @@ async def _keys(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectKey]:
     async for page in store.list(prefix):
         for item in page.objects:
             yield item.key
-
-
-async def delete_all_versions(local: ObjectStore, key: ObjectKey) -> None:
-    """Delete every version of an object of the spool.
-
-    Raises:
-        StoreError: The spool is unreachable or refused the call.
-    """
-    for _ in range(VERSIONS_MAX):
-        info = await local.head(key)
-        if not isinstance(info, ObjectInfo) or info.incarnation is None:
-            break
-        await local.delete(key, info.incarnation)
 
 
 async def read_spooled_record(local: ObjectStore, key: ObjectKey) -> Found:

@@ -190,6 +190,7 @@ class UploadService:
         result = self._result(upload, run)
         if isinstance(result, AcceptedResponse):
             await self.journal.require_current()  # its manifest exists, and its entry was noted
+            self.mode.require_unsettled()
         return result
 
     def _result(self, upload: Upload, run: AcceptanceRun) -> AcceptedResponse | Problem:

@@ -22,6 +22,7 @@ from sluice_gateway.app import (
     serving_health,
 )
 from sluice_gateway.background import start_background_tasks
+from sluice_gateway.machine_time import machine_now
 from sluice_gateway.mode_switch import adopt_records
 from sluice_gateway.readiness import require_proof
 from sluice_gateway.settings import GatewaySettings
@@ -122,7 +123,7 @@ async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
     if plan.settings.acceptance == "local_spool":
         return await _open_spool(plan, stack)
     store = await stack.enter_async_context(open_store(plan.store_url))
-    asked_at_ns = SystemClock().monotonic_ns()
+    asked_at = machine_now(SystemClock())
     history = await read_history(store)
     await require_proof(store, plan.store_url, plan.settings)
     gateway = build_gateway(
@@ -130,7 +131,7 @@ async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
         history.current,
         plan.settings,
         plan.collector_id,
-        mode_checked_at_ns=asked_at_ns,
+        mode_checked_at=asked_at,
     )
     return gateway, history.next_number
 

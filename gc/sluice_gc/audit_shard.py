@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 
 from sluice_gc.audit_findings import AuditTaskFacts, FindingKind, FindingLog
 from sluice_gc.certificate import AuditCounts
+from sluice_gc.digest_join import are_named
 from sluice_gc.evidence_files import (
     BLOBS,
     NAMED,
     NAMES,
     EvidenceFile,
-    are_named,
     digest_bytes,
     digest_from_bytes,
     put_table,

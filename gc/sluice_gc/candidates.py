@@ -14,11 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.evidence_files import (
-    CANDIDATES,
-    EvidenceFile,
-    are_named,
-)
+from sluice_gc.digest_join import are_named
+from sluice_gc.evidence_files import CANDIDATES, EvidenceFile
 from sluice_gc.plan import AGE_DAYS, SIZE_LIMITS, HistogramBucket, PlanSummary, VersionTally
 from sluice_protocol.blob_deletion import Clause
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, UnixNs
@@ -75,30 +72,41 @@ def select_candidates(
     """
     named = are_named(blobs["sha256"], names)
     current, sizes = blobs["current"].to_numpy(), blobs["size_bytes"].to_numpy()
-    kept: dict[Clause, VersionTally] = {}
-    left = np.ones(len(blobs), bool)
-    for clause, keep in _kept_rows(blobs, named, rule):
-        kept[clause] = tally_rows(sizes, left & keep)
-        left &= ~keep
+    kept = {
+        Clause.AUDIT: tally_rows(sizes, named & current),
+        Clause.LISTED: tally_rows(sizes, ~named & ~current),
+    }
+    # Most rows are kept by the first clause, so the others see only the rest.
+    left = named != current
+    rest, superseded = blobs.filter(pa.array(left)), named[left]
+    rest_sizes, open_rows = rest["size_bytes"].to_numpy(), np.ones(len(rest), bool)
+    for clause, keep in _kept_rows(rest, rule):
+        kept[clause] = tally_rows(rest_sizes, open_rows & keep)
+        open_rows &= ~keep
+    if not open_rows.all():
+        rest, superseded = rest.filter(pa.array(open_rows)), superseded[open_rows]
+    candidates = _rows(rest, superseded, rule)
     return CandidateSelection(
-        candidates=_rows(blobs.filter(pa.array(left)), named[left], rule),
+        candidates=candidates,
         kept=kept,
         blobs=tally_rows(sizes, current),
-        orphans=tally_rows(sizes, left & current),
+        orphans=tally_rows(candidates["size_bytes"].to_numpy(), ~superseded),
     )
 
 
-def _kept_rows(blobs: pa.Table, named: Mask, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
+def _kept_rows(rest: pa.Table, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
     """Yield, clause by clause, the rows that it keeps; the most informative clause is first.
 
-    Versioning is only recorded: without it a plan can be made but not run. A noncurrent version is
-    deleted only if the current one is referenced; the run reads that one completely. Without a
-    reference it is kept until it is the current version.
+    Versioning is only recorded: without it a plan can be made but not run.
+
+    Args:
+        rest: The rows that `AUDIT` and `LISTED` do not keep. A noncurrent version is deleted only
+            if the current one is referenced; the run reads that one completely. Without a reference
+            it is kept until it is the current version.
+        rule: The facts that apply to all of them.
     """
-    stamp, current = blobs["last_modified_ns"].to_numpy(), blobs["current"].to_numpy()
-    yield Clause.AUDIT, named & current
-    yield Clause.LISTED, ~named & ~current
-    yield Clause.INCARNATION, pc.is_in(blobs["incarnation"], value_set=_NULLS).to_numpy()
+    stamp = rest["last_modified_ns"].to_numpy()
+    yield Clause.INCARNATION, pc.is_in(rest["incarnation"], value_set=_NULLS).to_numpy()
     yield Clause.AGE, stamp >= rule.now_ns - rule.retry_horizon_ns
     yield Clause.CERTIFICATE, stamp >= rule.audit_started_at_ns - rule.retry_horizon_ns
 
@@ -108,7 +116,12 @@ _NULLS = pa.array([NULL_VERSION, ""])
 
 def tally_rows(sizes: npt.NDArray[np.int64], mask: Mask) -> VersionTally:
     """Return the number of selected rows and their bytes."""
-    return VersionTally(incarnations=int(np.count_nonzero(mask)), bytes=int(sizes[mask].sum()))
+    count = int(np.count_nonzero(mask))
+    if 2 * count > len(mask):  # fewer sizes are copied
+        size_bytes = int(sizes.sum()) - int(sizes[~mask].sum())
+    else:
+        size_bytes = int(sizes[mask].sum())
+    return VersionTally(incarnations=count, bytes=size_bytes)
 
 
 def _rows(chosen: pa.Table, named: Mask, rule: PlanRule) -> pa.Table:

@@ -152,11 +152,6 @@ def certificate_key(audit_id: str) -> ObjectKey:
     return ObjectKey(f"{AUDIT}{audit_id}/certificate.json")
 
 
-def chain_key(chain_index: int) -> ObjectKey:
-    """Return the key of a chain position, which a conditional create assigns."""
-    return ObjectKey(f"{AUDIT}chain/{chain_index:020d}.json")
-
-
 def merkle_root_of(coverage: Iterable[PrefixCoverage]) -> Digest:
     """Return the Merkle root over the roots of the prefixes."""
     return root_of_roots(one.root for one in coverage)

@@ -3,14 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from sluice_gc.certificate import (
     Certificate,
     certificate_key,
-    chain_key,
     kept_from_of,
     verify_certificate,
     verify_chain,
@@ -20,13 +18,11 @@ from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.signing_keys import TrustedKeys, make_key_file
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import AUDIT, digest_of
+from sluice_protocol.keys import AUDIT_CHAIN, chain_key, digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
-
-_CHAIN: Final = f"{AUDIT}chain/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +219,9 @@ async def prepare_key_file(store: ObjectStore, key_file: Path) -> None:
 
 async def _list_places(store: ObjectStore) -> list[int]:
     places: list[int] = []
-    async for page in store.list(_CHAIN):
+    async for page in store.list(AUDIT_CHAIN):
         for one in page.objects:
-            name = one.key.removeprefix(_CHAIN).removesuffix(".json")
+            name = one.key.removeprefix(AUDIT_CHAIN).removesuffix(".json")
             if not name.isdecimal() or chain_key(int(name)) != one.key:
                 raise InvalidRecord(one.key, "key is not a position in the chain of certificates")
             places.append(int(name))

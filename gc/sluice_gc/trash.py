@@ -6,12 +6,14 @@ audit has seen every manifest, so that only an operator can still want the copy 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
-from sluice_gc.certificate import names_by_shard
-from sluice_gc.certificate_chain import ChainLink, read_certificate_or_newest
+from sluice_gc.certificate import Certificate, names_by_shard
+from sluice_gc.certificate_chain import read_certificate_or_newest
 from sluice_gc.deletion_proof import (
     CandidateCase,
     DeletionProof,
@@ -21,7 +23,7 @@ from sluice_gc.deletion_proof import (
     proofs_table,
     prove,
 )
-from sluice_gc.evidence_files import digest_bytes, encode_table, read_names
+from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
 from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
@@ -36,7 +38,7 @@ from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once, overwrite_known
 
-_PROOFS_AT_ONCE = 16
+_PROOFS_AT_ONCE: Final = 16
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,26 +120,85 @@ async def purge_trash(
         StoreError: The store is unreachable or refused a request.
     """
     link = await read_certificate_or_newest(store, trusted, None)
-    authority = await read_authority(store)
-    named = {
-        place: await read_names(store, names)
-        for place, names in names_by_shard(link.certificate).items()
-    }
-    enabled = await store.read_versioning() is Versioning.ENABLED
-    proofs: list[DeletionProof] = []
+    purge = _Purge(
+        store=store,
+        purge_id=purge_id,
+        certificate=link.certificate,
+        authority=await read_authority(store),
+        backoff=Backoff.seeded_by(clock),
+    )
+    files = names_by_shard(link.certificate)
+    copies = _by_shard(await _list_trash(store), files)
+    # One shard after the other: the names of all of them may be more than fits into memory.
+    found = [await purge.shard(of_place, files[place]) for place, of_place in copies.items()]
+    return PurgeReport(
+        purge_id=purge_id,
+        purged=sum(purged for purged, _ in found),
+        kept=sum(kept for _, kept in found),
+    )
 
-    async def one(listed: ListedIncarnation) -> None:
-        case = _candidate_case(listed, authority, link, named, enabled=enabled)
-        proofs.append(await prove(store, case))
 
-    await run_concurrently(await _list_trash(store), one, concurrency=_PROOFS_AT_ONCE)
-    going = [proof for proof in proofs if isinstance(proof.verdict, MayDelete)]
-    await _write_proofs(store, purge_id, going, Backoff.seeded_by(clock))
-    purged = 0
-    for proof in going:
-        candidate = proof.case.candidate
-        purged += isinstance(await store.delete(candidate.key, candidate.incarnation), Deleted)
-    return PurgeReport(purge_id=purge_id, purged=purged, kept=len(proofs) - purged)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Purge:
+    """One purge, and what it rests on."""
+
+    store: ObjectStore
+    purge_id: str
+    certificate: Certificate
+    authority: Authority
+    backoff: Backoff
+
+    async def shard(
+        self, copies: Sequence[ListedIncarnation], names: Iterable[EvidenceFile]
+    ) -> tuple[int, int]:
+        """Prove and delete the copies of one shard; return how many were purged and kept."""
+        named = await read_names(self.store, names)
+        enabled = await self.store.read_versioning() is Versioning.ENABLED
+        proofs: list[DeletionProof] = []
+
+        async def one(listed: ListedIncarnation) -> None:
+            proofs.append(await prove(self.store, self._case(listed, named, enabled=enabled)))
+
+        await run_concurrently(copies, one, concurrency=_PROOFS_AT_ONCE)
+        going = [proof.case.candidate for proof in proofs if isinstance(proof.verdict, MayDelete)]
+        await self._write_proofs(proofs)
+        outcomes = [await self.store.delete(one.key, one.incarnation) for one in going]
+        purged = sum(isinstance(one, Deleted) for one in outcomes)
+        return purged, len(proofs) - purged
+
+    def _case(
+        self, listed: ListedIncarnation, named: frozenset[bytes], *, enabled: bool
+    ) -> CandidateCase:
+        digest = _digest_of_key(listed.key)
+        names_blob = digest_bytes(digest) in named
+        return CandidateCase(
+            candidate=listed_candidate(listed, digest),
+            noncurrent=False,
+            audit=audit_result(self.certificate, names_blob=names_blob),
+            retry_horizon_ns=self.authority.retry_horizon_ns,
+            versioning_enabled=enabled,
+        )
+
+    async def _write_proofs(self, proofs: Iterable[DeletionProof]) -> None:
+        groups: dict[str, list[DeletionProof]] = defaultdict(list)
+        for proof in proofs:
+            if isinstance(proof.verdict, MayDelete):
+                groups[proof.case.candidate.digest[:2]].append(proof)
+        for hh, of_first_byte in groups.items():
+            body = encode_table(proofs_table(self.purge_id, of_first_byte))
+            await create_known(self.store, proof_key(self.purge_id, hh, 0, 0), body, self.backoff)
+
+
+def _by_shard(
+    copies: Iterable[ListedIncarnation], places: Iterable[str]
+) -> dict[str, list[ListedIncarnation]]:
+    """Return the copies of each shard that has some."""
+    shards = {place: parse_shard(place) for place in places}
+    found: dict[str, list[ListedIncarnation]] = defaultdict(list)
+    for one in copies:
+        digest = _digest_of_key(one.key)
+        found[next(place for place, shard in shards.items() if digest in shard)].append(one)
+    return found
 
 
 async def _list_trash(store: ObjectStore) -> list[ListedIncarnation]:
@@ -157,34 +218,3 @@ def _digest_of_key(key: ObjectKey) -> Digest:
     if trash_key(digest) != key:
         raise InvalidRecord(key, "key is not a copy in the trash")
     return digest
-
-
-def _candidate_case(
-    listed: ListedIncarnation,
-    authority: Authority,
-    link: ChainLink,
-    named: dict[str, frozenset[bytes]],
-    *,
-    enabled: bool,
-) -> CandidateCase:
-    digest = _digest_of_key(listed.key)
-    place = next(one for one in named if digest in parse_shard(one))
-    named_in_audit = digest_bytes(digest) in named[place]
-    return CandidateCase(
-        candidate=listed_candidate(listed, digest),
-        noncurrent=False,
-        audit=audit_result(link.certificate, names_blob=named_in_audit),
-        retry_horizon_ns=authority.retry_horizon_ns,
-        versioning_enabled=enabled,
-    )
-
-
-async def _write_proofs(
-    store: ObjectStore, purge_id: str, going: Iterable[DeletionProof], backoff: Backoff
-) -> None:
-    groups: dict[str, list[DeletionProof]] = defaultdict(list)
-    for proof in going:
-        groups[proof.case.candidate.digest[:2]].append(proof)
-    for hh, proofs in groups.items():
-        body = encode_table(proofs_table(purge_id, proofs))
-        await create_known(store, proof_key(purge_id, hh, 0, 0), body, backoff)

@@ -72,5 +72,9 @@ def decode_request(line: bytes) -> WorkerRequest:
 
 
 def decode_end(line: bytes) -> JobEnd:
-    """Return the result of a line."""
+    """Return the result of a line.
+
+    Raises:
+        msgspec.MsgspecError: It is not a result.
+    """
     return _ENDS.decode(line)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import structlog
 
 from sluice_maintain.lease_rules import RunResult
@@ -67,22 +68,28 @@ class WorkerProcess:
     async def read_results(self, clock: Clock) -> None:
         """Deliver results until the process ends; then fail the jobs that have none."""
         assert self.process.stdout is not None  # noqa: S101 - it was started with a pipe
-        async for line in self.process.stdout:
+        cause = "it was killed or crashed"
+        try:
+            await self._read_lines(self.process.stdout, clock)
+        except (msgspec.MsgspecError, ValueError) as error:  # ValueError: the line is too long
+            cause = f"its result is unreadable: {error}"
+            self.kill()
+            await self.process.stdout.read()  # else the end of the process is not noticed
+        code = await self.process.wait()
+        self.ending = True
+        reason = f"the worker process ended without a result: {cause}, exit_code=`{code}`"
+        for number in list(self.jobs):
+            lost = RunResult(outcome=RunOutcome.FAILED, reason=reason, figures={})
+            self._deliver(JobEnd(number=number, result=lost))
+
+    async def _read_lines(self, lines: asyncio.StreamReader, clock: Clock) -> None:
+        async for line in lines:
             end = decode_end(line)
             self.ending = self.ending or end.worker_ends
             self.idle_since_ns = clock.monotonic_ns()
             self._deliver(end)
             if self.ending and not self.jobs:
                 self.close()
-        code = await self.process.wait()
-        self.ending = True
-        reason = (
-            "the worker process ended without a result: it was killed or crashed,"
-            f" exit_code=`{code}`"
-        )
-        for number in list(self.jobs):
-            lost = RunResult(outcome=RunOutcome.FAILED, reason=reason, figures={})
-            self._deliver(JobEnd(number=number, result=lost))
 
     def _deliver(self, end: JobEnd) -> None:
         future = self.jobs.pop(end.number, None)

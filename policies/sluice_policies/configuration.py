@@ -57,8 +57,7 @@ def configuration(settings: Settings) -> dict[ConfigurationPart, Json]:
     """Return every part to set, in a safe order.
 
     Versioning comes first, so that no later change can lose the only copy of an object. Object Lock
-    is
-    omitted unless it is configured.
+    is omitted unless it is configured.
     """
     parts: dict[ConfigurationPart, Json] = {
         ConfigurationPart.VERSIONING: {"Status": "Enabled"},

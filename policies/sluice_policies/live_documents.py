@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.errors import NotApplied
 from sluice_policies.model import (
+    Document,
     Json,
     canonical,
     compact,
@@ -25,6 +26,10 @@ from sluice_store.administration import Administration, Value, open_administrati
 from sluice_store.s3.settings import S3Settings
 
 REPLICATION = "replication"
+
+
+def _parsed(text: str | None, where: str) -> Document:
+    return Document(statements=()) if text is None else parse_document(text, where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +57,21 @@ class LiveDocuments:
         """
         if self.bucket_policy is None or None in self.roles.values():
             return None
+        return self.effective_policies(settings, target)
+
+    def effective_policies(self, settings: Settings, target: Target) -> PolicySet:
+        """Return the live documents as a policy set; a missing document has no statement.
+
+        Raises:
+            BadDocument: A live document is not a policy.
+            UnsupportedPolicy: A live document contains an element that is not decided.
+        """
         return PolicySet(
             settings=settings,
             target=target,
-            bucket=parse_document(self.bucket_policy, BUCKET_POLICY),
+            bucket=_parsed(self.bucket_policy, BUCKET_POLICY),
             identities={
-                name: parse_document(text or "", f"role-{name.value}")
-                for name, text in self.roles.items()
+                name: _parsed(text, f"role-{name.value}") for name, text in self.roles.items()
             },
         )
 
@@ -176,6 +189,21 @@ async def read_changes(
     """
     async with open_administration(where) as admin:
         return changes(settings, target, await read_live(settings, target, admin))
+
+
+async def read_effective_policies(
+    settings: Settings, target: Target, where: S3Settings
+) -> PolicySet:
+    """Open a bucket and return the documents that decide about its requests.
+
+    Raises:
+        StoreError: The store is unreachable or denies a read.
+        BadDocument: A live document is not a policy.
+        UnsupportedPolicy: A live document contains an element that is not decided.
+    """
+    async with open_administration(where) as admin:
+        live = await read_live(settings, target, admin)
+    return live.effective_policies(settings, target)
 
 
 async def _write(settings: Settings, admin: Administration, change: DocumentChange) -> None:

@@ -20,6 +20,7 @@ from sluice_policies.lifecycle import lifecycle_document, lifecycle_faults
 from sluice_policies.model import Json, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property, PropertyCase, Sense
+from sluice_policies.render import BUCKET_POLICY
 from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import lifecycle_properties, required_properties
 from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
@@ -106,12 +107,23 @@ def _nameless(statement: PolicyStatement) -> PolicyStatement:
     )
 
 
+def statements_naming(
+    policies: PolicySet, action: str, role: RoleName | None
+) -> Iterator[tuple[str, PolicyStatement]]:
+    """Yield the statements that name an action, including those of the role's own policy.
+
+    Each has the name of its document before it.
+    """
+    documents = {BUCKET_POLICY: policies.bucket}
+    if role is not None and role in policies.identities:
+        documents[f"role-{role.value}"] = policies.identities[role]
+    for name, document in documents.items():
+        yield from ((name, one) for one in document.statements if names_action(one, action))
+
+
 def relevant(policies: PolicySet, action: str, role: RoleName | None) -> RelevantStatements:
     """Return the statements that name an action, including those of the role's own policy."""
-    documents = [policies.bucket]
-    if role is not None and role in policies.identities:
-        documents.append(policies.identities[role])
-    found = [s for d in documents for s in d.statements if names_action(s, action)]
+    found = [statement for _, statement in statements_naming(policies, action, role)]
     return RelevantStatements(
         denies=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.DENY),
         allows=tuple(_nameless(s) for s in found if s.effect is PolicyEffect.ALLOW),
@@ -193,14 +205,14 @@ class Prover:
         symbolic = symbolic_request_of(query, self.target, self.settings)
         solver = z3.Solver()
         solver.set("rlimit", self.steps_max)
-        solver.add(symbolic.domain(), *_region(query, symbolic), _broken(query, symbolic))
+        solver.add(symbolic.domain(), *region_of(query, symbolic), _broken(query, symbolic))
         answer = solver.check()
         if answer == z3.unsat:
             return "", None
         if answer == z3.unknown:
             why = f"{solver.reason_unknown()}, steps_max=`{self.steps_max}`"
             return f"z3 cannot decide {action}: {why}", None
-        return "", _counterexample(_briefest(solver, symbolic), action, symbolic)
+        return "", counterexample_of(solver, action, symbolic)
 
 
 def pattern_table_for(settings: Settings, target: Target) -> PatternTable:
@@ -240,7 +252,8 @@ def allowed(
     return z3.And(z3.BoolVal(val=True) if anything else granted, z3.Not(denied))
 
 
-def _region(query: SolverQuery, symbolic: SymbolicRequest) -> Iterator[z3.BoolRef]:
+def region_of(query: SolverQuery, symbolic: SymbolicRequest) -> Iterator[z3.BoolRef]:
+    """Yield the formulas that a request is in the range of a query."""
     if query.case.where:
         inside = symbolic.resource_like(query.case.where)
         yield z3.Not(inside) if query.case.outside else inside
@@ -248,16 +261,21 @@ def _region(query: SolverQuery, symbolic: SymbolicRequest) -> Iterator[z3.BoolRe
         yield symbolic.caller_is(query.caller)
 
 
+def meets(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
+    """Return the formula that a request meets the conditions of a query."""
+    conditions = query.case.conditions
+    if conditions is None:
+        return z3.BoolVal(val=False)
+    ways = [z3.And([symbolic.condition(c) for c in way]) for way in query.case.ways]
+    return z3.And(*(symbolic.condition(c) for c in conditions), *([z3.Or(ways)] if ways else ()))
+
+
 def _broken(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
     if query.sense is Sense.GRANTED_ONLY_IF:
         through = z3.Or([symbolic.statement(s) for s in query.statements.allows])
     else:
         through = allowed(query.statements, symbolic, worst=query.caller is None)
-    conditions = query.case.conditions
-    if conditions is None:
-        return through
-    ways = [z3.And([symbolic.condition(c) for c in way]) for way in query.case.ways]
-    met = z3.And(*(symbolic.condition(c) for c in conditions), *([z3.Or(ways)] if ways else ()))
+    met = meets(query, symbolic)
     if query.sense is Sense.CAN:
         return z3.And(z3.Not(through), met)
     return z3.And(through, z3.Not(met))
@@ -283,7 +301,9 @@ def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
     return model
 
 
-def _counterexample(model: z3.ModelRef, action: str, symbolic: SymbolicRequest) -> Counterexample:
+def counterexample_of(solver: z3.Solver, action: str, symbolic: SymbolicRequest) -> Counterexample:
+    """Return the request that a solver found, without unnecessary condition keys."""
+    model = _briefest(solver, symbolic)
     there = {
         name: value.read(model)
         for name, value in symbolic.values.items()

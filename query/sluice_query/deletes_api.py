@@ -80,7 +80,7 @@ class DeletesApi:
     async def _submit(self, request: web.Request) -> web.Response:
         name = operator_of(request.headers.get(hdrs.AUTHORIZATION, ""), self._operators)
         if name is None:
-            raise HttpRefusal(ErrorCode.FORBIDDEN, "")
+            raise HttpRefusal(ErrorCode.FORBIDDEN, "the sender is not an operator")
         check_json_type(request)
         wanted = decode_body(await request.read(), DeleteRequest)
         receipt = await self._deletes.submit(wanted, f"operator:{name}")

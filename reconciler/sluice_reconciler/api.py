@@ -66,10 +66,13 @@ class BootList(msgspec.Struct, frozen=True):
         boots: The boots.
         complete_through: Every batch that was accepted before this time is counted, RFC 3339; null
             if this process has made no such pass.
+        more: Number of boots that the report of the pass left out, of any agent: those without gaps
+            and with the oldest batches.
     """
 
     boots: tuple[BootReport, ...]
     complete_through: str | None = None
+    more: int = 0
 
 
 class HoldList(msgspec.Struct, frozen=True):
@@ -292,10 +295,11 @@ class OperatorApi:
         last, agent = self._reconciler.health.whole, _AGENT.read(request.query)
         if last is None:
             return BootList(())
-        boots = (boot for boot in last.boots if agent in (None, boot.agent_id))
+        boots = (boot for boot in last.boots.boots if agent in (None, boot.agent_id))
         return BootList(
             tuple(boot for boot in boots if not faulty or boot.gaps or boot.overlaps),
             complete_through=format_rfc3339(last.began_ns),
+            more=last.boots.more,
         )
 
     async def _agents(self, request: web.Request) -> web.Response:

@@ -4,24 +4,23 @@ They contain the fields of the stored records and prove nothing: `sluice audit v
 `sluice gc` check the signature and the evidence of a record.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, TypeVar
 
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import AUDIT, GC_PLANS, digest_of
+from sluice_protocol.keys import AUDIT_CHAIN, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.plan_approvals import ExecutionRuling, PlanApproval, decide_execution
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.certificate_keys import list_newest_certificate_keys
 from sluice_store.plan_folders import plan_folders, plan_folders_newest_first
 from sluice_store.port import ObjectStore
 from sluice_store.stored_plan_approvals import read_approval
 from sluice_web.paging import Page
 
-CHAIN: Final = f"{AUDIT}chain/"
 PAGE_MAX: Final = 100
 PAGE_DEFAULT: Final = 20
 WRONG_COUNTS: Final = (
@@ -152,7 +151,7 @@ async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
         StoreError: The store is unreachable or refused the request.
     """
     found: list[AuditOverview | UnreadableRecord] = []
-    async for key in _keys(store, CHAIN, after):
+    async for key in _keys(store, AUDIT_CHAIN, after):
         if len(found) == limit:
             return Page(items=tuple(found), next=found[-1].key)
         found.append(await _audit(store, key))
@@ -160,17 +159,20 @@ async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
 
 
 async def list_newest_audits(
-    store: ObjectStore, limit: int
+    store: ObjectStore, limit: int, *, known: int = -1
 ) -> tuple[AuditOverview | UnreadableRecord, ...]:
     """Return the newest complete audits, the newest first.
+
+    Args:
+        store: The deployment.
+        limit: How many audits are returned at most.
+        known: A position of the chain that was seen earlier; -1 for none.
 
     Raises:
         StoreError: The store is unreachable or refused the request.
     """
-    newest: deque[ObjectKey] = deque(maxlen=limit)
-    async for key in _keys(store, CHAIN, ""):
-        newest.append(key)
-    return tuple([await _audit(store, key) for key in reversed(newest)])
+    keys = await list_newest_certificate_keys(store, limit, known=known)
+    return tuple([await _audit(store, key) for key in keys])
 
 
 async def list_newest_plans(

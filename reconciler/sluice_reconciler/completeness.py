@@ -5,96 +5,19 @@ done so far. What is missing at the end of a boot is known only from the agent's
 which gateways store (ADR 0046).
 """
 
-from collections.abc import AsyncIterator, Mapping
+import heapq
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import (
-    ACCEPTED,
-    HIGH_WATER,
-    agent_prefix,
-    high_water_key,
-    high_water_prefix,
-    parse_accepted_key,
-)
-from sluice_protocol.manifests import HighWaterMark, decode_record
-from sluice_protocol.outcomes import Found
-from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
+from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.high_water import HighWaterMarks, HighWaterReader
+from sluice_reconciler.settings import CONCURRENCY
 from sluice_store.port import ListedObject, ObjectStore
-
-log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedHighWater:
-    """What an agent reported about one boot.
-
-    Attributes:
-        seq_end: The highest sequence number that the agent assigned.
-        reported_at_ns: When a gateway stored it, by the store's clock.
-        etag: The ETag of the record.
-    """
-
-    seq_end: int
-    reported_at_ns: UnixNs
-    etag: ETag
-
-
-HighWaterMarks = Mapping[tuple[str, str], ReportedHighWater]
-"""By (agent, boot)."""
-
-
-class HighWaterReader:
-    """Reads high-water marks, and only those that changed since its last read."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._known: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
-
-    async def read(self, agent_id: str | None = None) -> HighWaterMarks:
-        """Return the marks of one agent or of all; an unreadable one is logged and omitted.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
-        prefix = HIGH_WATER if agent_id is None else high_water_prefix(agent_id)
-        found: dict[tuple[str, str], ReportedHighWater] = {}
-        kept: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
-        async for page in self._store.list(prefix):
-            for one in page.objects:
-                mark = await self._mark(one)
-                kept[one.key] = one.etag, mark
-                if mark is not None:
-                    found[mark.agent_id, mark.boot_id] = ReportedHighWater(
-                        seq_end=mark.seq_end,
-                        reported_at_ns=one.last_modified_ns,
-                        etag=one.etag,
-                    )
-        self._known = kept
-        return found
-
-    async def _mark(self, listed: ListedObject) -> HighWaterMark | None:
-        etag, mark = self._known.get(listed.key, (None, None))
-        return mark if etag == listed.etag else await self._read(listed.key)
-
-    async def _read(self, key: ObjectKey) -> HighWaterMark | None:
-        read = await self._store.get(key)
-        if not isinstance(read, Found):
-            return None
-        try:
-            mark = decode_record(key, read.body, HighWaterMark)
-        except InvalidRecord as error:
-            log.warning("high_water_unreadable", key=key, reason=error.reason)
-            return None
-        if high_water_key(mark.agent_id, mark.boot_id) != key:
-            log.warning("high_water_unreadable", key=key, reason="names another boot than its key")
-            return None
-        return mark
-
 
 LISTED_MAX: Final = 1000
 """Ranges and gaps of one boot that are listed individually; further ones are counted."""
@@ -163,9 +86,8 @@ async def read_completeness(
     """
     prefix = ACCEPTED if agent_id is None else agent_prefix(agent_id)
     # Before the batches, so that a batch accepted in between is not reported as a gap.
-    marks = await HighWaterReader(store).read(agent_id)
+    marks = await HighWaterReader(store, RequestLimit(CONCURRENCY)).read(agent_id)
     tally: BootTally | None = None
-    boot: tuple[str, str] | None = None
     date_ns = 0
     async for page in store.list(prefix):
         date_ns = page.date_ns
@@ -173,18 +95,14 @@ async def read_completeness(
             one = _dated(listed)
             if one is None:
                 continue
-            if tally is None or boot != _boot(one[0]):
+            who, appeared_ns = one
+            if tally is None or tally.life != (who.agent_id, who.boot_id):
                 if tally is not None:
                     yield tally.report(date_ns, marks)
-                boot = _boot(one[0])
-                tally = BootTally(*boot)
-            tally.add(*one)
+                tally = BootTally(who.agent_id, who.boot_id)
+            tally.add(who, appeared_ns)
     if tally is not None:
         yield tally.report(date_ns, marks)
-
-
-def _boot(who: Identity) -> tuple[str, str]:
-    return who.agent_id, who.boot_id
 
 
 def _dated(listed: ListedObject) -> tuple[Identity, int] | None:
@@ -198,8 +116,7 @@ class BootTally:
     """The ranges and gaps of one boot, computed from its batches in key order."""
 
     def __init__(self, agent_id: str, boot_id: str) -> None:
-        self._agent_id = agent_id
-        self._boot_id = boot_id
+        self.life = agent_id, boot_id
         self._batches = 0
         self._overlaps = 0
         self._end = -1
@@ -242,14 +159,15 @@ class BootTally:
         )
         end, oldest_ns = self._end, self._oldest_ns
         oldest_s = 0.0 if oldest_ns is None else _age_s(oldest_ns, now_ns)
-        mark = marks.get((self._agent_id, self._boot_id))
+        mark = marks.get(self.life)
         if mark is not None and mark.seq_end > end:
             age_s = _age_s(mark.reported_at_ns, now_ns)
             gaps += (SequenceGap(seq_start=end + 1, seq_end=mark.seq_end, age_s=age_s, tail=True),)
             oldest_s = max(oldest_s, age_s)
+        agent_id, boot_id = self.life
         return BootReport(
-            agent_id=self._agent_id,
-            boot_id=self._boot_id,
+            agent_id=agent_id,
+            boot_id=boot_id,
             batches=self._batches,
             ranges=tuple(self._ranges),
             overlaps=self._overlaps,
@@ -259,6 +177,84 @@ class BootTally:
             gaps_more=self._gaps_more,
             oldest_gap_s=oldest_s,
         )
+
+
+BOOTS_WEIGHT_MAX: Final = 1_000_000
+"""Boots in the report of a store, with their gaps and further ranges; about 600 MB of memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreReport:
+    """What a listing of `accepted/` showed of all boots, in bounded memory.
+
+    Attributes:
+        boots: The boots in the order of their keys. Of too many, those with gaps or overlaps are
+            kept first, then those whose latest batch is the youngest.
+        more: Number of boots that were left out.
+        oldest_gap_s: Age of the oldest gap of any boot, 0 for none, seconds.
+        tail_missing: Number of records behind the last accepted ones that are missing.
+    """
+
+    boots: tuple[BootReport, ...] = ()
+    more: int = 0
+    oldest_gap_s: float = 0.0
+    tail_missing: int = 0
+
+
+class StoreTally:
+    """The reports of the boots that were listed so far.
+
+    A store has more boots with each start of an agent, so not all of them can be remembered.
+    """
+
+    def __init__(
+        self,
+        marks: HighWaterMarks,
+        observe: Callable[[BootReport, UnixNs], None],
+        weight_max: int = BOOTS_WEIGHT_MAX,
+    ) -> None:
+        """Begin a listing.
+
+        Args:
+            marks: What agents reported, read before.
+            observe: Called with the report of each boot and the store's clock.
+            weight_max: Boots that are remembered, with their gaps and further ranges.
+        """
+        self._marks = marks
+        self._observe = observe
+        self._weight_max = weight_max
+        self._weight = 0
+        self._count = 0
+        self._kept: list[tuple[bool, float, int, BootReport]] = []
+        self._oldest_gap_s = 0.0
+        self._tail_missing = 0
+
+    def add(self, tally: BootTally, now_ns: UnixNs) -> None:
+        """Add a boot that was listed; drop the least important ones if there are too many."""
+        boot = tally.report(now_ns, self._marks)
+        self._observe(boot, now_ns)
+        self._count += 1
+        self._oldest_gap_s = max(self._oldest_gap_s, boot.oldest_gap_s)
+        self._tail_missing += boot.tail_missing
+        is_faulty = bool(boot.gaps or boot.overlaps)
+        heapq.heappush(self._kept, (is_faulty, -boot.last_accepted_s, self._count, boot))
+        self._weight += _weight_of(boot)
+        while self._weight > self._weight_max:
+            self._weight -= _weight_of(heapq.heappop(self._kept)[-1])
+
+    def report(self) -> StoreReport:
+        """Return what was kept, and the totals."""
+        boots = (boot for *_, boot in self._kept)
+        return StoreReport(
+            boots=tuple(sorted(boots, key=lambda one: (one.agent_id, one.boot_id))),
+            more=self._count - len(self._kept),
+            oldest_gap_s=self._oldest_gap_s,
+            tail_missing=self._tail_missing,
+        )
+
+
+def _weight_of(boot: BootReport) -> int:
+    return max(1, len(boot.ranges)) + len(boot.gaps)
 
 
 def _age_s(since_ns: int, now_ns: int) -> float:

@@ -10,13 +10,15 @@ from sluice_protocol.keys import (
     accepted_by_blob_prefix,
     accepted_key,
     blob_key,
+    lane_of,
     parse_by_blob_key,
     parse_digest,
     quarantine_by_blob_prefix,
+    quarantine_prefix,
 )
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
-from sluice_protocol.units import Digest
+from sluice_protocol.units import NS_PER_S, Digest
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
@@ -25,6 +27,7 @@ from sluice_reconciler.lanes.new_batches import new_batches
 from sluice_reconciler.lanes.part_log import read_ledger
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_reconciler.verify import VerifiedBatch, verify_batch
+from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
 
@@ -106,14 +109,16 @@ async def explain(store: ObjectStore, subject: Identity | Digest) -> list[BatchP
     """Return the path of an identity, or of every identity that names a blob.
 
     Raises:
+        BadUsage: The store has no authority.
         StoreError: The store is unreachable or refused the request.
     """
+    lanes = (await read_authority(store)).lanes
     if isinstance(subject, Identity):
-        return [await _path(store, subject)]
+        return [await _path(store, subject, lanes)]
     accepted = await _references(store, accepted_by_blob_prefix(subject))
     quarantined = await _references(store, quarantine_by_blob_prefix(subject))
     named = await _named_by_envelope(store, subject)
-    return [await _path(store, who) for who in sorted({*accepted, *quarantined, *named})]
+    return [await _path(store, who, lanes) for who in sorted({*accepted, *quarantined, *named})]
 
 
 async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identity]:
@@ -143,7 +148,7 @@ async def _references(store: ObjectStore, prefix: str) -> list[Identity]:
     ]
 
 
-async def _path(store: ObjectStore, who: Identity) -> BatchPath:
+async def _path(store: ObjectStore, who: Identity, lanes: int) -> BatchPath:
     key = accepted_key(who)
     read = await store.get(key)
     if isinstance(read, NotFound):
@@ -161,10 +166,10 @@ async def _path(store: ObjectStore, who: Identity) -> BatchPath:
         identity=who,
         manifest_key=key,
         manifest=manifest,
-        accepted_for_s=(read.info.date_ns - manifest.accepted_at_unix_ns) / 1e9,
+        accepted_for_s=(read.info.date_ns - manifest.accepted_at_unix_ns) / NS_PER_S,
         blob=f"{seen.reason}: {seen.detail}" if isinstance(seen, HoldRecord) else "ok",
         indexes=await _indexes(store, sound),
-        queues=await _queues(store, who),
+        queues=await _queues(store, manifest, lane_of(who.agent_id, lanes)),
         mark=hold_record_key(key) if isinstance(marked, ObjectInfo) else None,
         quarantined=await _quarantined(store, who),
     )
@@ -182,29 +187,23 @@ async def _indexes(store: ObjectStore, sound: VerifiedBatch) -> dict[str, bool]:
 
 
 async def _quarantined(store: ObjectStore, who: Identity) -> tuple[str, ...]:
-    prefix = accepted_key(who).replace("accepted/v1/", "quarantine/v1/identity-conflict/", 1)
-    return tuple(
-        [
-            one.key
-            async for page in store.list(prefix.removesuffix(".json") + "/")
-            for one in page.objects
-        ]
-    )
+    pages = store.list(quarantine_prefix(who))
+    return tuple([one.key async for page in pages for one in page.objects])
 
 
-async def _queues(store: ObjectStore, who: Identity) -> tuple[QueuePosition, ...]:
+async def _queues(
+    store: ObjectStore, manifest: AcceptedManifest, number: int
+) -> tuple[QueuePosition, ...]:
     """Inspect the lane of the batch's agent in every queue."""
-    lanes = await list_lanes(store)
-    found: list[QueuePosition] = []
-    for queue in sorted({lane.queue for lane in lanes}):
-        for lane in (one for one in lanes if one.queue == queue):
-            place = await _place(store, lane, who)
-            if place is not None:
-                found.append(place)
-    return tuple(found)
+    lanes = [lane for lane in await list_lanes(store) if lane.lane == number]
+    places = [await _place(store, lane, manifest) for lane in lanes]
+    return tuple(place for place in places if place is not None)
 
 
-async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePosition | None:
+async def _place(
+    store: ObjectStore, lane: Lane, manifest: AcceptedManifest
+) -> QueuePosition | None:
+    who = manifest.identity
     ledger, _ = await read_ledger(store, lane, of=(who.agent_id, who.boot_id))
     done = ledger.status(who) is not EnqueueStatus.NEW
     if done:
@@ -215,6 +214,9 @@ async def _place(store: ObjectStore, lane: Lane, who: Identity) -> QueuePosition
     view = await read_lane(store, lane.queue, lane.lane)
     carrier = None
     for entry in view.descriptors:
+        span = range(entry.first_accepted_at_ns, entry.last_accepted_at_ns + 1)
+        if manifest.accepted_at_unix_ns not in span:
+            continue
         if who in [one.identity for one in (await read_work_list(store, lane, entry)).batches]:
             carrier = entry
             break

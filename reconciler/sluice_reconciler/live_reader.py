@@ -16,14 +16,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace as copy_with
 
-from sluice_protocol.columns import (
-    AttributeColumns,
-    Columns,
-    EntryColumns,
-    LogColumns,
-    MetricColumns,
-    TextColumn,
-)
+from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.errors import (
     InvalidFrame,
     StoreError,
@@ -270,10 +263,11 @@ def newest_lines(manifest: AcceptedManifest, blob: bytes, bytes_max: int) -> lis
     def is_kept(number: int) -> bool:
         return any(first <= number < end for first, end in kept)
 
+    texts = ndjson_from_columns(slice_columns(frame.columns, start, count))
     lines = [
-        _line(manifest, frame, start + number, text)
-        for number, text in enumerate(ndjson_from_columns(_from(frame.columns, start)))
-        if is_kept(start + number)
+        _line(manifest, frame, number, text)
+        for number, text in enumerate(texts, start)
+        if is_kept(number)
     ]
     room, first = bytes_max, len(lines)
     while first > 0 and room >= len(lines[first - 1]) + LINE_OVERHEAD_BYTES:
@@ -293,48 +287,3 @@ def _line(manifest: AcceptedManifest, frame: Frame, number: int, text: str) -> b
     if frame.envelope.resource:
         who["resource"] = dict(frame.envelope.resource)
     return msgspec.json.encode(who)[:-1] + b"," + text.encode()[1:]
-
-
-def _from(columns: Columns, start: int) -> Columns:
-    """Return the columns of the records from index `start` on."""
-    match columns:
-        case LogColumns(severity=severity):
-            return replace(
-                columns,
-                ts=columns.ts[start:],
-                body=_text(columns.body, start),
-                severity=None if severity is None else severity[start:],
-                attributes=_attributes(columns.attributes, start),
-            )
-        case MetricColumns():
-            return replace(
-                columns,
-                ts=columns.ts[start:],
-                name=columns.name[start:],
-                value=columns.value[start:],
-                type=columns.type[start:],
-                attributes=_attributes(columns.attributes, start),
-            )
-        case EntryColumns(ts=ts):
-            return replace(
-                columns,
-                key=_text(columns.key, start),
-                value=_text(columns.value, start),
-                ts=None if ts is None else ts[start:],
-            )
-
-
-def _text(column: TextColumn, start: int) -> TextColumn:
-    return replace(column, offsets=column.offsets[start:])
-
-
-def _attributes(columns: AttributeColumns | None, start: int) -> AttributeColumns | None:
-    if columns is None:
-        return None
-    first = int(columns.offsets[start])
-    return replace(
-        columns,
-        offsets=columns.offsets[start:] - first,
-        keys=columns.keys[first:],
-        values=_text(columns.values, first),
-    )

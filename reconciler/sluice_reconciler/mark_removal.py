@@ -16,8 +16,9 @@ from sluice_protocol.errors import StoreError
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.outcomes import Deleted, ObjectInfo
 from sluice_protocol.units import NULL_VERSION, ETag, ObjectKey, UnixNs
-from sluice_reconciler.completeness import BootReport, HighWaterMarks
+from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.high_water import HighWaterMarks
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -39,24 +40,33 @@ class CoveredMark:
     etag: ETag
 
 
-def plan_mark_removal(
-    boots: Iterable[BootReport], marks: HighWaterMarks, now_ns: UnixNs, quiet_ns: int
-) -> list[CoveredMark]:
-    """Return the marks that batches cover and that were not written for a time.
+class CoveredMarks:
+    """The marks that batches cover and that were not written for a time, in bounded number."""
 
-    Args:
-        boots: What is accepted, from a listing that began after the marks were read.
-        marks: The marks.
-        now_ns: The store's clock.
-        quiet_ns: How long a mark is kept after it was written, so that it is not written again.
-    """
-    found: list[CoveredMark] = []
-    for boot in boots:
-        mark = marks.get((boot.agent_id, boot.boot_id))
-        if mark is None or boot.tail_missing or mark.reported_at_ns + quiet_ns > now_ns:
-            continue
-        found.append(CoveredMark(key=high_water_key(boot.agent_id, boot.boot_id), etag=mark.etag))
-    return found[:REMOVED_MARKS_MAX]
+    def __init__(self, marks: HighWaterMarks, quiet_ns: int) -> None:
+        """Begin a listing of `accepted/`, which must begin after the marks were read.
+
+        Args:
+            marks: The marks.
+            quiet_ns: How long a mark is kept after it was written, so that it is not written again.
+        """
+        self._marks = marks
+        self._quiet_ns = quiet_ns
+        self.found: list[CoveredMark] = []
+
+    def observe(self, boot: BootReport, now_ns: UnixNs) -> None:
+        """Add the mark of a boot that was listed, if the mark shows nothing.
+
+        Args:
+            boot: What is accepted.
+            now_ns: The store's clock.
+        """
+        mark = self._marks.get((boot.agent_id, boot.boot_id))
+        if mark is None or boot.tail_missing or mark.reported_at_ns + self._quiet_ns > now_ns:
+            return
+        if len(self.found) < REMOVED_MARKS_MAX:
+            key = high_water_key(boot.agent_id, boot.boot_id)
+            self.found.append(CoveredMark(key=key, etag=mark.etag))
 
 
 async def remove_marks(

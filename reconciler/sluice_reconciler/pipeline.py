@@ -9,6 +9,7 @@ import random  # noqa: TID251 - as a type
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.manifests import AcceptedManifest
@@ -34,7 +35,7 @@ from sluice_store.retry import Backoff
 NamedManifests = Mapping[ObjectKey, AcceptedManifest]
 NONE_NAMED: NamedManifests = MappingProxyType({})
 
-RECENT_MAX = 100_000
+RECENT_MAX: Final = 100_000
 """Completed keys that a process remembers."""
 
 

@@ -4,8 +4,8 @@ Lines, in this order: for each entry `{"entry": …}`; for each of its batches `
 manifest. With `data=frame` that line has the member `frame`, the bytes in base64; the manifest's
 `repeated` names the records to leave out. With `data=records` one `{"record": …}` follows for each
 other record, in the format of `sluice frame inspect --records`. The last line is `{"summary": …}`.
-A stream without it is incomplete: an `{"error": …}` line states why, or the
-connection was lost. One batch is in memory at a time.
+A stream without it is incomplete: an `{"error": …}` line states why, or the connection was lost.
+One batch is in memory at a time.
 """
 
 import asyncio

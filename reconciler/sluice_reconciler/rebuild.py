@@ -29,7 +29,8 @@ from sluice_reconciler.indexes import (
     reference_in,
     unpack,
 )
-from sluice_reconciler.lanes.rebuild import LaneRebuild, delete_versions
+from sluice_reconciler.lanes.rebuild import LaneRebuild
+from sluice_store.deletion import delete_versions
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -12,19 +13,19 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
-from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.event_queue import EventReceiver
 from sluice_reconciler.events import HintQueue
+from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
 from sluice_reconciler.journals.parts import JournalParts
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
-from sluice_reconciler.lanes.retiring import RETIRE_INTERVAL_S, LifeRetirement
 from sluice_reconciler.lanes.share import LaneShare
+from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
@@ -50,7 +51,7 @@ from sluice_store.retry import WRITE_RETRY
 
 log = structlog.get_logger()
 
-EVENTS_REOPEN_S = 5.0
+EVENTS_REOPEN_S: Final = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
 
 _Scan = tuple[float, str, Callable[[], Awaitable[object]]]
@@ -89,7 +90,7 @@ class Reconciler:
         self.live = LiveReader(store, self._live_window(), self._clock)
         holds = HoldRecords(store)
         of_lanes = (store, self._workers, holds, self.discovery, authority)
-        self.retirement = LifeRetirement(*of_lanes, self.settings.door_window_s)
+        self.lane_upkeep = LaneUpkeep(*of_lanes, self.settings.door_window_s)
         self.pipeline = self._make_pipeline(holds)
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
@@ -98,7 +99,7 @@ class Reconciler:
         self._held = self._make_held_batches(holds)
         self.progress = PassProgress(store, runtime)
         self._pass_loop = self._make_pass_loop(holds)
-        self._upkeep = self._make_upkeep()
+        self._queue_upkeep = self._make_queue_upkeep()
         self._hints = HintQueue(
             self.pipeline, self.metrics, runtime.clock, self.settings.list_batches_max
         )
@@ -129,7 +130,7 @@ class Reconciler:
             runtime=self._runtime,
         )
 
-    def _make_upkeep(self) -> QueueUpkeep:
+    def _make_queue_upkeep(self) -> QueueUpkeep:
         collector = Collector(
             self.store,
             retry_horizon_ns=self.authority.retry_horizon_ns,
@@ -217,7 +218,7 @@ class Reconciler:
             holds=holds,
             requests=self._requests,
             backoff=self._runtime.backoff(WRITE_RETRY),
-            high_water=HighWaterReader(self.store),
+            high_water=HighWaterReader(self.store, self._requests),
             shards=self.settings.shards,
             chunk=self.settings.list_batches_max,
             on_page=self._observe_page,
@@ -254,8 +255,8 @@ class Reconciler:
             OutcomeUnknown: The retries of a write are spent; another pass resolves it.
         """
         report = await self._pass_loop.run_once(takeover)
-        lost = await self._upkeep.check_registers()
-        await self.retirement.run()
+        lost = await self._queue_upkeep.check_registers()
+        await self.lane_upkeep.run()
         await self._workers.close()
         return replace(report, registers_lost=lost)
 
@@ -314,7 +315,7 @@ class Reconciler:
                 tasks.create_task(self._pass_loop.run(self._journal_loop.tried))
                 self._create_scan_tasks(tasks)
                 tasks.create_task(
-                    self._every(settings.collect_interval_s, "collector", self._upkeep.run)
+                    self._every(settings.collect_interval_s, "collector", self._queue_upkeep.run)
                 )
                 tasks.create_task(self._hints.run())
                 if self.live.on:
@@ -340,7 +341,7 @@ class Reconciler:
             (settings.hold_interval_s, "held_batches", self._held.check),
             (REMOVAL_INTERVAL_S, "journal_removal", self._journal_loop.remove),
         ]
-        tasks.create_task(self._every(RETIRE_INTERVAL_S, "retired_lives", self.retirement.run))
+        tasks.create_task(self._every(RETIRE_INTERVAL_S, "retired_lives", self.lane_upkeep.run))
         for scans, journaled in ((without, False), (with_journals, True)):
             for seconds, route, do in scans:
                 if seconds:

@@ -26,6 +26,7 @@ from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInf
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_store.bulk import BulkStore
+from sluice_store.deletion import delete_current_version
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -127,11 +128,7 @@ class HoldRecords:
         """
         place = hold_record_key(key)
         log.warning("batch_released", key=key)
-        match await self._store.head(place):
-            case ObjectInfo(incarnation=incarnation) if incarnation is not None:
-                await self._store.delete(place, incarnation)
-            case ObjectInfo() | NotFound():
-                pass
+        await delete_current_version(self._store, place)
         self._known.discard(place)
 
 

@@ -26,7 +26,12 @@ from sluice_spark.exactly_once import IngestRound, RowId, TablePositions, plan_b
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ledger import LedgerFiles, read_identities
-from sluice_spark.written_files import TaskResult, UnreadableBatch, WrittenFile
+from sluice_spark.written_files import (
+    MisstatedTimes,
+    TaskResult,
+    UnreadableBatch,
+    WrittenFile,
+)
 
 ATTEMPTS_MAX: Final = 8
 """Consecutive commit conflicts after which the job fails."""
@@ -182,6 +187,9 @@ class Ingester:
         self.failpoint.reach("after_write")
         files = [result for result in results if isinstance(result, WrittenFile)]
         unreadable = [result for result in results if isinstance(result, UnreadableBatch)]
+        for result in results:
+            if isinstance(result, MisstatedTimes):
+                _log.warning("manifest_times_wrong", key=result.key)
         self._commit_dead_letters(plan, unreadable)
         unreadable_ids = {result.row_id for result in unreadable}
         for kind, versions in plan.record_versions.items():

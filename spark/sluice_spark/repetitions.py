@@ -137,8 +137,8 @@ class KeyedRow:
     def request(self) -> tuple[str, str, int]:
         """The request that contained it, as far as its identity shows it.
 
-        A large request of a door is one boot. Other boots contain many requests, so
-        each of their rows counts as a separate one.
+        A large request of a door is one boot. Other boots contain many requests, so each of their
+        rows counts as a separate one.
         """
         is_request = is_single_request(self.agent_id, self.boot_id)
         return (self.agent_id, self.boot_id, _WHOLE_BOOT if is_request else self.seq)

@@ -14,12 +14,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice_lake.blobs import RejectedBlob, decode_blob
+from sluice_lake.blobs import RejectedBlob, decode_blob, states_times_of
 from sluice_lake.kept_records import kept_batches
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
@@ -28,6 +29,7 @@ from sluice_spark.blob_reader import BlobReader
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.session import Session
 from sluice_spark.written_files import (
+    MisstatedTimes,
     TaskResult,
     UnreadableBatch,
     WrittenFile,
@@ -167,8 +169,8 @@ def write_rows(
     """Fetch, verify, decode and write the rows of a task.
 
     Returns:
-        The written files, and the batches that could not be read. A full VACUUM removes files that
-        no commit names.
+        The written files, and the batches that could not be read or have wrong times in their
+        manifest. A full VACUUM removes files that no commit names.
 
     Raises:
         StoreError: The store is unreachable.
@@ -180,6 +182,8 @@ def write_rows(
         if isinstance(frame, RejectedBlob):
             yield _unreadable(fetched.row, frame)
             continue
+        if not states_times_of(fetched.row.manifest, frame.envelope):
+            yield MisstatedTimes(key=accepted_key(fetched.row.identity))
         target = _file_target(fetched.row)
         yield from _finish_other_lanes(writers, lane=target.lane)
         writer = writers.setdefault(target, RecordFileWriter(target, task, clock, ids))
@@ -214,6 +218,8 @@ def plan_tasks(store_url: str, rows: Sequence[PendingBatch], parallelism: int) -
     total = sum(row.manifest.frame_bytes for row in rows)
     wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
     count = max(wanted, -(-total // TASK_BYTES_MAX))
+    if count > parallelism:  # whole rounds, so that no core waits for the last tasks
+        count = -(-count // parallelism) * parallelism
     share = total / max(count, 1)
     cut: list[list[PendingBatch]] = []
     taken = 0

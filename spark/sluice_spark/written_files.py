@@ -1,6 +1,7 @@
 """Data files that tasks write, and the results that tasks return to the driver.
 
-A result is a written file with its statistics, or a batch that could not be read.
+A result is a written file with its statistics, a batch that could not be read, or a batch whose
+manifest states wrong times.
 """
 
 import os
@@ -61,7 +62,17 @@ class UnreadableBatch(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
         return (self.lane, self.sequence, self.position)
 
 
-TaskResult = WrittenFile | UnreadableBatch
+class MisstatedTimes(msgspec.Struct, frozen=True, kw_only=True, tag="times"):
+    """A batch that was written, and whose manifest states other times than its records have.
+
+    Attributes:
+        key: The key of the manifest.
+    """
+
+    key: str
+
+
+TaskResult = WrittenFile | UnreadableBatch | MisstatedTimes
 
 _DECODER: msgspec.json.Decoder[TaskResult] = msgspec.json.Decoder(TaskResult)
 

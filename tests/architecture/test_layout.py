@@ -12,6 +12,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOOL = PROJECT["tool"]
 PACKAGES = [Path(path) for path in TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]]
 FOLDERS = list(dict.fromkeys(str(path.parent) for path in PACKAGES))
+PAGES = [
+    ROOT / (path if str(path.parent) == "core" else path.parent) / "README.md" for path in PACKAGES
+]
 
 
 def test_the_package_list_names_every_package() -> None:
@@ -48,8 +51,17 @@ def test_component_folders_are_not_packages() -> None:
 
 def test_every_component_has_a_readme() -> None:
     """A component's README explains its purpose and how to run it."""
-    pages = [path if str(path.parent) == "core" else path.parent for path in PACKAGES]
-    assert [str(page) for page in pages if not (ROOT / page / "README.md").exists()] == []
+    assert [str(page) for page in PAGES if not page.exists()] == []
+
+
+def test_readmes_name_no_module_that_does_not_exist() -> None:
+    """Modules are renamed and moved; a README that names an old one misleads."""
+    known = {path.name for folder in (*FOLDERS, "tests") for path in (ROOT / folder).rglob("*.py")}
+    stale = []
+    for page in PAGES:
+        named = re.findall(r"`(?:\w+/)*(\w+\.py)`", page.read_text())
+        stale += [f"{page}: {name}" for name in sorted({*named} - known)]
+    assert stale == []
 
 
 def test_every_decision_record_is_listed() -> None:

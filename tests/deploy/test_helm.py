@@ -175,11 +175,44 @@ def test_each_service_is_scraped_once_over_the_protocol_that_it_serves(secret: s
     objects = rendered(*values)
     monitors = [one["spec"] for one in objects if one["kind"] == "ServiceMonitor"]
     for service in (one for one in objects if one["kind"] == "Service"):
+        if "http" not in {port["name"] for port in service["spec"]["ports"]}:
+            continue  # the addresses of the gateways, for the console
         role = service["metadata"]["labels"]["app.kubernetes.io/component"]
         (found,) = [one for one in monitors if selects(one["selector"], role)]
         (endpoint,) = found["endpoints"]
         wanted = "https" if secret and role == "gateway" else "http"
         assert endpoint.get("scheme", "http") == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ((), ["--gateways=dns+http://one-gateway-pods:8080"]),
+        (("gateway.tlsSecret=certificate",), []),
+        (
+            ("gateway.tlsSecret=certificate", "console.gatewayTlsName=gateways.example"),
+            [
+                "--gateways=dns+https://one-gateway-pods:8080",
+                "--gateways-tls-name=gateways.example",
+            ],
+        ),
+    ],
+)
+def test_the_console_reads_each_gateway_by_the_addresses_of_a_headless_service(
+    values: tuple[str, ...], wanted: list[str]
+) -> None:
+    """A service with one address would mix the counters of the pods."""
+    objects = rendered(*REQUIRED, *values)
+    gateways = pods(objects)["one-gateway"]
+    words = pods(objects)["one-console"]["spec"]["containers"][0]["args"]
+    assert [word for word in words if word.startswith("--gateways")] == wanted
+    (service,) = [one for one in objects if one["metadata"]["name"] == "one-gateway-pods"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"], "a gateway that is not ready is in trouble"
+    assert service["spec"]["selector"].items() <= gateways["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    listening = gateways["spec"]["containers"][0]["ports"]
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in listening
 
 
 def selects(selector: dict[str, Any], role: str) -> bool:

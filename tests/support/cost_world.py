@@ -19,6 +19,7 @@ from sluice_cli.costs.plan import FullPlan
 from sluice_gateway import app as gateway_app
 from sluice_gateway.app import Gateway, build_gateway
 from sluice_gateway.background import start_background_tasks
+from sluice_gateway.machine_time import machine_now
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.uploads import AcceptedResponse, Upload
@@ -124,7 +125,7 @@ class CostWorld:
             authority,
             settings,
             f"gw-{number}",
-            mode_checked_at_ns=self.clock.monotonic_ns(),
+            mode_checked_at=machine_now(self.clock),
         )
         await gateway.uploads.journal.open()
         start_background_tasks(group, gateway, 1, asyncio.Event())

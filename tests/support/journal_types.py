@@ -12,7 +12,8 @@ from typing import Any
 
 from support.builders import manifest
 
-from sluice_gateway.journal_book import JournalBook, MachineInstant, PendingObject, is_lapsed
+from sluice_gateway.journal_book import JournalBook, PendingObject, is_lapsed
+from sluice_gateway.machine_time import MachineInstant
 from sluice_protocol.authority import AcceptanceMode
 from sluice_protocol.journals import FENCE_S, process_name
 from sluice_protocol.manifests import encode_record

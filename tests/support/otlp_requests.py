@@ -213,26 +213,61 @@ METRICS = (
         metrics.Metric, summary=st.builds(metrics.Summary, data_points=SUMMARY_POINTS), **_METRIC
     )
 )
-METRIC_REQUESTS = st.builds(
-    ExportMetricsServiceRequest,
-    resource_metrics=st.lists(
-        st.builds(
-            metrics.ResourceMetrics,
-            resource=RESOURCES,
-            schema_url=TEXTS,
-            scope_metrics=st.lists(
-                st.builds(
-                    metrics.ScopeMetrics,
-                    scope=SCOPES,
-                    schema_url=TEXTS,
-                    metrics=st.lists(METRICS, max_size=3),
-                ),
-                max_size=2,
-            ),
-        ),
-        max_size=2,
-    ),
+_USUAL_POINT = {
+    "attributes": PAIRS,
+    "start_time_unix_nano": st.sampled_from([0, 1_763_769_600_000_000_001]),
+    "time_unix_nano": st.sampled_from([0, 1_763_769_600_123_456_789]),
+    "flags": st.sampled_from([0, 1]),
+}
+USUAL_POINTS = st.lists(
+    st.builds(metrics.NumberDataPoint, as_double=DOUBLES, **_USUAL_POINT)
+    | st.builds(metrics.NumberDataPoint, as_int=INTEGERS, **_USUAL_POINT),
+    min_size=1,
+    max_size=3,
 )
+USUAL_METRICS = st.builds(
+    metrics.Metric, gauge=st.builds(metrics.Gauge, data_points=USUAL_POINTS), **_METRIC
+) | st.builds(
+    metrics.Metric,
+    sum=st.builds(
+        metrics.Sum,
+        data_points=USUAL_POINTS,
+        aggregation_temporality=_TEMPORALITY,
+        is_monotonic=st.booleans(),
+    ),
+    **_METRIC,
+)
+
+
+def metric_requests(
+    chosen: st.SearchStrategy[metrics.Metric],
+) -> st.SearchStrategy[ExportMetricsServiceRequest]:
+    """Return requests with metrics of this form."""
+    return st.builds(
+        ExportMetricsServiceRequest,
+        resource_metrics=st.lists(
+            st.builds(
+                metrics.ResourceMetrics,
+                resource=RESOURCES,
+                schema_url=TEXTS,
+                scope_metrics=st.lists(
+                    st.builds(
+                        metrics.ScopeMetrics,
+                        scope=SCOPES,
+                        schema_url=TEXTS,
+                        metrics=st.lists(chosen, max_size=3),
+                    ),
+                    max_size=2,
+                ),
+            ),
+            max_size=2,
+        ),
+    )
+
+
+METRIC_REQUESTS = metric_requests(METRICS)
+USUAL_METRIC_REQUESTS = metric_requests(USUAL_METRICS)
+MIXED_METRIC_REQUESTS = metric_requests(USUAL_METRICS | METRICS)
 
 
 def otlp_json(request: Message) -> bytes:

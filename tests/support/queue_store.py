@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ulid import ULID
 
@@ -216,3 +216,10 @@ class SimStore:
 
     async def read_versioning(self) -> Versioning:
         return Versioning.ENABLED
+
+
+class UnversionedStore(SimStore):
+    """A bucket without versioning: no read shows an object version."""
+
+    def _info(self, key: ObjectKey) -> ObjectInfo:
+        return replace(super()._info(key), incarnation=None)

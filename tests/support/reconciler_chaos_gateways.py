@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from support.builders import manifest
 from support.reconciler_chaos_store import ChaosStore, Connection, Killed, LoopClock
 
-from sluice_gateway.journal_book import JournalBook, MachineInstant, is_lapsed
+from sluice_gateway.journal_book import JournalBook, is_lapsed
+from sluice_gateway.machine_time import MachineInstant
 from sluice_protocol.errors import StoreError
 from sluice_protocol.journals import (
     FENCE_S,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from support.gateway import CountingStore
 
-from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.errors import StoreDenied, StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, RAW_BLOBS
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import Digest, ObjectKey
@@ -48,3 +48,18 @@ class WriteFaultStore(CountingStore):
         if self.fault.kills:
             await asyncio.Event().wait()
         raise StoreUnavailable("create", key, "planned fault")
+
+
+class RefusingStore(CountingStore):
+    """A store that refuses every write of a frame while `refuses` is set."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.refuses = True
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        if self.refuses and key.startswith((ACCEPTED, RAW_BLOBS)):
+            raise StoreDenied("create", key, "planned fault")
+        return await super().create(key, body, sha256=sha256)

@@ -31,7 +31,7 @@ TABLE_OPEN_GETS: Final = TABLE_GETS + COMMIT_GETS * TABLE_CHECKPOINT_COMMITS / 2
 LEDGER_FILE_GETS: Final = 2.0
 PART_BYTES: Final = 10 * 1024 * 1024
 """A larger file is written in parts of about this size, with two further requests."""
-TASK_BYTES: Final = 64 * 1024 * 1024
+TASK_BYTES: Final = 256 * 1024 * 1024
 FILE_BYTES: Final = 128 * 1024 * 1024
 """Target size of compaction."""
 QUERY_GETS_PER_FILE: Final = 4.0

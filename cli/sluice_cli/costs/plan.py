@@ -5,6 +5,7 @@ components are repeated here, so that the command imports none of them. A test c
 (`tests/unit/cli/test_cost.py`).
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +18,8 @@ RECONCILER_S_MAX: Final = 30.0
 DOOR_FLUSH_S_MAX: Final = 5.0
 DOOR_FRAME_S: Final = 0.25
 DOOR_LANES: Final = 4
+SAMPLES_S: Final = 60.0
+"""Samples of a host share a batch for at least this time."""
 ROUND_S: Final = 0.25
 LISTING_S: Final = 1.0
 TRIGGER_S, TRIGGER_S_MAX = 10.0, 300.0
@@ -24,6 +27,19 @@ TRIGGER_BYTES: Final = 1024 * 1024 * 1024
 TRIGGER_BATCHES: Final = 20_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 MONTH_DAYS: Final = MONTH_S / DAY_S
+_OPTIONS: Final = {
+    "rate_bytes_per_s": ("rate", " B/s"),
+    "senders": ("agents", ""),
+    "batch_bytes": ("batch", " B"),
+    "freshness_s": ("freshness", " s"),
+    "journal_interval_s": ("journal-interval", " s"),
+    "reconciler_freshness_s": ("reconciler-freshness", " s"),
+    "pass_every_s": ("list-every", " s"),
+    "audit_every_s": ("audit-every", " s"),
+    "trigger_s": ("trigger", " s"),
+    "lake_days": ("retention-days", ""),
+}
+"""The options of `sluice cost` for fields with another name, and their units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +52,8 @@ class CostPlan:
         freshness_s: How old a record may be when its batch is cut, seconds.
         doors: Whether gateways combine small requests of clients, instead of agents that send
             batches.
-        kinds: Kinds of records that each sender sends; each kind is cut separately.
+        kinds: Kinds of records that each sender sends; each kind is cut separately. The
+            second of an agent are samples of its host.
         batch_bytes: Largest batch, before compression.
         gateway_workers: Worker processes of all gateways.
         journal_interval_s: `journal_interval_s` of the gateways.
@@ -101,12 +118,15 @@ class CostPlan:
         self._check("journal_interval_s", JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX)
         self._check("reconciler_freshness_s", 0, RECONCILER_S_MAX)
 
-    def _check(self, name: str, low: float, high: float = 1e18) -> None:
+    def _check(self, name: str, low: float, high: float = math.inf) -> None:
         value = getattr(self, name)
         if value is not None and not low <= value <= high:
-            most = "" if high >= 1e18 else f" and at most {high:g}"  # noqa: PLR2004 - no bound
+            option, unit = _OPTIONS.get(name, (name.replace("_", "-"), ""))
+            most = "" if high == math.inf else f" and at most {high:.10g}{unit}"
+            where = " with --doors" if self.doors and name == "freshness_s" else ""
             raise BadUsage(
-                f"cannot compute the cost: {name} must be at least {low:g}{most}, {name}=`{value}`"
+                f"cannot compute the cost: --{option} must be at least {low:.10g}{unit}{most}"
+                f"{where}, {option}=`{value:.10g}{unit}`"
             )
 
     def filled(self) -> "FullPlan":
@@ -165,24 +185,21 @@ class FullPlan:
     @property
     def cut_setting(self) -> str:
         """The setting that decides how often a batch is cut by age."""
-        return "door_flush_ms" if self.plan.doors else "agent freshness_s"
-
-    @property
-    def streams(self) -> float:
-        """How many sequences of batches are cut at the same time.
-
-        A worker cuts each of four lanes of a principal, see `DoorLane`.
-        """
-        one = self.plan.senders * self.plan.kinds
-        return one * DOOR_LANES * self.plan.gateway_workers if self.plan.doors else one
+        return "gateway door_flush_ms" if self.plan.doors else "agent freshness_s"
 
     @property
     def batches_per_s(self) -> float:
         """Batches per second of all senders, cut by age or by size."""
-        least_s = DOOR_FRAME_S if self.plan.doors else 0.0
-        by_age = self.streams / max(self.plan.freshness_s, least_s)
-        by_size = self.plan.rate_bytes_per_s / self.plan.batch_bytes
-        return max(by_age, by_size)
+        plan, fresh_s = self.plan, self.plan.freshness_s
+        if plan.doors:
+            # A worker cuts each of four lanes of a principal, see `DoorLane`.
+            cut = plan.senders * plan.kinds * DOOR_LANES * plan.gateway_workers
+            by_age = cut / max(fresh_s, DOOR_FRAME_S)
+        else:
+            samples = int(plan.kinds > 1)
+            each = (plan.kinds - samples) / fresh_s + samples / max(fresh_s, SAMPLES_S)
+            by_age = plan.senders * each
+        return max(by_age, plan.rate_bytes_per_s / plan.batch_bytes)
 
     @property
     def batches(self) -> float:

@@ -216,7 +216,8 @@ def _candidates(plan: CostPlan) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "pack by-time entries: reconciler pack_by_time = true", {"pack_by_time": True}
     packed = "pack reverse references: reconciler pack_references = true"
     yield packed, {"pack_references": True}
-    yield "send one kind of records: agent host_metrics_s = 0", {"kinds": 1}
+    if not plan.doors:
+        yield "send one kind of records: agent host_metrics_s = 0", {"kinds": 1}
     yield "use one lane, in a new store: sluice init --lanes 1", {"lanes": 1}
     fewer = min(plan.gateway_workers, WORKERS_LEAST)
     yield f"run {fewer} gateway workers", {"gateway_workers": fewer}
@@ -234,9 +235,11 @@ def _later(plan: CostPlan, full: FullPlan) -> Iterator[tuple[str, dict[str, Any]
         "trigger_s": full.trigger_s,
     }
     fresh_s = min(2 * plan.freshness_s, DOOR_FLUSH_S_MAX if plan.doors else FRESHNESS_S_MAX)
-    what = f"door_flush_ms = {1000 * fresh_s:g}" if plan.doors else f"freshness_s = {fresh_s:g}"
+    what = f"agent freshness_s = {fresh_s:g}"
+    if plan.doors:
+        what = f"gateway door_flush_ms = {1000 * fresh_s:g}"
     yield f"cut batches later: {what}", {**kept, "freshness_s": fresh_s}
-    name = "door_flush_bytes" if plan.doors else "batch_bytes"
+    name = "gateway door_flush_bytes" if plan.doors else "agent batch_bytes"
     yield f"cut larger batches: {name} = {BATCH_BYTES}", {"batch_bytes": BATCH_BYTES}
     flush_s = min(RECONCILER_S_MAX, max(1.0, 2 * full.reconciler_freshness_s))
     yield (

@@ -6,7 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from sluice_cli.queue import read_lanes
-from sluice_console.attention import AttentionItem, OverviewFacts, list_attention
+from sluice_console.attention import OverviewFacts, list_attention
+from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
 from sluice_protocol.authority import Authority

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.config import FILE_DEFAULT
 from sluice_cli.local.guide import first_steps
 from sluice_cli.local.home import LocalHome, write_settings
 from sluice_cli.local.preflight import (
@@ -27,6 +26,7 @@ from sluice_cli.local.store import prepare_store
 from sluice_cli.local.supervisor import Supervisor
 from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.output import write_json
+from sluice_cli.settings_file import FILE_DEFAULT
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.url import parse_local_path

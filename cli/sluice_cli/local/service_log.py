@@ -48,7 +48,7 @@ class ServiceLog:
         text = line[:LINE_BYTES_MAX].decode(errors="replace").rstrip()
         if not text:
             return
-        self._last[service] = _without_frame(text, self._last.get(service, ""))
+        self._last[service] = text
         self._file.write(f"{service} {text}\n".encode())
         self._file.flush()
         if self._file.tell() >= FILE_BYTES_MAX:
@@ -62,19 +62,6 @@ class ServiceLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _without_frame(text: str, before: str) -> str:
-    """Return the newest line; of a framed message of several lines, the text in the frame."""
-    match text[0]:
-        case "╭":
-            return ""
-        case "│":
-            return f"{before} {text.strip('│ ')}".strip()
-        case "╰":
-            return before
-        case _:
-            return text
 
 
 def warning_of(text: str) -> str | None:

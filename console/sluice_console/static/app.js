@@ -1,6 +1,6 @@
 // The shell: navigation, login, keyboard, theme and time zone. Pages are loaded when they open.
 import { h, render } from "preact";
-import { ApiProblem, api, go, html, notice, placeUrl, readPlace, refreshSession, remember, session, storeUrl, theme, useCell, useEffect, useRef, useState, zone } from "./lib.js";
+import { ApiProblem, api, go, html, notice, placeUrl, readPlace, refreshSession, remember, session, sessionEnded, storeUrl, theme, useCell, useEffect, useRef, useState, zone } from "./lib.js";
 import { Dialog, Loading, Problem } from "./parts.js";
 import { Overview } from "./pages/overview.js";
 
@@ -63,7 +63,7 @@ const REFUSED = {
 function Login() {
   const [token, setToken] = useState("");
   const [problem, setProblem] = useState(null);
-  const me = useCell(session);
+  const me = useCell(session), ended = useCell(sessionEnded);
   const login = async (event) => {
     event.preventDefault();
     try { session.set(await api("v1/login", { method: "POST", body: { token } })); } catch (error) {
@@ -73,6 +73,7 @@ function Login() {
   const refused = REFUSED[readPlace().query.get("login")];
   return html`<main class="login"><form onSubmit=${login}>
     <h1>sluice console</h1>
+    ${ended && html`<div class="notice" role="status"><strong>Your login has ended.</strong> Log in again: the page opens where you left it. Logins end after a time that the console sets, and when it is restarted.</div>`}
     ${refused && html`<${Problem} problem=${new ApiProblem(403, "The login was refused", refused)} />`}
     ${me?.oidc && html`<p><a class="primary" href="v1/oidc/login">Log in at the identity provider</a></p>`}
     ${me?.login_exists
@@ -123,7 +124,7 @@ function Shell() {
   useKeys(() => setHelp(true));
   useEffect(() => { api("v1/store").then((found) => storeUrl.set(found.url), () => {}); }, []);
   const logout = async () => {
-    try { await api("v1/logout", { method: "POST" }); } finally { await refreshSession(); }
+    try { await api("v1/logout", { method: "POST" }); } finally { await refreshSession(true); }
   };
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to content</a>
     <nav class="menu" aria-label="Pages">

@@ -82,8 +82,12 @@ export async function request(path, { method = "GET", body, signal } = {}) {
 
 export const api = async (path, options) => (await request(path, options)).json();
 
-export async function refreshSession() {
-  const found = await api("v1/session");
+export const sessionEnded = cell(false);
+
+// `left` if the visitor logged out: then the login needs no explanation.
+export async function refreshSession(left = false) {
+  const found = await api("v1/session"), before = session.get();
+  if (found.needs_login && before && !before.needs_login) sessionEnded.set(!left);
   session.set(found);
   return found;
 }

@@ -16,9 +16,10 @@ import fcntl
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from sluice_protocol.authority import VISIBILITY_S_MAX
 from sluice_protocol.keys import parse_digest
@@ -34,8 +35,7 @@ _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _SHA256: Final = "user.sluice.sha256"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileState:
+class FileState(msgspec.Struct, frozen=True, kw_only=True):
     """What the store reports about a file.
 
     Attributes:

@@ -36,6 +36,8 @@ from sluice_store.s3.settings import S3Settings
 from sluice_store.s3.signing import BucketAddress, Credentials, sign
 
 ERROR_BYTES_MAX: Final = 16 * 1024
+KEEP_ALIVE_S: Final = 15.0
+"""How long a connection without exchanges is kept. AWS closes one after some 20 s."""
 _WHOLE_BYTES_MAX: Final = 256 * 1024
 """A body up to this size is handed to the socket together with the head."""
 _SLICE_BYTES: Final = 1024 * 1024
@@ -62,7 +64,12 @@ class RawResponse(msgspec.Struct, frozen=True):
 
 
 class Channel:
-    """Exchanges with one host. No request is sent twice."""
+    """Exchanges with one host. No request is sent twice.
+
+    A connection whose exchange is complete is kept here for the next one: the pool of the connector
+    needs several times longer to return it. It goes back to the pool while a caller waits there, so
+    the limit of the connector and its fairness are as before.
+    """
 
     def __init__(
         self,
@@ -84,6 +91,14 @@ class Channel:
         self._timeout = timeout
         self._peer = aiohttp.ClientRequest("GET", URL(origin), loop=loop)  # the key in the pool
         self._host = host
+        self._clock = loop.time
+        self._idle: deque[tuple[Connection, float]] = deque()
+        self._connecting = 0
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        while self._idle:
+            self._idle.pop()[0].close()
 
     async def exchange(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
@@ -96,17 +111,49 @@ class Channel:
             TimeoutError: As `ConnectionBroken`; the bound on the whole exchange was reached.
         """
         head = self._head(method, target, headers, len(body))
-        connection = await self._connect()
+        connection = self._reused() or await self._connect()
+        complete = False
         try:
             async with asyncio.timeout(self._timeout.total):
-                response = await _exchange(connection, method, head, body)
+                protocol, transport = _opened(connection)
+                protocol.set_response_params(skip_payload=method == "HEAD", auto_decompress=False)
+                if len(body) <= _WHOLE_BYTES_MAX:
+                    transport.write(head + body)
+                    response, complete = await _read_response(protocol), True
+                else:
+                    response, complete = await _exchange_slices(protocol, transport, head, body)
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
             raise ConnectionBroken(str(error) or type(error).__name__) from error
         finally:
-            connection.close()  # no effect after a release
+            if complete:
+                self._keep(connection)
+            else:
+                connection.close()
         return response
+
+    def _reused(self) -> Connection | None:
+        """Return the connection that was kept last and can be used; None if there is none."""
+        while self._idle:
+            connection, since_s = self._idle.pop()
+            if _is_clean(connection) and self._clock() - since_s <= KEEP_ALIVE_S:
+                return connection
+            connection.close()
+        return None
+
+    def _keep(self, connection: Connection) -> None:
+        """Keep a connection for the next exchange, and close those that were unused for too long.
+
+        A caller that waits in the pool is served first.
+        """
+        if self._connecting:
+            connection.release()
+            return
+        now_s = self._clock()
+        self._idle.append((connection, now_s))
+        while now_s - self._idle[0][1] > KEEP_ALIVE_S:
+            self._idle.popleft()[0].close()
 
     def _head(self, method: str, target: str, headers: Mapping[str, str], size_bytes: int) -> bytes:
         fields = [f"{name}: {text}" for name, text in headers.items()]
@@ -119,40 +166,61 @@ class Channel:
         return f"{head}\r\n\r\n".encode("latin-1")
 
     async def _connect(self) -> Connection:
+        self._connecting += 1
         try:
-            return await self._connector.connect(self._peer, [], self._timeout)
+            connection = await self._connector.connect(self._peer, [], self._timeout)
         except (aiohttp.ClientError, OSError) as error:
             raise NotConnected(str(error) or type(error).__name__) from error
+        finally:
+            self._connecting -= 1
+        if not _is_clean(connection):
+            connection.close()
+            raise NotConnected("the connection was closed, or bytes arrived before the request")
+        return connection
 
 
-async def _exchange(connection: Connection, method: str, head: bytes, body: bytes) -> RawResponse:
+def _is_clean(connection: Connection) -> bool:
+    """Return True for an open connection on which no byte arrived after its last response.
+
+    The next request would take such bytes for its own response. The pool does not check this.
+    """
+    protocol = connection.protocol
+    return protocol is not None and protocol.is_connected() and not protocol.should_close
+
+
+def _opened(connection: Connection) -> tuple[ResponseHandler, asyncio.Transport]:
     protocol = connection.protocol
     if protocol is None or protocol.transport is None:
         raise aiohttp.ServerDisconnectedError
-    protocol.set_response_params(skip_payload=method == "HEAD", auto_decompress=False)
-    if len(body) <= _WHOLE_BYTES_MAX:
-        protocol.transport.write(head + body)
-        response = await _read_response(protocol)
-        connection.release()
-        return response
-    sending = asyncio.create_task(_send_slices(protocol, head, body))
+    return protocol, protocol.transport
+
+
+async def _exchange_slices(
+    protocol: ResponseHandler, transport: asyncio.Transport, head: bytes, body: bytes
+) -> tuple[RawResponse, bool]:
+    """Send a large body while the response is read.
+
+    Returns:
+        The response, and whether the connection can be used again: not after a response that
+        arrived before the end of the body.
+    """
+    sending = asyncio.create_task(_send_slices(protocol, transport, head, body))
     try:
         response = await _read_response(protocol)
-        if sending.done():  # a response before the end of the body makes the connection unusable
-            connection.release()
-        return response
+        return response, sending.done()
     finally:
         sending.cancel()
         with suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
             await sending
 
 
-async def _send_slices(protocol: ResponseHandler, head: bytes, body: bytes) -> None:
+async def _send_slices(
+    protocol: ResponseHandler, transport: asyncio.Transport, head: bytes, body: bytes
+) -> None:
     """Send a large body in slices, so that encrypting it does not block the event loop."""
     view = memoryview(body)
-    transport = protocol.transport
     for start in range(0, len(view), _SLICE_BYTES):
-        if transport is None or transport.is_closing():
+        if transport.is_closing():
             return
         piece = view[start : start + _SLICE_BYTES]
         transport.writelines([head, piece] if start == 0 else [piece])
@@ -176,18 +244,9 @@ class ByteGate:
         self._held = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def held(self, size_bytes: int) -> AsyncIterator[None]:
-        """Wait until the body fits, and count it as in flight inside the context."""
+    async def enter(self, size_bytes: int) -> None:
+        """Wait until the body fits, and count it as in flight until `leave`."""
         size = min(size_bytes, self._limit)
-        await self._acquire(size)
-        try:
-            yield
-        finally:
-            self._held -= size
-            self._wake()
-
-    async def _acquire(self, size: int) -> None:
         if not self._waiting and self._held + size <= self._limit:
             self._held += size
             return
@@ -200,6 +259,11 @@ class ByteGate:
                 self._held -= size  # granted and cancelled in the same moment
             self._wake()
             raise
+
+    def leave(self, size_bytes: int) -> None:
+        """Remove a body that `enter` counted."""
+        self._held -= min(size_bytes, self._limit)
+        self._wake()
 
     def _wake(self) -> None:
         while self._waiting:
@@ -225,24 +289,27 @@ class SigningTransport:
 
     async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
         """Send the request once and report the result; network errors are results."""
-        async with self._gate.held(len(body)):
+        await self._gate.enter(len(body))
+        try:
             target = self._address.target_of(request.key, request.query)
             headers = await sign(
                 request, self._address.origin + target, self._address, self._credentials
             )
-            try:
-                return await self._exchange(request.method, target, headers, body)
-            except NotConnected as error:
-                return S3Exchange(seen=NotSent(detail=str(error)), detail=str(error))
-            except TimeoutError as error:
-                return _no_response(UnknownReason.TIMEOUT, error)
-            except ConnectionBroken as error:
-                return _no_response(UnknownReason.RESET, error)
+            return await self._exchange(request.method, target, headers, body)
+        finally:
+            self._gate.leave(len(body))
 
     async def _exchange(
         self, method: str, target: str, headers: dict[str, str], body: bytes
     ) -> S3Exchange:
-        response = await self._channel.exchange(method, target, headers, body)
+        try:
+            response = await self._channel.exchange(method, target, headers, body)
+        except NotConnected as error:
+            return S3Exchange(seen=NotSent(detail=str(error)), detail=str(error))
+        except TimeoutError as error:
+            return _no_response(UnknownReason.TIMEOUT, error)
+        except ConnectionBroken as error:
+            return _no_response(UnknownReason.RESET, error)
         if response.status < _ERRORS_FROM:
             seen = Responded(status=response.status)
             return S3Exchange(seen=seen, headers=response.headers, body=response.body)
@@ -281,8 +348,11 @@ async def open_transport(
         total=settings.request_timeout_s, connect=settings.connect_timeout_s
     )
     async with aiohttp.TCPConnector(
-        limit=settings.connections_max, ssl=verify, ttl_dns_cache=10, keepalive_timeout=15
+        limit=settings.connections_max, ssl=verify, ttl_dns_cache=10, keepalive_timeout=KEEP_ALIVE_S
     ) as connector:
         channel = Channel(connector, address.origin, address.host, timeout)
         gate = ByteGate(settings.in_flight_bytes_max)
-        yield SigningTransport(channel, address, credentials, gate)
+        try:
+            yield SigningTransport(channel, address, credentials, gate)
+        finally:
+            channel.close()

@@ -1,23 +1,21 @@
-"""Addresses of a bucket, and requests signed by botocore over a sha256 that is known (ADR 0012).
+"""Addresses of a bucket, and requests signed over a sha256 that is known (ADR 0012).
 
-`tests/unit/store/test_botocore_internals.py` checks each name of botocore that is overridden here.
+botocore's signer is the reference: `tests/property/store/test_signing.py` compares every header.
 """
 
+import hashlib
 import hmac
 import re
+import time
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Protocol
 from urllib.parse import quote, urlsplit
 
-from botocore.auth import S3SigV4Auth
-
 from sluice_store.s3.exchange import S3Request
 from sluice_store.s3.settings import Addressing
 
-_PAYLOAD: Final = "payload_sha256"
-_HOST: Final = "host"
-_ORIGIN: Final = "origin"
+_ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9/=_.~-]*")
 
 
@@ -35,62 +33,6 @@ class Credentials(Protocol):
     async def get_frozen_credentials(self) -> FrozenCredentials:
         """Return credentials that are valid now."""
         ...
-
-
-@dataclass(slots=True)
-class _Unsigned:
-    """The fields of botocore's request that its signer reads, without the cost of the others."""
-
-    method: str
-    url: str
-    headers: dict[str, str]
-    context: dict[str, str]
-    params: None = None
-
-
-class _KnownHashAuth(S3SigV4Auth):  # type: ignore[misc]
-    """botocore's signer, given the digest and the host that it would compute again.
-
-    Each override returns what the original returns (`tests/property/store/test_signing.py`), in a
-    third of the time: plain dictionaries, and one derived key a day.
-    """
-
-    def payload(self, request: _Unsigned) -> str:
-        """Return the digest of the body, which botocore would compute again."""
-        return request.context[_PAYLOAD]
-
-    def canonical_request(self, request: _Unsigned) -> str:
-        """Return the canonical request; path and query of the URL are in canonical form already."""
-        path, _, query = request.url[len(request.context[_ORIGIN]) :].partition("?")
-        headers = self.headers_to_sign(request)
-        return "\n".join(
-            (
-                *(request.method.upper(), path, query, self.canonical_headers(headers), ""),
-                *(self.signed_headers(headers), self.payload(request)),
-            )
-        )
-
-    def headers_to_sign(self, request: _Unsigned) -> dict[str, str]:
-        """Return every header that is sent, and the host."""
-        named = {name.lower(): text for name, text in request.headers.items()}
-        named.setdefault("host", request.context[_HOST])
-        return named
-
-    def canonical_headers(self, headers_to_sign: dict[str, str]) -> str:
-        """Return the signed headers, sorted, with repeated blanks collapsed."""
-        pairs = sorted(headers_to_sign.items())
-        return "\n".join(f"{name}:{' '.join(text.split())}" for name, text in pairs)
-
-    def signed_headers(self, headers_to_sign: dict[str, str]) -> str:
-        """Return the names of the signed headers."""
-        return ";".join(sorted(headers_to_sign))
-
-    def signature(self, string_to_sign: str, request: _Unsigned) -> str:
-        """Return the signature under the key of the day."""
-        key = _day_key(
-            self.credentials.secret_key, request.context["timestamp"][:8], self._region_name
-        )
-        return hmac.new(key, string_to_sign.encode(), "sha256").hexdigest()
 
 
 @lru_cache(maxsize=16)
@@ -152,13 +94,30 @@ class BucketAddress:
 async def sign(
     request: S3Request, url: str, address: BucketAddress, credentials: Credentials
 ) -> dict[str, str]:
-    """Return every header of a request to `url`, including its signature."""
+    """Return every header of a request to `url`, including its signature.
+
+    The signature is Version 4 over every header that is sent, and over the known sha256. Path and
+    query of the URL must be in canonical form, as `BucketAddress.target_of` returns them.
+    """
     frozen = await credentials.get_frozen_credentials()
-    unsigned = _Unsigned(
-        method=request.method,
-        url=url,
-        headers=dict(request.headers),
-        context={_PAYLOAD: request.sha256, _HOST: address.host, _ORIGIN: address.origin},
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    headers = {**request.headers, "X-Amz-Date": stamp}
+    if frozen.token:
+        headers["X-Amz-Security-Token"] = frozen.token
+    headers["X-Amz-Content-SHA256"] = request.sha256
+    signed = [(name.lower(), " ".join(text.split())) for name, text in headers.items()]
+    signed.append(("host", address.host))
+    signed.sort()
+    names = ";".join([name for name, _ in signed])
+    lines = "\n".join([f"{name}:{text}" for name, text in signed])
+    path, _, query = url[len(address.origin) :].partition("?")
+    canonical = f"{request.method}\n{path}\n{query}\n{lines}\n\n{names}\n{request.sha256}"
+    scope = f"{stamp[:8]}/{address.region}/s3/aws4_request"
+    text = f"{_ALGORITHM}\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = _day_key(frozen.secret_key, stamp[:8], address.region)
+    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    headers["Authorization"] = (
+        f"{_ALGORITHM} Credential={frozen.access_key}/{scope}, SignedHeaders={names},"
+        f" Signature={signature}"
     )
-    _KnownHashAuth(frozen, "s3", address.region).add_auth(unsigned)
-    return unsigned.headers
+    return headers

@@ -1,6 +1,6 @@
 """The S3 adapter: one signed request per verb, listings through the SDK (ADR 0012)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Final
 
 from sluice_protocol.errors import StoreMisconfigured
@@ -177,13 +177,13 @@ class S3Store:
         """Read whether the bucket keeps versions now."""
         return await self._bucket.read_versioning()
 
-    async def _put(
+    def _put(
         self, key: ObjectKey, body: bytes, sha256: Digest | None, condition: dict[str, str]
-    ) -> S3Exchange:
+    ) -> Awaitable[S3Exchange]:
         digest = sha256 or digest_of(body)
         headers = {"x-amz-checksum-sha256": encode_checksum(digest), **condition}
         request = S3Request(method="PUT", key=self._prefix + key, headers=headers, sha256=digest)
-        return await self._transport.send(request, body)
+        return self._transport.send(request, body)
 
     async def _head(
         self, operation: str, key: ObjectKey, query: tuple[tuple[str, str], ...]

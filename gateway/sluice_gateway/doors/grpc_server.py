@@ -2,7 +2,8 @@
 
 Bodies are decoded by the functions of the HTTP door, so a request that is repeated over the other
 transport is a duplicate. gRPC decompresses gzip and bounds the message. Senders are known by the
-token in the metadata field `authorization`, or by the SPIFFE id of their client certificate.
+token in the metadata field `authorization`, or by the SPIFFE id of their client certificate, before
+their message is read into memory: the calls are unary, but the handler reads the message itself.
 Source: OpenTelemetry protocol specification 1.x, "OTLP/gRPC".
 """
 
@@ -18,7 +19,7 @@ from grpc import aio
 from sluice_door_http.otlp import PROTOBUF_TYPE, export_response
 from sluice_door_http.routes import SERVER_ERRORS, Decode, DoorRequest
 from sluice_door_http.sent_tokens import token_of
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
 from sluice_gateway.doors.service import DoorService
 from sluice_gateway.principals import VerifiedSender
@@ -70,18 +71,19 @@ class OtlpMethods(grpc.GenericRpcHandler):
         decode = _METHODS.get(method)
         if decode is None:
             return None
-        return grpc.unary_unary_rpc_method_handler(partial(self._export, method, decode))
+        return grpc.stream_unary_rpc_method_handler(partial(self._export, method, decode))
 
     async def _export(
         self,
         method: str,
         decode: Decode,
-        request: bytes,
+        _messages: object,
         context: "aio.ServicerContext[bytes, bytes]",
     ) -> bytes:
         wanted = DoorRequest(door="otlp", decode=decode, coding="identity")
         try:
-            result = await self._doors.accept_message(request, self._sender(context), wanted)
+            sender = self._sender(context)
+            result = await self._doors.accept_message(await _read(context), sender, wanted)
         except Exception as error:  # noqa: BLE001 - every error becomes a status, as over HTTP
             problem = describe_error(error, path=method, peer=context.peer())
             self._doors.count_refused("otlp", problem)
@@ -101,6 +103,18 @@ class OtlpMethods(grpc.GenericRpcHandler):
             now_s = uploads.clock.now_ns() // NS_PER_S
             return uploads.principals.current.token_sender(token, now_s)
         return uploads.principals.current.spiffe_sender(_spiffe_id(context))
+
+
+async def _read(context: "aio.ServicerContext[bytes, bytes]") -> bytes:
+    """Return the message of a call.
+
+    Raises:
+        BodyUnreadable: The client sent none, or gRPC has refused it as too large.
+    """
+    found: object = await context.read()
+    if not isinstance(found, bytes):
+        raise BodyUnreadable("the call contains no message")
+    return found
 
 
 def _token(context: "aio.ServicerContext[bytes, bytes]") -> str | None:

@@ -68,7 +68,11 @@ def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
         HttpRefusal: It may not.
     """
     if door not in sender.doors:
-        raise HttpRefusal(ErrorCode.FORBIDDEN, f"the principal may not use the door {door}")
+        raise HttpRefusal(
+            ErrorCode.FORBIDDEN,
+            f"the principal may not use this door: add it to its entry in the principals file,"
+            f" principal=`{sender.principal}` door=`{door}`",
+        )
 
 
 class DoorService:
@@ -130,7 +134,7 @@ class DoorService:
 
     def is_full(self) -> bool:
         """Return whether this gateway is shutting down or nearly out of memory for bodies."""
-        return self.sheds()
+        return self.uploads.running.draining or self.uploads.budget.is_nearly_full()
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of an HTTP request.

@@ -10,34 +10,38 @@ A journal object is removed when all of this is true:
 
 The registration of a process is removed last, when its journal is empty and the process has ended.
 Objects are removed in the order of their numbers, so what exists is always the end of a journal. A
-run that is interrupted is continued by the next one. Growth: one object a second and gateway, for
-the retry horizon and the time until the next full pass.
+run that is interrupted is continued by the next one. In a store without versioning nothing is
+removed. Growth: one object a second and gateway, for the retry horizon and the time until the next
+full pass.
 """
 
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import journal_prefix, parse_journal_key, registration_key
-from sluice_protocol.outcomes import Deleted, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.journals.progress import BREAK_MARGIN_S, ProcessJournal
 from sluice_reconciler.metrics import ReconcilerMetrics, StoreClock
+from sluice_store.deletion import CurrentDeletion, delete_current_version
 from sluice_store.port import ListPage, ObjectStore
 
 log = structlog.get_logger()
 
-REMOVAL_INTERVAL_S = 10.0
+REMOVAL_INTERVAL_S: Final = 10.0
 """Pause between two removals of journals, seconds."""
 
 REMOVED_MAX: Final = 2_000
 """Objects that one run deletes, at most."""
+
+_DELETED_TOGETHER: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,7 @@ class JournalRemoval:
         self._clock = clock
         self._metrics = metrics
         self._horizon_ns = horizon_ns
+        self._is_unversioned = False
 
     async def run(self, journals: Iterable[ProcessJournal], ended: Collection[str]) -> int:
         """Remove what may be removed, of any process; return the number of deleted objects.
@@ -122,9 +127,9 @@ class JournalRemoval:
             now_ns=self._clock.now_ns(),
             horizon_ns=self._horizon_ns,
         )
-        removed = 0
+        removed, self._is_unversioned = 0, False
         for journal in sorted(journals, key=lambda one: one.process):
-            if removed >= REMOVED_MAX:
+            if removed >= REMOVED_MAX or self._is_unversioned:
                 break
             if limits.allows(UnixNs(journal.registration.started_at_unix_ns)):
                 has_ended = journal.process in ended and limits.allows(journal.written_ns)
@@ -162,19 +167,16 @@ class JournalRemoval:
         return deleted
 
     async def _delete(self, keys: Sequence[ObjectKey]) -> int:
-        """Delete the current objects in order; stop at the first that may still exist."""
-        deleted = 0
-        for first in range(0, len(keys), 100):
-            done = await self._requests.each(keys[first : first + 100], self._delete_one)
-            deleted += sum(done)
-            if not all(done):
+        """Delete the current objects in order; stop at the first that may still exist.
+
+        The first one is deleted alone: it shows whether the store has versions.
+        """
+        step, deleted = _DELETED_TOGETHER, 0
+        delete = partial(delete_current_version, self._store)
+        for part in (keys[:1], *(keys[at : at + step] for at in range(1, len(keys), step))):
+            outcomes = await self._requests.each(part, delete)
+            deleted += sum(one.is_gone for one in outcomes)
+            self._is_unversioned = CurrentDeletion.UNVERSIONED in outcomes
+            if not all(one.is_gone for one in outcomes):
                 break
         return deleted
-
-    async def _delete_one(self, key: ObjectKey) -> bool:
-        info = await self._store.head(key)
-        if not isinstance(info, ObjectInfo):
-            return True
-        if info.incarnation is None:
-            return False  # without object versions only the store's lifecycle rules delete
-        return isinstance(await self._store.delete(key, info.incarnation), Deleted)

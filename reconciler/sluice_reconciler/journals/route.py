@@ -17,6 +17,7 @@ lane is handed over. If not, the entries are kept and processed after `takeover_
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
@@ -61,18 +62,18 @@ from sluice_store.authority import read_history
 
 log = structlog.get_logger()
 
-WAITING_MAX = 16_384
+WAITING_MAX: Final = 16_384
 """Entries that were read and are not processed, over all journals; then reading pauses. One with
 the parts of combined requests counts as several.
 """
 
-OBJECTS_WAITING_MAX = 16_384
+OBJECTS_WAITING_MAX: Final = 16_384
 """Objects that were read and are not processed, over all journals; about 1 KiB of memory each."""
 
-SWITCH_INTERVAL_S = 60.0
+SWITCH_INTERVAL_S: Final = 60.0
 """Time between two reads of the authority's mode switches while a spool is registered."""
 
-RETRY_S = 1.0
+RETRY_S: Final = 1.0
 """Pause before entries that could not be processed are tried again, seconds."""
 
 

@@ -40,6 +40,7 @@ from sluice_reconciler.lanes.state import (
     parts_prefix,
     read_lane_state,
 )
+from sluice_store.deletion import CurrentDeletion, delete_current_version
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY, create_known
 
@@ -358,16 +359,15 @@ class LaneLog:
         Args:
             record: The state that this owner swapped in.
         """
-        prefix = parts_prefix(self._lane)
+        prefix, named = parts_prefix(self._lane), {part.name for part in record.parts()}
         with contextlib.suppress(StoreError):
             async for page in self._store.list(prefix):
-                listed = [one.key.removeprefix(prefix) for one in page.objects]
-                await self._delete(set(listed) - nameable(listed, record))
+                listed = {one.key.removeprefix(prefix) for one in page.objects}
+                await self._delete(listed - nameable(listed, named, record.owner_term))
         await self.requests.collect(record)
 
     async def _delete(self, names: Iterable[str]) -> None:
         for name in sorted(names):
-            key = part_key(self._lane, name)
-            found = await self._store.head(key)
-            if isinstance(found, ObjectInfo) and found.incarnation is not None:
-                await self._store.delete(key, found.incarnation)
+            outcome = await delete_current_version(self._store, part_key(self._lane, name))
+            if outcome is CurrentDeletion.UNVERSIONED:
+                return  # the others cannot be deleted either

@@ -18,7 +18,7 @@ from typing import Final
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, QUEUE, damaged_copy_key, digest_of, lane_of
 from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_accepted, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import LaneDamaged, WorkListMissing
@@ -42,12 +42,9 @@ from sluice_reconciler.lanes.state import (
     read_lane_state,
     term_of_part,
 )
+from sluice_store.deletion import delete_versions
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY
-
-VERSIONS_MAX: Final = 100
-"""Versions of one derived object that a repair deletes at most."""
-
 
 _DIFFERENCES: Final = {
     DefectKind.REGISTER_MISSING: DifferenceKind.MISSING,
@@ -55,22 +52,6 @@ _DIFFERENCES: Final = {
     DefectKind.REGISTER_DAMAGED: DifferenceKind.UNREADABLE,
     DefectKind.STATE_DAMAGED: DifferenceKind.UNREADABLE,
 }
-
-
-async def delete_versions(store: ObjectStore, key: ObjectKey) -> None:
-    """Delete an object with its noncurrent versions.
-
-    Deleting the current version restores the one before it, so this repeats until none is left.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
-    for _ in range(VERSIONS_MAX):
-        match await store.head(key):
-            case ObjectInfo(incarnation=incarnation) if incarnation is not None:
-                await store.delete(key, incarnation)
-            case ObjectInfo() | NotFound():
-                return
 
 
 class LaneRebuild:

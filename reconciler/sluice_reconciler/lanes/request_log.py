@@ -30,7 +30,7 @@ import structlog
 from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.keys import RECONCILER, accepted_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
-from sluice_protocol.outcomes import Found, ObjectInfo
+from sluice_protocol.outcomes import Found
 from sluice_protocol.request_identity import is_combined_life
 from sluice_protocol.request_parts import REQUEST_BYTES
 from sluice_protocol.units import ObjectKey
@@ -44,8 +44,10 @@ from sluice_reconciler.lanes.request_window import (
     merge_runs,
     run_of,
 )
-from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference, part_name, term_of_part
+from sluice_reconciler.lanes.runs import nameable
+from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference, part_name
 from sluice_store.bulk import read_bodies
+from sluice_store.deletion import CurrentDeletion, delete_current_version
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY, create_known
 
@@ -238,17 +240,14 @@ class RequestLog:
         prefix, named = requests_prefix(self._lane), {one.name for one in record.request_runs}
         with contextlib.suppress(StoreError):
             async for page in self._store.list(prefix):
-                for one in page.objects:
-                    name = one.key.removeprefix(prefix)
-                    term = term_of_part(name)
-                    if term is not None and term < record.owner_term and name not in named:
-                        await self._delete([name])
+                listed = {one.key.removeprefix(prefix) for one in page.objects}
+                await self._delete(listed - nameable(listed, named, record.owner_term))
 
     async def _delete(self, names: Iterable[str]) -> None:
         with contextlib.suppress(StoreError):
             for name in sorted(names):
-                key = run_key(self._lane, name)
-                found = await self._store.head(key)
-                if isinstance(found, ObjectInfo) and found.incarnation is not None:
-                    await self._store.delete(key, found.incarnation)
+                outcome = await delete_current_version(self._store, run_key(self._lane, name))
+                if outcome is CurrentDeletion.UNVERSIONED:
+                    self._unnamed.clear()
+                    return  # the others cannot be deleted either
                 self._unnamed.discard(name)

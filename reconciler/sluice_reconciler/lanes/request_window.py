@@ -33,8 +33,6 @@ from sluice_protocol.request_parts import (
 )
 from sluice_protocol.units import NS_PER_S
 
-CLOCK_MARGIN_S: Final = 60
-"""More than the clocks of gateways and store differ."""
 RUN_REQUESTS_MAX: Final = 262_144
 """Requests of a run above which it is not merged again; about 7 MB."""
 UNSTORED_REQUESTS_MAX: Final = 65_536

@@ -21,7 +21,7 @@ from sluice_reconciler.lanes.sequence_ranges import BootRanges, ListedBatch
 from sluice_reconciler.lanes.state import LaneRecord
 
 CLOCK_MARGIN_S: Final = 60
-"""More than two clocks of one store differ, and than a timestamp precedes its object."""
+"""More than the clocks of gateways and store differ, and than a timestamp precedes its object."""
 
 RETIRED_SHARE: Final = 4
 """All runs are rewritten when at least one in this many lives is idle."""

@@ -1,4 +1,4 @@
-"""Which runs of a lane's state are merged, and which parts may be deleted. Pure.
+"""Which runs of a lane's state are merged, and which objects may be deleted. Pure.
 
 Every few hundred batches add a run. Runs of about the same size are merged (a log-structured merge
 tree, size-tiered): `FAN_IN` runs of one tier, and all later ones, become one run of the next tier,
@@ -9,11 +9,11 @@ Only adjacent runs are merged, and the result takes their place, so a newer stat
 always in a later run than an older one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
-from sluice_reconciler.lanes.state import LaneRecord, term_of_part
+from sluice_reconciler.lanes.state import term_of_part
 
 RECENT_MAX: Final = 512
 """Recent batches in the lane state above which the next write moves them into a part."""
@@ -48,16 +48,21 @@ def plan_merge(lives: Sequence[int]) -> int:
     return 0
 
 
-def nameable(listed: Iterable[str], record: LaneRecord) -> set[str]:
-    """Return the listed parts that a lane state names now, or that some owner may yet name.
+def nameable(listed: Iterable[str], named: Collection[str], owner_term: int) -> set[str]:
+    """Return the listed objects that a lane state names now, or that some owner may yet name.
 
-    An owner names only parts that it wrote, or that the state named when it took the lane over.
-    `record` is the state that an owner swapped in, so no other owner of its term or an earlier one
-    can swap again. A part of an earlier term that `record` does not name is therefore never named.
-    Parts of this term and of later ones are kept: their writers may be about to name them.
+    An owner names only objects that it wrote, or that the state named when it took the lane over.
+    The owner of `owner_term` has swapped a state in, so no other owner of its term or an earlier
+    one can swap again. An object of an earlier term that this state does not name is therefore
+    never named. Those of this term and of later ones are kept: their writers may be about to name
+    them.
+
+    Args:
+        listed: Names of parts, or of runs of requests.
+        named: The names in the state that the owner swapped in.
+        owner_term: The term of that owner.
     """
-    named = {part.name for part in record.parts()}
-    return {name for name in listed if name in named or not _is_before(name, record.owner_term)}
+    return {name for name in listed if name in named or not _is_before(name, owner_term)}
 
 
 def _is_before(name: str, owner_term: int) -> bool:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, SluiceError, StoreError
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found, ObjectInfo
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
 from sluice_queue.lane import Runtime
 from sluice_reconciler.lanes.host_processes import HostProcesses, SystemProcesses
@@ -36,6 +36,7 @@ from sluice_reconciler.lanes.membership import (
 )
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_store.deletion import delete_current_version
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.retry import WRITE_RETRY, overwrite_known
 
@@ -200,7 +201,7 @@ class LaneShare:
             found = before if before and before.etag == one.etag else await self._read(one.key)
             if found is not None and self._has_ended(found.record):
                 log.info("ended_member_removed", member=found.record.member)
-                await self._delete(one.key)
+                await delete_current_version(self._store, one.key)
             elif found is not None:
                 seen[one.key] = found
         self._seen = seen
@@ -216,7 +217,7 @@ class LaneShare:
                 if is_live(one.last_modified_ns, page.date_ns):
                     live.append(one)
                 elif is_forgotten(one.last_modified_ns, page.date_ns):
-                    await self._delete(one.key)
+                    await delete_current_version(self._store, one.key)
         return live
 
     def _has_ended(self, record: MemberRecord) -> bool:
@@ -232,11 +233,6 @@ class LaneShare:
             log.warning("member_record_unreadable", key=key, reason=error.reason)
             return None
         return _SeenRecord(etag=read.info.etag, record=record)
-
-    async def _delete(self, key: ObjectKey) -> None:
-        found = await self._store.head(key)
-        if isinstance(found, ObjectInfo) and found.incarnation is not None:
-            await self._store.delete(key, found.incarnation)
 
     async def leave(self) -> None:
         """Let others take the lanes; call it after the ledgers were stored.

@@ -8,6 +8,7 @@ rival, it reads the state again and retries only what the rival did not enqueue.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from enum import Enum
+from typing import Final
 
 import structlog
 
@@ -34,7 +35,7 @@ log = structlog.get_logger()
 HeldReader = Callable[[], Awaitable[Sequence[Identity] | None]]
 """Returns every batch that is held back, or None if some cannot be read."""
 
-RIVALS_MAX = 5
+RIVALS_MAX: Final = 5
 """How often one enqueue may lose its lane before its batches are left to the next pass."""
 
 

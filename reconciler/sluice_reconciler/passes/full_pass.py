@@ -3,12 +3,12 @@
 Keys are listed in order, so the batches of one boot are adjacent. Each sequence range of the ledger
 is compared as a whole: the seal of what is listed inside it with its stored seal. If they are
 equal, nothing in the range costs a request; if not, the new batches in it are identified. Memory:
-one chunk of new keys, and the sequence ranges of one boot.
+one chunk of new keys, the sequence ranges of one boot, and the bounded report of all boots.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
@@ -18,11 +18,12 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_reconciler.completeness import BootReport, BootTally, HighWaterReader
+from sluice_reconciler.completeness import BootTally, StoreReport, StoreTally
 from sluice_reconciler.concurrency import RequestLimit, run_all
+from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
-from sluice_reconciler.mark_removal import plan_mark_removal, remove_marks
+from sluice_reconciler.mark_removal import CoveredMarks, remove_marks
 from sluice_reconciler.passes.boot_comparison import BootComparison
 from sluice_reconciler.passes.hand_over import LEFT_MAX, HandOver
 from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
@@ -46,7 +47,7 @@ class PassReport:
         outcome: What the pipeline did with those that were not done.
         quarantined: Reverse references of quarantine manifests that were written.
         held_back: Hold records that exist after the pass.
-        boots: The accepted ranges and gaps of each boot.
+        boots: The accepted ranges and gaps of the boots, as of when each was listed.
         registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
         is_whole: Whether this process listed everything; otherwise it continued the pass of another
@@ -61,7 +62,7 @@ class PassReport:
     outcome: PipelineResult
     quarantined: int
     held_back: int
-    boots: tuple[BootReport, ...] = ()
+    boots: StoreReport = field(default_factory=StoreReport)
     registers_lost: tuple[ObjectKey, ...] = ()
     missed: int = 0
     is_whole: bool = True
@@ -125,8 +126,9 @@ class FullPass:
         began_ns = await self.holds.refresh()
         if how.resume is not None:
             began_ns = UnixNs(how.resume.began_unix_ns)
-        run = PassRun(self, began_ns, how, takeover)
-        reported = await self.high_water.read()
+        marks = await self.high_water.read()
+        covered = CoveredMarks(marks, self.marks_quiet_ns)
+        run = PassRun(self, began_ns, how, takeover, StoreTally(marks, covered.observe))
         await self.workers.refresh()
         await run_all([walk.run() for walk in run.walks])
         if how.retry_left:
@@ -135,12 +137,7 @@ class FullPass:
         quarantine = QuarantineWalk(self.store, self.holds, self.requests, self.backoff)
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
-        date_ns = max((walk.date_ns for walk in run.walks), default=began_ns)
-        boots = tuple(
-            tally.report(date_ns, reported) for walk in run.walks for tally in walk.tallies
-        )
-        covered = plan_mark_removal(boots, reported, date_ns, self.marks_quiet_ns)
-        await remove_marks(self.store, self.requests, covered)
+        await remove_marks(self.store, self.requests, covered.found)
         return PassReport(
             listed=run.listed(),
             began_ns=began_ns,
@@ -148,7 +145,7 @@ class FullPass:
             outcome=outcome,
             quarantined=quarantine.written,
             held_back=len(self.holds),
-            boots=boots,
+            boots=run.boots.report(),
             missed=run.missed(),
             is_whole=how.resume is None,
             cuts=run.cuts(),
@@ -160,12 +157,18 @@ class PassRun:
     """One pass while it runs: its walks, and its progress as it is stored."""
 
     def __init__(
-        self, full_pass: FullPass, began_ns: UnixNs, how: PassOptions, takeover: Takeover | None
+        self,
+        full_pass: FullPass,
+        began_ns: UnixNs,
+        how: PassOptions,
+        takeover: Takeover | None,
+        boots: StoreTally,
     ) -> None:
         self._pass = full_pass
         self._began_ns = began_ns
         self.how = how
         self.takeover = takeover
+        self.boots = boots
         self._before = how.resume.missed if how.resume is not None else 0
         known = full_pass.workers.queues
         if how.resume is not None:
@@ -250,7 +253,6 @@ class _SpanWalk:
         self.overflow = 0
         self.missed = 0
         self.date_ns = UnixNs(0)
-        self.tallies: list[BootTally] = []
         self.sample = BootSample()
 
     @property
@@ -261,26 +263,25 @@ class _SpanWalk:
     async def run(self) -> None:
         if self.span.done:
             return
-        boot: tuple[str, str] | None = None
+        tally: BootTally | None = None
         comparisons: list[BootComparison] = []
         last: ObjectKey | None = None
         async for key, who, appeared_ns in self._keys():
-            if boot != (who.agent_id, who.boot_id):
-                await self._finish_boot(boot, comparisons, last)
+            if tally is None or tally.life != (who.agent_id, who.boot_id):
+                await self._finish_boot(tally, comparisons, last)
                 await self._save(last)
-                boot = (who.agent_id, who.boot_id)
+                tally = BootTally(who.agent_id, who.boot_id)
                 workers = self._pass.workers.of_agent(who.agent_id)
-                comparisons = [BootComparison.of(worker, *boot) for worker in workers]
-                self.tallies.append(BootTally(*boot))
+                comparisons = [BootComparison.of(worker, *tally.life) for worker in workers]
                 self.sample.begin_boot(key)
             self.sample.count()
-            self.tallies[-1].add(who, appeared_ns)
+            tally.add(who, appeared_ns)
             last = key
             self._new_listed += 1
             # Each comparison adds the batch to its sum.
             if any([one.is_new(who, appeared_ns) for one in comparisons]):  # noqa: C419
                 await self._add(key)
-        await self._finish_boot(boot, comparisons, last)
+        await self._finish_boot(tally, comparisons, last)
         await self._flush()
         self._finish_span(last, done=True)
 
@@ -329,16 +330,17 @@ class _SpanWalk:
 
     async def _finish_boot(
         self,
-        boot: tuple[str, str] | None,
+        tally: BootTally | None,
         comparisons: list[BootComparison],
         last: ObjectKey | None,
     ) -> None:
-        """Find the new batches in every range whose listing differs from its seal."""
-        if boot is None or last is None:
+        """Add the new batches of ranges whose listing differs from the seal; report the boot."""
+        if tally is None or last is None:
             return
         for comparison in comparisons:
             for start, end in comparison.mismatches():
-                await self._add_new_inside(boot, comparison, start, end)
+                await self._add_new_inside(tally.life, comparison, start, end)
+        self._run.boots.add(tally, self.date_ns)
         self._pass.on_boot(last)
 
     async def _add_new_inside(

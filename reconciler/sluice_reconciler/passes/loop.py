@@ -274,8 +274,8 @@ class PassLoop:
         metrics.pass_seconds.set(took_ns / NS_PER_S)
         if report.is_whole:
             self._parts.health.whole = report
-            metrics.oldest_gap.set(max((boot.oldest_gap_s for boot in report.boots), default=0))
-            metrics.tail_missing.set(sum(boot.tail_missing for boot in report.boots))
+            metrics.oldest_gap.set(report.boots.oldest_gap_s)
+            metrics.tail_missing.set(report.boots.tail_missing)
         metrics.unhealthy.set(report.held_back)
         metrics.missed_by_journals.inc(report.missed)
         if report.missed:

@@ -19,7 +19,12 @@ from sluice_store.retry import Backoff
 
 
 class QuarantineWalk:
-    """The walk over `quarantine/`: it writes the reverse references that do not exist."""
+    """The walk over `quarantine/`; each run lists everything again.
+
+    Attributes:
+        written: Reverse references that the runs wrote.
+        held: Quarantine manifests that the runs held.
+    """
 
     def __init__(
         self,
@@ -32,7 +37,6 @@ class QuarantineWalk:
         self._holds = holds
         self._requests = requests
         self._backoff = backoff
-        self._existing = KeyHashSet()
         self.written = 0
         self.held = 0
 
@@ -43,18 +47,22 @@ class QuarantineWalk:
             StoreError: The store is unreachable or refused a request.
             OutcomeUnknown: The retries of a write are spent; the next walk repeats it.
         """
+        existing = KeyHashSet()
         async for page in self._store.list(QUARANTINE_BY_BLOB):
-            self._existing.add(one.key for one in page.objects)
+            existing.add(one.key for one in page.objects)
+
+        async def index(listed: tuple[ObjectKey, UnixNs]) -> bool:
+            return await self._index(*listed, existing)
+
         async for page in self._store.list(QUARANTINE):
             items = [(one.key, page.date_ns) for one in page.objects]
-            self.written += sum(await self._requests.each(items, self._index))
+            self.written += sum(await self._requests.each(items, index))
 
-    async def _index(self, listed: tuple[ObjectKey, UnixNs]) -> bool:
-        key, date_ns = listed
+    async def _index(self, key: ObjectKey, date_ns: UnixNs, existing: KeyHashSet) -> bool:
         try:
             who, submitted = parse_quarantine_key(key)
             place, body = quarantine_entry(key, who, submitted)
-            if place in self._existing:
+            if place in existing:
                 return False
             match await self._store.get(key):
                 case NotFound():

@@ -1,18 +1,19 @@
-"""Splunk HEC and Fluent forward: a fault before or after each write, a kill, and a lost answer.
+"""Every door: a fault before or after each write, a kill, and a lost answer.
 
 Each fault is followed by the retry of the client at another gateway, and by one more, as after an
 answer that was lost. Consumers then read every record once.
 """
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import get_args
 
 import aiohttp
 import pytest
+from support.door_cases import DOOR_CASES
 from support.door_client import TestSender, post
 from support.event_bodies import S, pack
 from support.forward_client import close_clients, connect
@@ -22,35 +23,28 @@ from support.write_faults import WriteFault, WriteFaultStore
 
 from sluice_gateway.app import serving_forward_port
 from sluice_protocol.authority import Authority
+from sluice_protocol.request_identity import DoorName
 from sluice_reconciler.service import Reconciler
 from sluice_store import open_store
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
-SHOP = TestSender("shop", (), doors=("hec", "forward"))
-HEC = b"".join(
-    json.dumps(one).encode()
-    for one in (
-        {"time": S, "host": "web-1", "event": "first"},
-        {"time": S + 1, "event": "metric", "fields": {"metric_name:load": 0.5}},
-        {"time": S + 2, "host": "web-1", "event": "second"},
-    )
-)
+SHOP = TestSender("shop", (), doors=get_args(DoorName))
 CHUNK = pack(["app", [[S, {"log": "first"}], [S + 1, {"log": "second"}]], {"chunk": "c1"}])
-RECORDS = {"hec": Counter(["first", "second", "load"]), "forward": Counter(["first", "second"])}
-WRITES = {"hec": 4, "forward": 2}
-"""Blob and manifest of each frame; the HEC request has two kinds of records, so two frames."""
 FORMS = {"separate": 0, "combined": 4096}
 
 
-async def send_hec(served: Running, port: int) -> bool:
-    """Send the request; return whether it is a success."""
-    answer = await post(served, "/services/collector/event", HEC, SHOP.token.token, {})
-    assert answer.status in {200, 503}, answer
-    return answer.status == 200
+async def send(served: Running, port: int, door: str) -> bool:
+    """Send the request of a door; return whether it is a success."""
+    if door == "forward":
+        return await send_forward(port)
+    case = DOOR_CASES[door]
+    answer = await post(served, case.path, case.body, SHOP.token.token, case.headers)
+    assert answer.status in {case.status, 503}, answer
+    return answer.status == case.status
 
 
-async def send_forward(served: Running, port: int) -> bool:
+async def send_forward(port: int) -> bool:
     """Send the chunk; return whether it is acknowledged."""
     client = await connect(port)
     try:
@@ -62,12 +56,6 @@ async def send_forward(served: Running, port: int) -> bool:
     return answer is not None
 
 
-SENDERS: dict[str, Callable[[Running, int], Awaitable[bool]]] = {
-    "hec": send_hec,
-    "forward": send_forward,
-}
-
-
 @asynccontextmanager
 async def serving(
     folder: Path, store: ObjectStore, own_frame_bytes: int
@@ -75,7 +63,7 @@ async def serving(
     options = {"door_own_frame_bytes": own_frame_bytes, "door_flush_ms": 5}
     async with (
         running(
-            folder, HOST, SHOP, store=store, doors=("hec", "forward"), upload_time_s_max=0.5,
+            folder, HOST, SHOP, store=store, doors=get_args(DoorName), upload_time_s_max=0.5,
             forward_listen="127.0.0.1:0", forward_principal="shop", **options,
         ) as served,
         serving_forward_port(served.gateway) as port,
@@ -96,9 +84,9 @@ async def send_with(
     folder: Path, inner: ObjectStore, door: str, form: str, fault: WriteFault
 ) -> None:
     """Send to a gateway with a fault, and twice to another one, as a client with a lost answer."""
-    store, send = WriteFaultStore(inner, fault), SENDERS[door]
+    store = WriteFaultStore(inner, fault)
     async with serving(folder / "a", store, FORMS[form]) as (served, port):
-        first = asyncio.create_task(send(served, port))
+        first = asyncio.create_task(send(served, port, door))
         reached = asyncio.create_task(store.reached.wait())
         await asyncio.wait([first, reached], return_when=asyncio.FIRST_COMPLETED)
         if not fault.kills:
@@ -110,23 +98,23 @@ async def send_with(
     async with serving(folder / "b", inner, FORMS[form]) as (served, port):
         for _ in range(2):
             async with asyncio.timeout(60):
-                while not await send(served, port):  # noqa: ASYNC110 - each try is a request
+                while not await send(served, port, door):  # noqa: ASYNC110 - each try is a request
                     await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["fails", "killed"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("door", SENDERS)
+@pytest.mark.parametrize("door", DOOR_CASES)
 def test_a_fault_at_every_write_loses_and_doubles_nothing(
     tmp_path: Path, door: str, form: str, kills: bool
 ) -> None:
     async def main() -> None:
-        for nth in range(1, WRITES[door] + 1):
+        for nth in range(1, DOOR_CASES[door].writes + 1):
             for applies in (False, True):
                 folder = tmp_path / f"{nth}-{applies}"
                 async with open_store(f"file://{folder}/store") as inner:
                     fault = WriteFault(nth=nth, applies=applies, kills=kills)
                     await send_with(folder, inner, door, form, fault)
-                    assert await read_records(inner) == RECORDS[door], fault
+                    assert await read_records(inner) == DOOR_CASES[door].records, fault
 
     run(main())

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from sluice_store.s3 import connection
 from sluice_store.s3.connection import ERROR_BYTES_MAX, Channel, ConnectionBroken, NotConnected
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -29,7 +30,7 @@ def on_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., N
 
 @asynccontextmanager
 async def channel_to(
-    serve: Serve, total_s: float = 5.0
+    serve: Serve, total_s: float = 5.0, connections_max: int = 100
 ) -> AsyncIterator[tuple[Channel, list[int]]]:
     """Yield a channel to a server of one function, and the connections that it had."""
     connections: list[int] = []
@@ -44,8 +45,12 @@ async def channel_to(
     server = await asyncio.start_server(one, "127.0.0.1", 0)
     host = "{}:{}".format(*server.sockets[0].getsockname())
     timeout = aiohttp.ClientTimeout(total=total_s, connect=1)
-    async with server, aiohttp.TCPConnector() as connector:
-        yield Channel(connector, f"http://{host}", host, timeout), connections
+    async with server, aiohttp.TCPConnector(limit=connections_max) as connector:
+        channel = Channel(connector, f"http://{host}", host, timeout)
+        try:
+            yield channel, connections
+        finally:
+            channel.close()
 
 
 async def head_of(reader: asyncio.StreamReader) -> bytes:
@@ -66,6 +71,63 @@ async def test_exchange_two_requests_share_a_connection() -> None:
             response = await channel.exchange("PUT", "/b/k", {"If-None-Match": "*"}, b"abc")
             assert (response.status, response.headers["etag"], response.body) == (200, "e", b"ok")
         assert len(connections) == 1
+
+
+@on_loop
+async def test_exchanges_above_the_limit_wait_for_a_connection() -> None:
+    """A connection that is free goes to a caller that waits, and not to the connections kept."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not reader.at_eof():
+            await head_of(reader)
+            await asyncio.sleep(0.01)
+            writer.write(OK)
+
+    async with channel_to(serve, connections_max=2) as (channel, connections):
+        for _ in range(2):
+            found = await asyncio.gather(
+                *(channel.exchange("GET", "/b/k", {}, b"") for _ in range(8))
+            )
+            assert [one.status for one in found] == [200] * 8
+        assert len(connections) == 2
+
+
+@on_loop
+async def test_bytes_after_a_response_are_not_the_next_response() -> None:
+    """A second response without a request is discarded with its connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(OK)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(b"HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+
+    async with channel_to(serve) as (channel, connections):
+        for number in (1, 2):
+            assert (await channel.exchange("PUT", "/b/k", {}, b"abc")).status == 200
+            assert len(connections) == number
+            await asyncio.sleep(0.1)
+
+
+@on_loop
+async def test_a_connection_that_was_unused_for_too_long_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "KEEP_ALIVE_S", 0.05)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not reader.at_eof():
+            await head_of(reader)
+            writer.write(OK)
+
+    async with channel_to(serve) as (channel, connections):
+        for pause_s in (0, 0.1, 0):
+            await channel.exchange("GET", "/b/k", {}, b"")
+            await asyncio.sleep(pause_s)
+        assert len(connections) == 2
 
 
 @on_loop

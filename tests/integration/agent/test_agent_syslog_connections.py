@@ -6,6 +6,8 @@ agent did not receive. What the agent has received is stored exactly once, howev
 
 import asyncio
 import contextlib
+import errno
+import select
 import socket
 import struct
 from collections import Counter
@@ -13,7 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 from support.syslog_agent import bodies, full_spool, rows, served
+
+from sluice_agent import syslog_connections
+from sluice_agent.metric_values import LabelledMetric
 
 SETTLED_S = 0.3
 """Time in which the agent receives what was written to the loopback interface."""
@@ -133,3 +139,62 @@ def test_a_broken_count_loses_nothing_that_was_sent(tmp_path: Path) -> None:
     assert first[0] == "whole"
     assert "".join(body for body, _ in rest) == "NOT A COUNT " + sent.decode()
     assert all("octet count" in pairs["sluice.error"] for _, pairs in rest)
+
+
+def test_a_connection_beyond_the_maximum_waits_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is neither accepted nor closed until another one ends."""
+    monkeypatch.setattr(syslog_connections, "CONNECTIONS_MAX", 2)
+    opened: list[float] = []
+    change = LabelledMetric.set
+
+    def recorded(metric: LabelledMetric, value: float) -> None:
+        if metric.name == "syslog_connections":
+            opened.append(value)
+        change(metric, value)
+
+    monkeypatch.setattr(LabelledMetric, "set", recorded)
+
+    async def check(port: int) -> None:
+        first, second, third = (connected(port) for _ in range(3))
+        with first, second, third:
+            for sock, text in ((first, "one"), (second, "two"), (third, "three")):
+                await written(sock, lines(text))
+            assert opened == [1, 2]
+            assert select.select([third], [], [], 0)[0] == [], "the agent closed it"
+            first.close()
+            await written(third, lines("four"))
+            assert max(opened) == 2
+
+    with structlog.testing.capture_logs() as logged:
+        served(tmp_path, "tcp", check)
+    assert Counter(bodies(tmp_path)) == Counter(["one", "two", "three", "four"])
+    (full,) = [one for one in logged if one["event"] == "syslog_connections_full"]
+    assert full["connections"] == 2
+    assert full["address"].startswith("tcp://127.0.0.1:")
+
+
+def test_a_connection_is_accepted_when_descriptors_are_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syslog_connections, "ACCEPT_RETRY_S", 0.01)
+    errors = [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError()]
+    accept = asyncio.SelectorEventLoop.sock_accept
+
+    async def failing(loop: asyncio.SelectorEventLoop, sock: socket.socket) -> object:
+        if errors:
+            raise errors.pop(0)
+        return await accept(loop, sock)
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", failing)
+
+    async def check(port: int) -> None:
+        with contextlib.closing(connected(port)) as sock:
+            await written(sock, lines("one"))
+
+    with structlog.testing.capture_logs() as logged:
+        served(tmp_path, "tcp", check)
+    assert bodies(tmp_path) == ["one"]
+    (failed,) = [one for one in logged if one["event"] == "syslog_accept_failed"]
+    assert failed["reason"] == "Too many open files"

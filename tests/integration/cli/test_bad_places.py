@@ -39,3 +39,55 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, command: str
     assert done.stderr.startswith("sluice: ")
     assert done.stderr.count("\n") == 1
     assert "/proc/sluice" in done.stderr
+
+
+AGENT = ("agent", "run", "--gateway", "http://127.0.0.1:1", "--agent-id", "a", "--paths", "x")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        (
+            "--health",
+            "{}",
+            "cannot listen: Address already in use; choose another address, listen=",
+        ),
+        ("--otlp", "{}", "cannot listen: Address already in use; choose another address, listen="),
+        (
+            "--syslog",
+            "tcp://{}",
+            "cannot listen for syslog: Address already in use; choose another",
+        ),
+    ],
+)
+def test_an_agent_with_a_taken_port_is_one_line(
+    tmp_path: Path, taken: str, option: str, value: str, problem: str
+) -> None:
+    done = sluice(*AGENT, option, value.format(taken), "--host-metrics-s", "0", folder=tmp_path)
+    *started, error = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert all("agent_started" in line for line in started)
+    assert error.startswith(f"sluice: {problem}")
+    assert error.endswith(f"=`{value.format(taken)}`")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "problem"),
+    [
+        (
+            ("--spool", "/proc/sluice"),
+            1,
+            (
+                "cannot write spool: free space or repair its permissions; no record is lost"
+                " meanwhile, reason=`No such file or directory`, path=`/proc/sluice`"
+            ),
+        ),
+        (("--key", "."), 2, "cannot read key file: Is a directory; run as its owner, path=`.`"),
+        (("--key", "k"), 2, "no key file: create one with `sluice agent init`, path=`k`"),
+    ],
+)
+def test_an_agent_with_an_unusable_place_is_one_line(
+    tmp_path: Path, options: tuple[str, str], code: int, problem: str
+) -> None:
+    done = sluice(*AGENT, *options, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (code, f"sluice: {problem}\n")

@@ -107,11 +107,11 @@ def test_these_commands_need_no_extra(folder: Path, arguments: tuple[str, ...]) 
     assert "install sluice" not in done.stderr
 
 
-def test_an_agent_imports_no_decoder_store_or_exporter(folder: Path) -> None:
+def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(folder: Path) -> None:
     """Without doors, syslog and health they would cost two fifths of the start."""
     unused = (
         f"{ALL},prometheus_client,sluice_store,sluice_doors,sluice_door_http,sluice_gateway,"
-        "sluice_lake"
+        "sluice_lake,cyclopts,docstring_parser,rich,pygments,tomllib,ulid"
     )
     key = without(ALL, folder, "agent", "init", "--key", "k.pem", "--agent-id", "a")
     assert key.returncode == 0, key.stderr
@@ -119,7 +119,7 @@ def test_an_agent_imports_no_decoder_store_or_exporter(folder: Path) -> None:
     done = without(
         *(unused, folder, "agent", "run", "--once", "--gateway", "http://127.0.0.1:1"),
         *("--agent-id", "a", "--key", "k.pem", "--spool", "spool", "--paths", "one.log"),
-        *("--host-metrics-s", "0"),
+        *("--host-metrics-s", "0", "--json"),
     )
     assert done.returncode == 0, done.stderr
 

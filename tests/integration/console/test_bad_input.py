@@ -1,13 +1,16 @@
 """What pages show if the store is lost, a clock is wrong, or a side of a conflict is damaged."""
 
 import datetime as dt
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 from playwright.sync_api import Browser, expect
 from support.builders import make_identity
 from support.console_pages import CHROMIUM, log_in, open_place
-from support.console_world import AGENT, REFUSED, ConsoleWorld, served_console
+from support.console_world import AGENT, REFUSED, SETTINGS, ConsoleWorld, served_console
 
 from sluice_protocol.conflicts import ConflictName
 from sluice_protocol.keys import blob_key, digest_of
@@ -29,6 +32,35 @@ def test_each_page_names_a_lost_store(browser: Browser, tmp_path: Path) -> None:
             problem = page.locator("main [role=alert], main .problem, main .notice").first
             expect(problem).to_be_visible(timeout=20_000)
             assert len(problem.inner_text()) > 20, place
+        page.context.close()
+
+
+NOWHERE: Final = "http://127.0.0.1:9"
+UNREACHABLE: Final = {
+    "overview": "The reconciler service does not respond",
+    "agents": "reconciler",
+    "explore?from=1h": "query",
+    "metrics": "query",
+    "queue": "query",
+}
+"""What the pages name that need another service; the others read the store."""
+
+
+def test_each_page_names_an_unreachable_service(browser: Browser, tmp_path: Path) -> None:
+    lost = replace(SETTINGS, reconciler=NOWHERE, query=NOWHERE, gateways=NOWHERE)
+    with served_console(tmp_path, lost, services=False) as world:
+        page = log_in(browser.new_context(), world)
+        for place, named in UNREACHABLE.items():
+            open_place(page, world, place)
+            problem = page.locator("main [role=alert], main .attention").first
+            expect(problem).to_contain_text(named, timeout=20_000)
+            expect(problem).to_contain_text(re.compile("unreachable|does not respond"))
+            expect(problem).to_contain_text(re.compile("start", re.IGNORECASE))
+        open_place(page, world, "overview")
+        expect(page.locator(".attention")).to_contain_text("No gateway responds")
+        for place in ("batches", "conflicts", "audit", "store"):
+            open_place(page, world, place)
+            expect(page.locator("main [role=alert]")).to_have_count(0)
         page.context.close()
 
 

@@ -24,8 +24,8 @@ from support.console_world import (
 )
 
 from sluice_console.costs import RequestRates
+from sluice_console.gateway_addresses import GatewayAddresses
 from sluice_console.gateway_counters import GatewayCounters
-from sluice_console.reconcilers import ServiceClient
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock
@@ -370,8 +370,8 @@ def test_the_calls_of_a_gateway_are_read_from_its_counters(tmp_path: Path) -> No
 
         async def measure() -> tuple[RequestRates | None, RequestRates | None]:
             async with aiohttp.ClientSession() as session:
-                client = ServiceClient(service="gateway", url=url, token="", session=session)
-                counters = GatewayCounters((client,), SystemClock())
+                gateways = GatewayAddresses((url,), session)
+                counters = GatewayCounters(gateways, SystemClock())
                 first = await counters.read()
                 await asyncio.to_thread(world.accept, frame("late-1", 1, ["b"]))
                 second = await counters.read()

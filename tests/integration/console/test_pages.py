@@ -136,9 +136,16 @@ def test_an_ended_session_leads_to_the_login(browser: Browser, world: ConsoleWor
     page.context.clear_cookies()
     page.goto(f"{world.url}/#queue")
     expect(page.get_by_label("Token")).to_be_visible(timeout=20_000)
+    expect(page.locator("main")).to_contain_text("Your login has ended")
     page.get_by_label("Token").fill("wrong")
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("alert")).to_contain_text("Unknown token")
+    page.get_by_label("Token").fill(VIEWER)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Queue")).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    expect(page.locator("main")).not_to_contain_text("has ended")
     page.context.close()
 
 

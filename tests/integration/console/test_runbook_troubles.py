@@ -25,9 +25,17 @@ ITEMS: Final = {
     # heading of the runbook: title of the item, its remedy, and what its page shows
     "SluiceUploadsRefused": ("refuses 100% of the uploads", "compare both sides", "Compare"),
     "SluiceStoreSlow": ("The store is slow for a gateway", "status page of the provider", "Doctor"),
-    "SluiceJournalOld": ("cannot write its journal", "rights for gateways/", "Gateways"),
-    "SluiceSpoolNearlyFull": ("spool of a gateway", "delete no file of the spool", "Gateways"),
-    "SluicePrincipalsStale": ("invalid principals file", "without a restart", "Gateways"),
+    "SluiceJournalOld": ("cannot write its journal", "rights for gateways/", "45 s"),
+    "SluiceSpoolNearlyFull": (
+        "spool of a gateway",
+        "delete no file of the spool",
+        "of its capacity is used",
+    ),
+    "SluicePrincipalsStale": (
+        "invalid principals file",
+        "without a restart",
+        "An invalid principals file",
+    ),
     "SluiceRegisterLost": ("is lost", "sluice rebuild", "is lost"),
     "SluiceBatchesHeld": ("held back", "Restore the blobs", "Restore it under its key"),
     "SluiceAgentGap": ("has gaps", "spool of the agent", "missing"),

@@ -158,6 +158,10 @@ def test_health_of_splunk_and_trouble(tmp_path: Path) -> None:
                 return answer.status, (await answer.json())["code"]
 
         assert await health() == (200, 17)
+        budget = served.gateway.uploads.budget
+        with budget.take(budget.room_bytes(0)):
+            assert {await health() for _ in range(5)} == {(503, 18)}
+        assert await health() == (200, 17)
         served.gateway.uploads.running.drain()
         assert await health() == (503, 18)
         answer = await send(served, "/services/collector", EVENTS)

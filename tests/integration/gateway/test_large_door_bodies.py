@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from benchmarks.doors_bodies import SHAPES, BodyShape, bodies
+from benchmarks.doors_bodies import OTLP_METRICS, SHAPES, BodyShape, bodies
 from support.door_client import TestSender
 from support.gateway import GatewayProcess, gateways
 
@@ -22,7 +22,7 @@ DOORS: tuple[DoorName, ...] = (
     "elasticsearch",
     "json",
 )
-CHOSEN = [shape for shape in SHAPES if shape.door in DOORS]
+CHOSEN = [*(shape for shape in SHAPES if shape.door in DOORS), OTLP_METRICS]
 SHOP = TestSender("shop", (), doors=DOORS)
 MIB = 1 << 20
 BODY_BYTES = 19 * MIB

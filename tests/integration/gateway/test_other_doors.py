@@ -193,7 +193,7 @@ def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
 
 
 def test_trouble_closes_the_connection_of_rsyslog(tmp_path: Path) -> None:
-    """Without a `User-Agent`: rsyslog drops a batch on a 503, and most of it on a 429 per item."""
+    """Without a `User-Agent`: rsyslog drops a batch on 503 and 401, most of it on 429 per item."""
 
     async def check(served: Running) -> None:
         served.gateway.uploads.mode.switched = True
@@ -207,5 +207,9 @@ def test_trouble_closes_the_connection_of_rsyslog(tmp_path: Path) -> None:
             await session.post(url, data=BULK, headers=fields, skip_auto_headers=["User-Agent"])
         async with session.post(url, data=BULK, headers=fields) as answer:
             assert answer.status == 503
+        served.gateway.uploads.mode.switched = False
+        fields["Authorization"] = "Bearer wrong"
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await session.post(url, data=BULK, headers=fields, skip_auto_headers=["User-Agent"])
 
     serve(tmp_path, check)

@@ -11,8 +11,11 @@ from grpc import aio
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from support.door_client import TestSender, accepted_frames, otlp_logs, post
 from support.gateway import Running, TestKey, run, running
+from support.write_faults import RefusingStore
 
 from sluice_gateway.app import serving_grpc
+from sluice_store import open_store
+from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", ())
@@ -22,11 +25,13 @@ BODY = otlp_logs("one", "two")
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path) -> AsyncIterator[tuple[Running, aio.Channel]]:
+async def serving(
+    tmp_path: Path, store: ObjectStore | None = None
+) -> AsyncIterator[tuple[Running, aio.Channel]]:
     async with (
         running(
             tmp_path, HOST, SHOP, OTHER, doors=("otlp",), otlp_grpc_listen="127.0.0.1:0",
-            door_body_bytes_max=1_000_000,
+            door_body_bytes_max=1_000_000, store=store,
         ) as served,
         serving_grpc(served.gateway) as port,
         aio.insecure_channel(f"127.0.0.1:{port}", compression=grpc.Compression.Gzip) as channel,
@@ -87,6 +92,28 @@ def test_refusals(
     run(main())
 
 
+def test_a_sender_without_a_token_is_refused_before_its_message_is_read(tmp_path: Path) -> None:
+    """Messages are in memory before they are counted, so strangers must not cause any."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as (_, channel):
+            without_message = channel.stream_unary(LOGS)(timeout=10)
+            assert await without_message.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    run(main())
+
+
+def test_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as (_, channel):
+            metadata = (("authorization", f"Bearer {SHOP.token.token}"),)
+            call = channel.stream_unary(LOGS)(metadata=metadata, timeout=10)
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(main())
+
+
 def test_a_draining_gateway_is_unavailable(tmp_path: Path) -> None:
     """Exporters retry UNAVAILABLE, perhaps through another gateway."""
 
@@ -97,5 +124,27 @@ def test_a_draining_gateway_is_unavailable(tmp_path: Path) -> None:
             assert code is grpc.StatusCode.UNAVAILABLE
             assert b"stopping" in detail
             await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_trouble_of_the_store_is_unavailable_and_a_revoked_token_is_unknown(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with open_store(f"file://{tmp_path}/shared") as shared:
+            store = RefusingStore(shared)
+            async with serving(tmp_path, store) as (served, channel):
+                token = SHOP.token.token
+                assert (await export(channel, BODY, token))[0] is grpc.StatusCode.UNAVAILABLE
+                store.refuses = False
+                assert (await export(channel, BODY, token))[0] is grpc.StatusCode.OK
+                principals = served.gateway.uploads.principals
+                principals._path.write_text(HOST.entry, encoding="utf-8")
+                assert principals.reload()
+                code, _ = await export(channel, otlp_logs("three"), token)
+                assert code is grpc.StatusCode.UNAUTHENTICATED
+                [frame] = await accepted_frames(shared)
+                assert frame.envelope.count == 2
 
     run(main())

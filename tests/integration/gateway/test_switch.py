@@ -26,13 +26,9 @@ from support.gateway import (
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_gateway.mode_switch import (
-    NOTICE_S_MAX,
-    SETTLE_S,
-    adopt_records,
-    switch_to_manifest,
-    switch_to_spool,
-)
+from sluice_gateway.admission import NOTICE_S_MAX, SETTLE_S
+from sluice_gateway.machine_time import MachineInstant
+from sluice_gateway.mode_switch import adopt_records, switch_to_manifest, switch_to_spool
 from sluice_gateway.spool import mirror_authority
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
@@ -217,15 +213,20 @@ def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
     run(main())
 
 
+def before(now: MachineInstant, seconds: float) -> MachineInstant:
+    ago_ns = int(seconds * NS_PER_S)
+    return MachineInstant(boottime_ns=now.boottime_ns - ago_ns, wall_ns=now.wall_ns - ago_ns)
+
+
 def test_a_gateway_that_cannot_check_for_a_switch_accepts_nothing(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
         async with running(tmp_path, HOST) as server:
-            now_ns = server.gateway.clock.monotonic_ns()
-            server.gateway.mode.checked_at_ns = now_ns - int((NOTICE_S_MAX - 5) * NS_PER_S)
+            now = server.gateway.mode.now()
+            server.gateway.mode.checked_at = before(now, NOTICE_S_MAX - 5)
             assert (await server.client.upload(frame_of())).status == 200
-            server.gateway.mode.checked_at_ns = now_ns - int(NOTICE_S_MAX * NS_PER_S)
+            server.gateway.mode.checked_at = before(now, NOTICE_S_MAX)
             calls = len(server.store.calls)
             refused = await server.client.upload(frame_of(identity(seq=1)))
             assert (refused.status, refused.body["code"]) == (503, "store_unavailable")

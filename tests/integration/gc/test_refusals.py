@@ -9,7 +9,7 @@ import pytest
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld, memory_world
 
-from sluice_gc.certificate import certificate_key, chain_key, sign_certificate
+from sluice_gc.certificate import certificate_key, sign_certificate
 from sluice_gc.certificate_chain import read_newest, verify_store_chain
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.plan import Plan, plan_key, sign_plan
@@ -22,6 +22,7 @@ from sluice_protocol.keys import (
     accepted_by_blob_key,
     accepted_key,
     blob_key,
+    chain_key,
     digest_of,
 )
 from sluice_protocol.manifests import encode_record

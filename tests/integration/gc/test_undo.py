@@ -1,15 +1,19 @@
 """The undo window: a deleted blob can be restored until its copy is purged."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from support.gc_world import HORIZON_S, KEYS, RUN, GcWorld, memory_world
 
+from sluice_gc import trash
+from sluice_gc.evidence_files import EvidenceFile, read_names
 from sluice_gc.trash import PurgeReport, purge_trash, restore_blob, trash_key
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest
+from sluice_store.port import ObjectStore
 
 UNDO = replace(RUN, undo=True)
 
@@ -55,6 +59,27 @@ def test_copy_is_purged_under_the_clauses_of_a_blob() -> None:
             await world.audit()
             assert (await purge(world)).purged == 1
             assert not isinstance(await world.store.get(trash_key(orphan)), Found)
+
+    asyncio.run(scenario())
+
+
+def test_purge_reads_the_names_of_shards_with_copies_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of all shards together may be more than fits into memory."""
+    reads: list[list[EvidenceFile]] = []
+
+    async def recorded(store: ObjectStore, files: Iterable[EvidenceFile]) -> frozenset[bytes]:
+        reads.append(list(files))
+        return await read_names(store, reads[-1])
+
+    monkeypatch.setattr(trash, "read_names", recorded)
+
+    async def scenario() -> None:
+        async with memory_world() as (world, _):
+            await deleted(world)
+            world.clock.pass_s(HORIZON_S + 2)
+            await world.audit()
+            assert (await purge(world)).purged == 1
+            assert len(reads) == 1
 
     asyncio.run(scenario())
 

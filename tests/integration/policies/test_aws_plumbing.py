@@ -1,19 +1,16 @@
 """The calls to AWS, on moto, which stores documents and enforces none of them."""
 
-import asyncio
 import io
 import json
 import os
 import socket
-import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aioboto3
 import pytest
-from moto.server import ThreadedMotoServer
 from support.policies_live import ADMIN_PROFILE, BUCKET, settings_file, write_profiles
+from support.policies_moto import moto_with_bucket, with_client
 from support.policies_settings import TEXT
 
 from sluice_cli.main import run
@@ -26,40 +23,11 @@ EXTRA = (
 )
 
 
-def with_client(service: str, endpoint: str, act: Callable[[Any], Awaitable[object]]) -> object:
-    async def doing() -> object:
-        session = aioboto3.Session(profile_name=ADMIN_PROFILE)
-        async with session.client(
-            service, endpoint_url=endpoint, region_name="us-east-1"
-        ) as client:
-            return await act(client)
-
-    return asyncio.run(doing())
-
-
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     write_profiles(tmp_path, monkeypatch)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
-
-    async def make_bucket(s3: Any) -> None:
-        await s3.create_bucket(Bucket=BUCKET)
-
-    async def make_roles(iam: Any) -> None:
-        trust = json.dumps({"Version": "2012-10-17", "Statement": []})
-        for name in RoleName:
-            await iam.create_role(
-                RoleName=name.value, Path="/sluice/", AssumeRolePolicyDocument=trust
-            )
-
-    with_client("s3", address, make_bucket)
-    with_client("iam", address, make_roles)
-    yield address
-    urllib.request.urlopen(f"{address}/moto-api/reset", data=b"").close()
-    server.stop()
+    with moto_with_bucket() as address:
+        yield address
 
 
 @pytest.fixture

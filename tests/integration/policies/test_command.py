@@ -35,6 +35,46 @@ def test_prove_reads_another_bucket_policy_and_prints_the_violation(
     assert "calls s3:DeleteObjectVersion on arn:aws:s3:::example-sluice/prod/" in out
 
 
+def test_denials_names_each_statement_and_what_a_weaker_policy_allows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    role = ["--role", "gateway", "--action", "DeleteObjectVersion"]
+    assert run(["policies", "denials", *SETTINGS, *role]) == 0
+    out = capsys.readouterr().out
+    assert "by bucket-policy NeverDeleted: decisions and evidence are permanent" in out
+    assert "each such request matches NeverDeleted" in out
+    document = json.loads((GOLDEN / "aws" / "bucket-policy.json").read_text())
+    document["Statement"] = [s for s in document["Statement"] if s["Sid"] != "NeverDeleted"]
+    other = tmp_path / "bucket-policy.json"
+    other.write_text(json.dumps(document))
+    weak = [*SETTINGS, "--bucket-policy", str(other), *role]
+    assert run(["policies", "denials", *weak, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["allowed"], found["undecided"]) == (1, 0)
+    first = found["denials"][0]
+    assert first["property"] == "accepted-never-deleted"
+    assert first["missing"] == ["NeverDeleted"]
+    assert "calls s3:DeleteObjectVersion on" in first["example"]
+    assert run(["policies", "denials", *weak]) == 1
+    out = capsys.readouterr().out
+    assert "ALLOWED    every caller: s3:DeleteObjectVersion on" in out
+    assert "missing or changed: NeverDeleted" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--role", "admin"], "no such role"),
+        (["--live", "--bucket-policy", "x.json"], "--live reads the documents of the bucket"),
+    ],
+)
+def test_denials_refuses_what_it_would_ignore(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["policies", "denials", *SETTINGS, *words]) == 2
+    assert named in capsys.readouterr().err
+
+
 def test_grants_to_another_account_are_found_by_prove_and_lint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as copy_with
+from structlog.testing import capture_logs
 from support.query_lake import (
     DAY0_NS,
     MINUTE_NS,
@@ -55,7 +56,10 @@ def test_a_manifest_that_states_other_times_makes_the_answer_partial(
     (reason,) = result.summary.reasons
     assert result.summary.partial
     assert accepted_key(true.manifest.identity) in reason
-    ingest_locally(place.url)
+    with capture_logs() as logs:
+        ingest_locally(place.url)
+    wrong_keys = [one["key"] for one in logs if one["event"] == "manifest_times_wrong"]
+    assert wrong_keys == [accepted_key(true.manifest.identity)]
     assert not run_query(place, make_query()).summary.partial
 
 

@@ -11,10 +11,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from support.gc_world import HORIZON_S, GcWorld, open_world
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.keys import GC_PLANS
+from sluice_protocol.keys import AUDIT_CHAIN, GC_PLANS
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.api import make_app
-from sluice_reconciler.audit_summaries import CHAIN
 from sluice_reconciler.service import Reconciler
 from sluice_store.conflicts import DecisionsReader
 
@@ -94,7 +93,7 @@ def test_audits_and_plans_are_listed_in_pages(tmp_path: Path) -> None:
             report = await world.cycle()
             await world.audit()
             plan = await world.plan()
-            await world.store.create(ObjectKey(f"{CHAIN}{'9' * 20}.json"), b"{broken")
+            await world.store.create(ObjectKey(f"{AUDIT_CHAIN}{'9' * 20}.json"), b"{broken")
             await world.store.create(ObjectKey(f"{GC_PLANS}ZZ/candidates-00.parquet"), b"x")
             first = await get(client, "/v1/audits?limit=1")
             (audit,) = first["items"]

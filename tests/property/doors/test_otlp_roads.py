@@ -8,15 +8,23 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
-from support.otlp_requests import LOG_REQUESTS, METRIC_REQUESTS, damaged, otlp_json
+from support.otlp_requests import (
+    LOG_REQUESTS,
+    METRIC_REQUESTS,
+    MIXED_METRIC_REQUESTS,
+    USUAL_METRIC_REQUESTS,
+    damaged,
+    otlp_json,
+)
 
-from sluice_doors import otlp, otlp_arrow, otlp_protobuf
+from sluice_doors import arrow_roads, otlp_arrow, otlp_metrics_arrow, otlp_protobuf
 from sluice_doors.arrow_texts import NotPlain
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.otlp import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp_logs import logs_from_groups
-from sluice_doors.otlp_pieces import find_records
+from sluice_doors.otlp_metrics import metrics_from_groups
+from sluice_doors.request_pieces import find_records
 from sluice_protocol.columns import check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
 
@@ -80,7 +88,7 @@ def outcome(body: bytes) -> object:
 @pytest.mark.parametrize("count", [600, pytest.param(12_500, marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage of lengths and tags is found before or while the pieces are decoded."""
-    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", 0)
+    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
     bodies = list(damaged(random.Random(24), [LOG_REQUEST.SerializeToString()], count))
     whole = list(map(outcome, bodies))
     monkeypatch.setattr(otlp_arrow, "decode_logs", in_pieces)
@@ -104,15 +112,57 @@ def test_json_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
     assert [content_digest(one) for one in binary] == [content_digest(one) for one in text]
 
 
+@given(st.one_of(USUAL_METRIC_REQUESTS, MIXED_METRIC_REQUESTS))
+@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+def test_arrow_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
+    body = request.SerializeToString()
+    slow = metrics_from_groups(otlp_protobuf.metric_groups(body), received_ns=RECEIVED_NS)
+    try:
+        fast = otlp_metrics_arrow.decode_metrics(body, received_ns=RECEIVED_NS)
+    except NotPlain:
+        return
+    assert (fast is None) == (slow is None)
+    if fast is not None and slow is not None:
+        assert shown((canonical(fast),)) == shown((canonical(slow),))
+        assert content_digest(fast) == content_digest(slow)
+
+
+@given(USUAL_METRIC_REQUESTS)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+def test_usual_metrics_are_not_mapped_point_by_point(request: Message) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(otlp_metrics_arrow, "metric_points")
+        otlp_metrics_arrow.decode_metrics(request.SerializeToString(), received_ns=RECEIVED_NS)
+
+
+@given(st.lists(MIXED_METRIC_REQUESTS, min_size=1, max_size=3), st.sampled_from([1, 60, 400]))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+def test_a_request_in_pieces_leads_to_the_same_metrics(
+    requests: list[Message], piece_bytes: int
+) -> None:
+    body = b"".join(one.SerializeToString() for one in requests)
+    try:
+        whole = otlp_metrics_arrow.decode_metrics(body, received_ns=RECEIVED_NS)
+        pieces = otlp_metrics_arrow.decode_metrics(
+            body, received_ns=RECEIVED_NS, cut_bytes=0, piece_bytes=piece_bytes
+        )
+    except NotPlain:
+        return
+    assert (whole is None) == (pieces is None)
+    if whole is not None and pieces is not None:
+        assert shown((canonical(pieces),)) == shown((canonical(whole),))
+        assert content_digest(pieces) == content_digest(whole)
+
+
 @pytest.mark.parametrize("count", [1_250, pytest.param(12_500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["logs", "metrics"])
 @pytest.mark.parametrize(
-    ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, otlp.ARROW_BYTES_MIN), (JSON, 0)]
+    ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, arrow_roads.ARROW_BYTES_MIN), (JSON, 0)]
 )
 def test_damaged_bodies_are_decoded_or_refused(
     kind: str, form: str, arrow_bytes_min: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", arrow_bytes_min)
+    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", arrow_bytes_min)
     request = LOG_REQUEST if kind == "logs" else METRIC_REQUEST
     decode = decode_otlp_logs if kind == "logs" else decode_otlp_metrics
     good = request.SerializeToString() if form == PROTOBUF else otlp_json(request)

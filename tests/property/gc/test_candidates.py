@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from sluice_gc.candidates import PlanRule, select_candidates
 from sluice_gc.evidence_files import BLOBS, digest_from_bytes
+from sluice_gc.plan import VersionTally
 from sluice_protocol.blob_deletion import (
     PLAN_CLAUSES,
     AuditResult,
     Candidate,
+    Clause,
     Evidence,
     MayDelete,
     decide_deletion,
@@ -93,3 +95,42 @@ def test_columns_and_clauses_select_the_same_rows(
     assert chosen == wanted
     kept = sum(one.incarnations for one in selection.kept.values())
     assert kept + len(chosen) == len(rows)
+
+
+def keeping_clause(row: dict[str, object], named: bool, rule: PlanRule) -> Clause | None:
+    """Return the first clause that keeps a row, in the order in which a plan reports them."""
+    current, stamp = row["current"], int(str(row["last_modified_ns"]))
+    if named == current:
+        return Clause.AUDIT if named else Clause.LISTED
+    if row["incarnation"] in {"null", ""}:
+        return Clause.INCARNATION
+    if stamp >= rule.now_ns - HORIZON:
+        return Clause.AGE
+    return Clause.CERTIFICATE if stamp >= rule.audit_started_at_ns - HORIZON else None
+
+
+def tally(rows: list[dict[str, object]]) -> VersionTally:
+    size_bytes = sum(int(str(row["size_bytes"])) for row in rows)
+    return VersionTally(incarnations=len(rows), bytes=size_bytes)
+
+
+@given(
+    rows=st.lists(ROW, max_size=30),
+    names=st.sets(st.integers(0, 3)),
+    started_at=st.integers(0, 500),
+    later=st.integers(0, 100),
+)
+def test_each_row_is_counted_by_the_first_clause_that_keeps_it(
+    rows: list[dict[str, object]], names: set[int], started_at: int, later: int
+) -> None:
+    rule = rule_of(started_at, started_at + later)
+    named = [bytes([value]) * 32 for value in sorted(names)]
+    blobs = pa.Table.from_pylist(rows, schema=BLOBS)
+    selection = select_candidates(blobs, pa.chunked_array([named], pa.binary(32)), rule)
+    clauses = [keeping_clause(row, row["sha256"] in named, rule) for row in rows]
+    for clause, counted in selection.kept.items():
+        assert counted == tally([r for r, c in zip(rows, clauses, strict=True) if c is clause])
+    current = [row["current"] for row in rows]
+    assert selection.blobs == tally([r for r, c in zip(rows, current, strict=True) if c])
+    left = [r for r, c in zip(rows, clauses, strict=True) if c is None]
+    assert selection.orphans == tally([row for row in left if row["current"]])

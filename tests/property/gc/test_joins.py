@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_gc.evidence_files import are_named
+from sluice_gc.digest_join import are_named
 
 HEADS = st.sampled_from([b"\x00" * 8, b"\x00" * 7 + b"\x01", b"\xff" * 8, b"\x80" + b"\x00" * 7])
 TAILS = st.sampled_from([b"\x00" * 24, b"\x01" + b"\x00" * 23, b"\xff" * 24])
@@ -18,11 +18,17 @@ def column(values: list[bytes], cut: int) -> pa.ChunkedArray:
     return pa.chunked_array([whole[:at], whole[at:]], pa.binary(32))
 
 
-@given(digests=DIGESTS, names=DIGESTS, cut=st.integers(0, 20), in_order=st.booleans())
+@given(
+    digests=DIGESTS,
+    names=DIGESTS,
+    cut=st.integers(0, 20),
+    in_order=st.booleans(),
+    step_digests=st.integers(1, 20),
+)
 def test_are_named_is_membership(
-    digests: list[bytes], names: list[bytes], cut: int, in_order: bool
+    digests: list[bytes], names: list[bytes], cut: int, in_order: bool, step_digests: int
 ) -> None:
     """The result equals Python's `in`, also for names with equal first 8 bytes."""
     known = sorted(names) if in_order else names
-    found = are_named(column(digests, cut), column(known, cut))
+    found = are_named(column(digests, cut), column(known, cut), step_digests=step_digests)
     assert found.tolist() == [one in set(names) for one in digests]

@@ -8,7 +8,7 @@ deleted in every run.
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
 from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.runs import nameable
-from sluice_reconciler.lanes.state import LaneRecord, Run
+from sluice_reconciler.lanes.state import Run
 from sluice_store.port import ObjectStore
 
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
@@ -204,9 +204,8 @@ def _keeps_the_oldest(parts: Sequence[LanePart], lives_max: int, **when: int) ->
     return merge_parts(list(reversed(parts)), lives_max, **when)
 
 
-def _forgets_names(listed: Iterable[str], record: LaneRecord) -> set[str]:
-    empty = LaneRecord(queue="q", lane=0, nonce="", producer_id="", owner_term=record.owner_term)
-    return nameable(listed, empty)
+def _forgets_names(listed: Iterable[str], _: Collection[str], owner_term: int) -> set[str]:
+    return nameable(listed, (), owner_term)
 
 
 def _deletes_before_the_swap() -> Any:

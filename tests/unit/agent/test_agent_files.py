@@ -7,7 +7,7 @@ from pathlib import Path
 from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
 from sluice_agent.batching import RecordBlock
 from sluice_agent.files import FileInput
-from sluice_agent.line_readers import LINE_BYTES_MAX
+from sluice_agent.line_readers import LINE_BYTES_MAX, FollowedFile
 from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
@@ -270,3 +270,28 @@ def test_a_block_of_many_short_lines_is_limited_by_cost(tmp_path: Path) -> None:
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})
     assert max(block.cost_bytes for block in polled.blocks) <= BLOCK_COST_BYTES_MAX
     assert len(follower.poll()) == 300_000 - sum(len(block.columns) for block in polled.blocks)
+
+
+def test_a_long_line_in_a_large_read_is_split(tmp_path: Path) -> None:
+    """A read may be larger than a record may be; the lines around the long one are whole."""
+    line = b"x" * (LINE_BYTES_MAX + 5)
+    append(tmp_path / "app.log", b"a\n" * 10 + line + b"\nlast\n")
+    follower = Follower(tmp_path, block=BlockLimits.of(BatchLimits()))
+    bodies = follower.poll()
+    assert bodies[:10] + bodies[-1:] == [b"a"] * 10 + [b"last"]
+    assert [len(body) for body in bodies[10:-1]] == [LINE_BYTES_MAX, 5]
+    assert ["sluice.continues" in a for a in follower.attributes[9:12]] == [False, True, False]
+
+
+def test_reads_follow_the_length_of_lines(tmp_path: Path) -> None:
+    """A read is about the text of one block: small for short lines, and larger for longer ones."""
+    log = tmp_path / "app.log"
+    log.write_bytes(b"x\n" * 200_000 + (b"y" * 3999 + b"\n") * 1000 + (b"z" * 40_000 + b"\n") * 50)
+    file = FollowedFile(str(log), limits=BlockLimits.of(BatchLimits()))
+    sizes: list[int] = []
+    while block := file.read(final=False):
+        sizes.append(len(block.data))
+    file.close()
+    assert sum(sizes) == log.stat().st_size
+    assert max(sizes[:4]) < 200_000
+    assert len(sizes) < 20

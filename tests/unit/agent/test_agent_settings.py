@@ -4,6 +4,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
 
 from sluice_agent.batch_limits import (
     BATCH_BYTES_MAX,
@@ -14,6 +19,18 @@ from sluice_agent.batch_limits import (
 from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_protocol.errors import BadUsage
+
+
+def test_keys_are_exchanged_with_the_library(tmp_path: Path) -> None:
+    """The library reads what the agent writes, and the agent reads every form of the library."""
+    made = make_key(tmp_path / "made.pem")
+    pem = (tmp_path / "made.pem").read_bytes()
+    assert pem == made.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for number, text in enumerate((pem, b"a comment\n" + pem, pem.replace(b"\n", b"\r\n"))):
+        path = tmp_path / f"{number}.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(text)
+        assert read_key(path).public_base64 == made.public_base64
 
 
 def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:

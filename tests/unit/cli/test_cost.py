@@ -7,12 +7,13 @@ import pytest
 
 from sluice_agent.batch_limits import BATCH_BYTES_MAX
 from sluice_agent.settings import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
-from sluice_cli.application import run_command
+from sluice_agent.settings import AgentSettings
 from sluice_cli.costs import lake_requests, plan, service_requests
 from sluice_cli.costs.lake_requests import files_puts
 from sluice_cli.costs.plan import CostPlan
 from sluice_cli.costs.report import CostReport, compute_cost
 from sluice_cli.costs.service_requests import hit_lanes
+from sluice_cli.dispatch import run_command
 from sluice_gateway.background import DECISIONS_INTERVAL_S, DOCTOR_INTERVAL_S, MODE_INTERVAL_S
 from sluice_gateway.doors.combined_frames import DOOR_LANES
 from sluice_gateway.doors.combiner import FRAME_INTERVAL_S
@@ -28,6 +29,7 @@ from sluice_reconciler.lanes.membership import HEARTBEAT_S as MEMBER_HEARTBEAT_S
 from sluice_reconciler.settings import FRESHNESS_S_MAX as RECONCILER_FRESHNESS_S_MAX
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.settings import IngestSettings
+from sluice_spark.write_tasks import TASK_BYTES_MAX
 
 MIB = 1024 * 1024
 FLEET = ["--rate", "30MiB/s", "--agents", "1000", "--freshness", "60s"]
@@ -66,6 +68,32 @@ def test_combined_doors_with_two_seconds_cost_less_than_250_dollars(
     found = run(capsys, *BEHIND_DOORS, "--pack-references")
     assert found["batches_per_s"] == pytest.approx(4)
     assert found["request_dollars_per_month"] < 250
+
+
+def test_rates_of_a_day_and_of_a_second_are_the_same_load(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a_day = run(capsys, "--rate", "86.4GB/d")
+    assert a_day["settings"]["rate_bytes_per_s"] == pytest.approx(1e6)
+    assert a_day == run(capsys, "--rate", "1MB/s")
+
+
+def test_doors_have_a_freshness_that_they_accept(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "--rate", "1MiB/s", "--agents", "1", "--doors")
+    assert found["settings"]["freshness_s"] == 2.0
+
+
+def test_the_text_has_the_rate_of_each_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["cost", *FLEET]) == 0
+    assert "agents: 1000, 30.7 KiB/s each" in capsys.readouterr().out.splitlines()
+
+
+def test_samples_of_hosts_are_cut_once_a_minute() -> None:
+    lines = fleet(freshness_s=1.0).filled().batches_per_s
+    both = fleet(freshness_s=1.0, kinds=2).filled().batches_per_s
+    assert both - lines == pytest.approx(1000 / 60)
+    slow = fleet(freshness_s=120.0, kinds=2).filled().batches_per_s
+    assert slow == pytest.approx(2 * 1000 / 120)
 
 
 def test_the_settings_of_before_cost_several_times_as_much() -> None:
@@ -131,13 +159,22 @@ def test_prices_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--rate", "30MiB"), "rate must be bytes per second"),
+        (("--rate", "30MiB"), "rate must be bytes per s, m, h or d"),
+        (("--rate", "1GiB/week"), "rate must be bytes per s, m, h or d"),
         (("--rate", "fast/s"), "rate must be a size"),
         (("--rate", "1MiB/s", "--freshness", "60"), "freshness must be a duration"),
-        (("--rate", "1MiB/s", "--freshness", "2h"), "freshness_s must be at least"),
-        (("--rate", "1MiB/s", "--doors", "--freshness", "6s"), "and at most 5"),
-        (("--rate", "1MiB/s", "--lanes", "0"), "lanes must be at least 1"),
-        (("--rate", "1MiB/s", "--reconciler-freshness", "1m"), "reconciler_freshness_s must be"),
+        (
+            ("--rate", "1MiB/s", "--freshness", "2h"),
+            "--freshness must be at least 0.05 s and at most 3600 s",
+        ),
+        (
+            ("--rate", "1MiB/s", "--doors", "--freshness", "6s"),
+            "and at most 5 s with --doors, freshness=`6 s`",
+        ),
+        (("--rate", "1MiB/s", "--lanes", "0"), "--lanes must be at least 1"),
+        (("--rate", "1MiB/s", "--agents", "0"), "--agents must be at least 1, agents=`0`"),
+        (("--rate", "1MiB/s", "--batch", "16MiB"), "at most 8388608 B, batch=`16777216 B`"),
+        (("--rate", "1MiB/s", "--reconciler-freshness", "1m"), "--reconciler-freshness must be"),
         (("--rate", "1MiB/s", "--prices", "/none"), "cannot read the prices"),
     ],
 )
@@ -170,6 +207,7 @@ def test_the_model_repeats_the_constants_of_the_components() -> None:
     assert plan.FRESHNESS_S_MAX == AGENT_FRESHNESS_S_MAX
     assert (plan.DOOR_FLUSH_S_MAX, plan.DOOR_FRAME_S) == (FLUSH_MS_MAX / 1000, FRAME_INTERVAL_S)
     assert plan.DOOR_LANES == DOOR_LANES
+    assert AgentSettings(gateway="http://gateway").host_metrics_batch_s == plan.SAMPLES_S
     assert plan.RECONCILER_S_MAX == RECONCILER_FRESHNESS_S_MAX
     assert (settings.journal_poll_s, settings.journal_interval_s) == (plan.ROUND_S, plan.LISTING_S)
     assert ingest.trigger_s == plan.TRIGGER_S
@@ -191,6 +229,7 @@ def test_the_model_repeats_the_constants_of_the_components() -> None:
         lake_requests.TABLE_CHECKPOINT_COMMITS
     )
     assert len(RECORD_TABLES) + 1 == lake_requests.TABLES
+    assert lake_requests.TASK_BYTES == TASK_BYTES_MAX
 
 
 def test_limits_of_a_micro_batch_shorten_the_trigger() -> None:

@@ -167,14 +167,3 @@ def test_a_program_that_cannot_be_started_is_tried_again(
     assert asyncio.run(run()).phase is ServicePhase.WAITING
     assert shown[0] == "one cannot be started: No such file or directory"
     assert "it is started again in 0.5 s" in shown[1]
-
-
-def test_the_last_line_of_a_framed_message_is_its_text(tmp_path: Path) -> None:
-    """A service with a wrong setting prints a frame, whose last line contains nothing."""
-    log = ServiceLog(tmp_path / "up.log", lambda _: None, verbose=False)
-    for line in ("an earlier line", "╭─ Error ──╮", "│ Unknown option:  │", "│ [worker] │", "╰──╯"):
-        log.add("gateway", line.encode())
-    assert log.last_line("gateway") == "Unknown option: [worker]"
-    log.add("gateway", b"the next line")
-    assert log.last_line("gateway") == "the next line"
-    log.close()

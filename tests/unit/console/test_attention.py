@@ -3,12 +3,12 @@
 import pytest
 
 from sluice_console.attention import (
-    AttentionItem,
     GapTotals,
     OverviewFacts,
     SourceProblem,
     list_attention,
 )
+from sluice_console.attention_items import AttentionItem
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.reconcilers import ServiceState
 from sluice_queue.inspection import LaneCondition, LaneStatus
@@ -139,8 +139,14 @@ def test_a_healthy_deployment_needs_nothing() -> None:
         (
             {"services": (ServiceState(service="reconciler", url="u", problem="gone"),)},
             "error",
-            "store",
+            "agents",
             "reconciler service",
+        ),
+        (
+            {"services": (ServiceState(service="query", url="u", problem="gone"),)},
+            "warning",
+            "explore",
+            "query service",
         ),
     ],
 )

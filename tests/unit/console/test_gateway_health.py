@@ -142,3 +142,30 @@ def test_the_limits_are_those_of_the_alerts() -> None:
         "SluiceSpoolNearlyFull": gateway_health.SPOOL_SHARE_MAX,
     }.items():
         assert f"> {limit:g}" in rules[name], name
+
+
+@pytest.mark.parametrize("text", ["", "<html>Sign in</html>", "up 1.0\n"])
+def test_a_text_without_a_metric_of_a_gateway_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="no metric of a gateway"):
+        parse_reading(text, 0)
+
+
+def test_only_the_lines_that_are_used_are_parsed() -> None:
+    """A gateway serves many more: of 100 gateways, all of them would cost a second a sample."""
+    metrics = GatewayMetrics()
+    metrics.store_requests.inc("get", "found", amount=100)
+    metrics.store_seconds.observe(6.0, "get")
+    text = generate_latest(metrics.registry).decode()
+    assert parse_reading(f"{text}broken{{ line\n", 0) == parse_reading(text, 0)
+    with pytest.raises(ValueError, match=r".+"):
+        parse_reading(f"{text}sluice_store_requests_total{{ line\n", 0)
+
+
+@pytest.mark.parametrize("bound", ["5.0", "5", "5e0"])
+def test_a_bucket_is_known_by_its_bound(bound: str) -> None:
+    text = (
+        f'sluice_store_request_seconds_bucket{{op="get",le="{bound}"}} 90\n'
+        'sluice_store_request_seconds_bucket{op="get",le="50.0"} 100\n'
+        'sluice_store_request_seconds_count{op="get"} 100\n'
+    )
+    assert parse_reading(text, 0).slow == 10

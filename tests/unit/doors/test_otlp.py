@@ -10,7 +10,7 @@ from support.golden import golden
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import otlp_json
 
-from sluice_doors import otlp, otlp_messages, otlp_wire
+from sluice_doors import arrow_roads, otlp_messages, otlp_wire
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.histogram_series import exponential_buckets
@@ -216,9 +216,9 @@ def test_a_request_that_expands_without_limit_is_refused() -> None:
 
 def test_protobuf_is_decoded_without_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     body = LOG_REQUEST.SerializeToString()
-    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", 0)
+    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
     (fast,) = decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
-    monkeypatch.setattr(otlp, "_arrow", lambda: None)
+    monkeypatch.setattr(arrow_roads, "_module", lambda name: None)
     (slow,) = decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
     assert content_digest(fast) == content_digest(slow)
 
@@ -229,12 +229,12 @@ def test_only_large_bodies_are_decoded_through_arrow(
 ) -> None:
     body, used = LOG_REQUEST.SerializeToString(), False
 
-    def note() -> None:
+    def note(name: str) -> None:
         nonlocal used
-        used = True
+        used = name == "otlp_arrow"
 
-    monkeypatch.setattr(otlp, "ARROW_BYTES_MIN", len(body) + spare_bytes)
-    monkeypatch.setattr(otlp, "_arrow", note)
+    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", len(body) + spare_bytes)
+    monkeypatch.setattr(arrow_roads, "_module", note)
     decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
     assert used == arrow
 

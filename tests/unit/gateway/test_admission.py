@@ -6,15 +6,17 @@ import pytest
 from sluice_gateway.admission import (
     HIGH_MARK,
     NOTICE_S_MAX,
+    SETTLE_S,
     BodyBudget,
     ModeWatch,
     RunningUploads,
     memory_cost,
 )
+from sluice_gateway.machine_time import machine_now
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.problems import HttpRefusal
 
 BUDGET_BYTES = 1_000_000
@@ -66,14 +68,18 @@ class SetClock(SystemClock):
     """A clock that a test sets."""
 
     now_s = 100.0
+    paused_s = 0.0
 
-    def monotonic_ns(self) -> int:
+    def boottime_ns(self) -> int:
         return int(self.now_s * NS_PER_S)
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(int((self.now_s + self.paused_s) * NS_PER_S))
 
 
 def test_a_mode_is_known_for_a_bounded_time_after_its_check() -> None:
     clock = SetClock()
-    mode = ModeWatch(clock, clock.monotonic_ns())
+    mode = ModeWatch(clock, machine_now(clock))
     clock.now_s += NOTICE_S_MAX - 1
     mode.require_known()
     clock.now_s += 1
@@ -81,13 +87,27 @@ def test_a_mode_is_known_for_a_bounded_time_after_its_check() -> None:
     with pytest.raises(HttpRefusal) as refused:
         mode.require_known()
     assert refused.value.code is ErrorCode.STORE_UNAVAILABLE
-    mode.checked_at_ns = clock.monotonic_ns()
+    mode.checked_at = mode.now()
     assert mode.known
+
+
+def test_a_paused_machine_does_not_know_the_mode_any_more() -> None:
+    """Its monotonic clock stops. A gateway of another mode may have begun in the meantime."""
+    clock = SetClock()
+    mode = ModeWatch(clock, machine_now(clock))
+    mode.require_unsettled()
+    clock.paused_s = NOTICE_S_MAX
+    assert not mode.known
+    mode.require_unsettled()
+    clock.paused_s = SETTLE_S
+    with pytest.raises(HttpRefusal) as refused:
+        mode.require_unsettled()
+    assert refused.value.code is ErrorCode.OUTCOME_UNKNOWN
 
 
 def test_a_switched_mode_is_never_known_again() -> None:
     clock = SetClock()
-    for mode in (ModeWatch(clock), ModeWatch(clock, clock.monotonic_ns())):
+    for mode in (ModeWatch(clock), ModeWatch(clock, machine_now(clock))):
         assert mode.known
         mode.switched = True
         assert not mode.known

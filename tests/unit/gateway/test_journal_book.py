@@ -6,10 +6,10 @@ from support.builders import manifest
 from sluice_gateway.journal_book import (
     OBJECT_BYTES_MAX,
     JournalBook,
-    MachineInstant,
     PendingObject,
     is_lapsed,
 )
+from sluice_gateway.machine_time import MachineInstant
 from sluice_protocol.journals import FENCE_S, Journal, decode_journal, process_name
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, UnixNs

@@ -186,6 +186,29 @@ def test_signature_freshness(now_s: int) -> None:
         read_signature(signed(Ed25519PrivateKey.generate(), headers()), now_s=now_s)
 
 
+def test_each_request_is_judged_by_its_own_time() -> None:
+    """Requests that differ only in their time are parsed once, but one of them may be stale."""
+    key = Ed25519PrivateKey.generate()
+    for age_s in (0, 299, 301, 0, -31):
+        view = signed(key, headers(), created_s=NOW_S - age_s)
+        if -30 <= age_s <= 300:
+            claim = read_signature(view, now_s=NOW_S)
+            verify_signature(claim, key.public_key())
+            assert claim.created_s == NOW_S - age_s
+        else:
+            with pytest.raises(Unauthenticated, match=r"stale|future"):
+                read_signature(view, now_s=NOW_S)
+
+
+def test_parameters_of_one_sender_do_not_apply_to_another() -> None:
+    """The key id is that of the request, whatever was parsed before."""
+    key = Ed25519PrivateKey.generate()
+    for key_id in ("host-1", "host-2", "host-1"):
+        claim = read_signature(signed(key, headers(), key_id=key_id), now_s=NOW_S)
+        assert claim.key_id == key_id
+        verify_signature(claim, key.public_key())
+
+
 GOOD_PARAMS = (
     '("@method" "@authority" "@path" "content-digest" "content-length" "content-type")'
     f';created={NOW_S};keyid="k";alg="ed25519";tag="sluice"'
@@ -210,6 +233,10 @@ GOOD_PARAMS = (
         f"a={GOOD_PARAMS}".replace('"@path"', '"@path" "x-forwarded-for"'),
         f"a={GOOD_PARAMS}".replace(str(NOW_S), "9" * 40),
         f"a={GOOD_PARAMS};expires={NOW_S - 31}",
+        f"a={GOOD_PARAMS}".replace('keyid="k"', 'keyid="k;created=1"'),
+        f"a={GOOD_PARAMS}".replace(f"created={NOW_S}", "created=0").replace(
+            "sluice", "s;created=1"
+        ),
         "a=" + "(" * 3000,
     ],
 )

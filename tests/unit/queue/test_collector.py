@@ -4,7 +4,7 @@ import asyncio
 import random
 
 from support.builders import manifest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import SimClock, SimIds, SimStore, UnversionedStore
 
 from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import HeadOutcome
@@ -121,5 +121,30 @@ def test_lists_are_deleted_concurrently() -> None:
         assert (await collector.run()).acked_lists == 3 * CONCURRENT_DELETES
         assert lists(store) == 0
         assert most == CONCURRENT_DELETES
+
+    asyncio.run(run())
+
+
+def test_lists_in_a_store_without_versions_are_not_read_one_by_one() -> None:
+    """They cannot be deleted: neither requests nor memory may grow with what was acknowledged."""
+
+    async def run() -> None:
+        clock = SimClock()
+        store = UnversionedStore(clock=clock)
+        runtime = Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
+        await fill(store, runtime, 50)
+        collector = Collector(store, retry_horizon_ns=7 * DAY_NS, grace_s=60, runtime=runtime)
+        await collector.run()
+        consumer = await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
+        await consumer.ack_through(50)
+        await collector.run()
+        clock.at_ns += 8 * DAY_NS
+        before = store.counts.get("head", 0)
+        for _ in range(3):
+            found = await collector.run()
+            assert (found.acked_lists, found.unnamed_lists) == (0, 0)
+        assert lists(store) == 50
+        # One for the acknowledged lists, and one in each run for those that no register names.
+        assert store.counts["head"] - before == 4
 
     asyncio.run(run())

@@ -11,6 +11,7 @@ from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import ReplaceOutcome, Unknown, UnknownReason
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
+from sluice_queue.appender import GROUP_MAX
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.producer import Producer
@@ -52,6 +53,23 @@ def test_produce_waits_while_too_many_bytes_are_not_durable() -> None:
             store.gate.set()
             assert await (await late).result() == 2
             assert [await one.result() for one in held] == [1, 1, 1]
+
+    asyncio.run(run())
+
+
+def test_more_calls_with_different_metadata_than_one_swap_has_entries() -> None:
+    """Each of them needs an entry; a swap with too many was refused, and every call failed."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        async with Producer.open(store, queue="spark", lane=0, runtime=runtime(store)) as producer:
+            calls = GROUP_MAX + 1
+            made = [
+                await producer.produce([manifest(0)], metadata=number.to_bytes(4, "big"))
+                for number in range(calls)
+            ]
+            sequences = [await one.result() for one in made]
+            assert sorted(sequences) == list(range(1, calls + 1))
 
     asyncio.run(run())
 

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import ETag, UnixNs
-from sluice_reconciler.completeness import LISTED_MAX, BootTally, ReportedHighWater
+from sluice_reconciler.completeness import LISTED_MAX, BootTally, StoreTally
+from sluice_reconciler.high_water import ReportedHighWater
 
 SECOND_NS = 1_000_000_000
 
@@ -64,3 +65,23 @@ def test_boot_with_many_gaps_needs_bounded_memory() -> None:
     assert report.oldest_gap_s == 2 * holes - 1
     assert (report.gaps[-1].tail, report.tail_missing) == (True, 10)
     assert report.batches == holes + 1
+
+
+def listed(boot: str, at_s: int, *, first: int = 0) -> BootTally:
+    tally = BootTally("a", boot)
+    who = Identity(agent_id="a", boot_id=boot, seq_start=first, seq_end=first + 9)
+    tally.add(who, at_s * SECOND_NS)
+    return tally
+
+
+def test_report_of_many_boots_keeps_the_faulty_and_the_youngest() -> None:
+    """A store has more boots with each year, so what a pass remembers of them is bounded."""
+    seen: list[str] = []
+    store = StoreTally({}, lambda boot, _: seen.append(boot.boot_id), weight_max=4)
+    for number in range(100):
+        boot = listed(f"b{number:03d}", number, first=5 if number == 7 else 0)
+        store.add(boot, UnixNs(200 * SECOND_NS))
+    report = store.report()
+    assert [one.boot_id for one in report.boots] == ["b007", "b098", "b099"], "a gap counts too"
+    assert (report.more, len(seen)) == (97, 100)
+    assert report.oldest_gap_s == 193

@@ -5,7 +5,7 @@ import random
 
 from support.journal_rounds import make_pass, pass_time, rounds
 from support.journal_writer import JournalWriter
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import SimClock, SimIds, SimStore, UnversionedStore
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
@@ -92,5 +92,29 @@ def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() -> None:
         await rounds(store, again, 3)
         assert await again._journal_loop.remove() >= 1
         assert stored(store) == []
+
+    asyncio.run(run())
+
+
+def test_journals_in_a_store_without_versions_are_not_read_one_by_one() -> None:
+    """They cannot be removed, so a run may not read what gateways wrote in years."""
+
+    async def run() -> None:
+        store = UnversionedStore(clock=SimClock())
+        subject, writer = await died(store)
+        pass_time(store, LAPSE_S + 5)
+        await rounds(store, subject, 3)
+        await make_pass(subject)
+        await rounds(store, subject, 3)
+        await writer.append([], through_ns=store.clock.at_ns)
+        await writer.append([], through_ns=store.clock.at_ns, closed=True)
+        pass_time(store, BREAK_MARGIN_S + 1)
+        await make_pass(subject)
+        await rounds(store, subject, 3)
+        pass_time(store, HORIZON_S + 60)
+        await rounds(store, subject, 3)
+        before = store.counts["head"]
+        assert await subject._journal_loop.remove() == 0
+        assert store.counts["head"] - before == 1
 
     asyncio.run(run())

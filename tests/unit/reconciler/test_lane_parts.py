@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import pytest
@@ -28,7 +28,6 @@ from sluice_reconciler.lanes.part_log import PartCache, load_ledger, read_ledger
 from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_reconciler.lanes.state import (
-    LaneRecord,
     StoredLaneState,
     damaged_state_key,
     encode_lane,
@@ -38,6 +37,7 @@ from sluice_reconciler.lanes.state import (
     read_lane_state,
 )
 from sluice_reconciler.service import Reconciler
+from sluice_store.authority import create_authority
 
 LANE = Lane(queue="spark", lane=0)
 
@@ -193,9 +193,8 @@ def test_leftover_parts_of_a_crashed_owner_are_deleted_by_the_next_one() -> None
     asyncio.run(run())
 
 
-def _named_only(listed: Iterable[str], record: LaneRecord) -> set[str]:
-    known = {part.name for part in record.parts()}
-    return {name for name in listed if name in known}
+def _named_only(listed: Iterable[str], named: Collection[str], _: int) -> set[str]:
+    return {name for name in listed if name in named}
 
 
 @pytest.mark.parametrize("planted", [False, True])
@@ -260,6 +259,7 @@ def test_explain_reads_only_the_parts_of_one_life() -> None:
         life = ("host-1", "b1")
         ledger, _ = await read_ledger(store, LANE, of=life)
         assert ledger.boot(*life) is not None
+        await create_authority(store, Authority(authority_id="A", lanes=1))
         path = await explain(store, (await enqueued(store))[0].identity)
         assert [one.enqueued for one in path[0].queues] == [True]
 
@@ -296,10 +296,9 @@ def test_part_bytes_of_another_life_are_not_found() -> None:
 
 
 def test_names_of_this_term_and_of_later_ones_are_kept() -> None:
-    record = LaneRecord(queue="q", lane=0, nonce="", producer_id="", owner_term=5)
     ulid = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
     names = [f"{term:010d}-{ulid}" for term in (4, 5, 6)]
-    assert nameable([*names, "other"], record) == {*names[1:], "other"}
+    assert nameable([*names, "other"], (), 5) == {*names[1:], "other"}
 
 
 def test_status_of_the_enum_is_decided_by_parts() -> None:

@@ -17,13 +17,9 @@ from sluice_protocol.outcomes import DeleteOutcome, HeadOutcome, ObjectInfo
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler import mark_removal
-from sluice_reconciler.completeness import (
-    BootReport,
-    BootTally,
-    ReportedHighWater,
-    read_completeness,
-)
-from sluice_reconciler.mark_removal import plan_mark_removal
+from sluice_reconciler.completeness import BootTally, read_completeness
+from sluice_reconciler.high_water import ReportedHighWater
+from sluice_reconciler.mark_removal import CoveredMarks
 from sluice_reconciler.passes.full_pass import PassReport
 from sluice_reconciler.service import Reconciler
 
@@ -69,9 +65,9 @@ def test_a_mark_is_removed_if_it_is_covered_and_old(
             seq_end=seq_end, reported_at_ns=reported_at_ns, etag=ETag('"1"')
         )
     }
-    boots: list[BootReport] = [tally.report(1000, marks)]
-    plan = plan_mark_removal(boots, marks, UnixNs(1000), 100)
-    assert [one.key for one in plan] == ([KEY] if removed else [])
+    covered = CoveredMarks(marks, 100)
+    covered.observe(tally.report(1000, marks), UnixNs(1000))
+    assert [one.key for one in covered.found] == ([KEY] if removed else [])
 
 
 def test_a_pass_removes_covered_marks_and_the_report_stays_the_same() -> None:

@@ -28,6 +28,7 @@ from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.authority import create_authority
 
 BASE_NS = 1_699_999_200 * NS_PER_S
 LANES = 4
@@ -162,6 +163,7 @@ def test_explain_finds_a_blob_without_a_reference_by_its_envelope() -> None:
         await store.create(accepted_key(who), encode_record(one))
         await make(store).once()
         assert not any(key.startswith(ACCEPTED_BY_BLOB) for key in store.held)
+        await create_authority(store, Authority(authority_id="A", lanes=LANES))
         [path] = await explain(store, digest_of(frame))
         assert (path.identity, path.blob) == (who, "ok")
         assert all(path.indexes.values())

@@ -30,6 +30,7 @@ from sluice_reconciler.indexes import PACK_DECODERS, TimeEntry, pack, unpack
 from sluice_reconciler.passes.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.authority import create_authority
 
 HOUR_NS = 3600 * NS_PER_S
 BASE_NS = 1_699_999_200 * NS_PER_S
@@ -128,6 +129,7 @@ def test_batches_processed_together_make_one_object_per_hour_and_index() -> None
             for key, _ in unpack(ObjectKey(place), store.held[place].body)
         }
         assert existing == set(keys)
+        await create_authority(store, Authority(authority_id="A", lanes=1))
         assert all(all(path.indexes.values()) for path in await explain(store, batches[5].digest))
         assert [one async for one in make(store, 2).rebuild().differences()] == []
 

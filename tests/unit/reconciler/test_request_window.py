@@ -32,8 +32,8 @@ from sluice_reconciler.lanes.request_window import (
     merge_runs,
     run_of,
 )
-from sluice_reconciler.lanes.retiring import forget_before_s
 from sluice_reconciler.lanes.state import LaneRecord
+from sluice_reconciler.lanes.upkeep import forget_before_s
 
 LANE = Lane(queue="spark", lane=0)
 

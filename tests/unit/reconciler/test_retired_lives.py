@@ -30,6 +30,7 @@ from sluice_reconciler.lanes.state import LaneRecord, lane_key, parts_prefix, re
 from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.authority import create_authority
 from sluice_store.port import ObjectStore
 
 LANE = Lane(queue="spark", lane=0)
@@ -161,6 +162,7 @@ def test_idle_lives_leave_the_state_and_nothing_is_enqueued_again(
         assert len([key for key in place.store.held if key.startswith(parts_prefix(LANE))]) <= 3
         report = await place.reconciler().once()
         assert (report.outcome.enqueued, report.outcome.sound) == (0, 0)
+        await create_authority(place.store, Authority(authority_id="A", lanes=1))
         path = await explain(place.store, batches[0].identity)
         assert [one.enqueued for one in path[0].queues] == [True]
         # A gateway names a duplicate of an old batch again.
@@ -272,7 +274,7 @@ def test_a_rebuild_forgets_the_settled_time_and_earlier_passes(
         # The next owner retires nothing by the pass that compared the lost ledger.
         await service.pipeline.process_new([accepted_key((await accept(place.store, 70)).identity)])
         monkeypatch.setattr("sluice_reconciler.lanes.owner.is_rewrite_due", lambda counts: True)
-        await service.retirement.run()
+        await service.lane_upkeep.run()
         await service._workers.close()
         assert (await place.reconciler().once()).outcome.enqueued == 4
 

@@ -29,6 +29,7 @@ def test_pyproject_limits_aiohttp_to_the_tested_versions() -> None:
     [
         (ResponseHandler, "set_response_params", False),
         (ResponseHandler, "read", True),
+        (ResponseHandler, "is_connected", False),
         (ResponseHandler, "_drain_helper", True),
         (aiohttp.BaseConnector, "connect", True),
         (Connection, "release", False),
@@ -47,6 +48,7 @@ def test_method_exists_and_is_called_as_before(owner: type, name: str, is_async:
 def test_connection_still_has_its_protocol() -> None:
     expect_name("aiohttp", Connection, "protocol", used_in=USED_IN)
     expect_name("aiohttp", ResponseHandler, "transport", used_in=USED_IN)
+    expect_name("aiohttp", ResponseHandler, "should_close", used_in=USED_IN)
 
 
 def test_calls_still_accept_their_arguments() -> None:

@@ -1,9 +1,10 @@
 import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from sluice_protocol.errors import ErrorCode, effect_of, retryable, status_of
-from sluice_web.problems import problem_of, problem_response
+from sluice_web.problems import HttpRefusal, describe_error, problem_of, problem_response
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
@@ -37,3 +38,13 @@ def test_a_client_without_access_does_not_learn_the_reason(code: ErrorCode) -> N
     """The detail of a 401 or 403 is constant."""
     shown = problem_of(code, "the key's not_after has passed").detail
     assert ("not_after" in shown) == (status_of(code) not in {401, 403})
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.FORBIDDEN_AGENT]
+)
+def test_the_reason_that_a_client_does_not_learn_is_logged(code: ErrorCode) -> None:
+    with capture_logs() as events:
+        describe_error(HttpRefusal(code, "the reason"), path="/v1/logs", peer="192.0.2.1")
+    shown = [(one["event"], one["reason"], one["path"], one["peer"]) for one in events]
+    assert shown == [("request_refused", "the reason", "/v1/logs", "192.0.2.1")]

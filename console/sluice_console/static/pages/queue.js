@@ -1,5 +1,5 @@
 // Queue: lanes with their backlog, held batches and dead letters with reasons, and the gateways that feed them.
-import { command, count, duration, html, placeUrl, safe, useData, bytes } from "../lib.js";
+import { command, count, duration, html, placeUrl, rate, safe, useData, bytes } from "../lib.js";
 import { Badge, Command, Copy, Empty, Head, Loaded, Table, Time } from "../parts.js";
 
 const LANES = [
@@ -33,6 +33,19 @@ const GATEWAYS = [
   { name: "Journal read up to", numeric: true, cell: (row) => `${duration(row.behind_s)} ago` },
   { name: "Last written", numeric: true, cell: (row) => `${duration(row.silent_s)} ago` },
   { name: "Not processed", numeric: true, cell: (row) => count(row.unprocessed) },
+];
+
+const share = (value) => (value ? `${(value * 100).toFixed(1)}%` : "0");
+const troubles = (row) => [row.problem, row.spool_full, row.principals_stale && "An invalid principals file is ignored.",
+  row.refused > 0 && row.refused_as && `Most refused uploads: ${row.refused_as}.`].filter(Boolean);
+const HEALTH = [
+  { name: "Gateway", cell: (row) => html`<code>${safe(row.url)}</code>` },
+  { name: "State", cell: (row) => html`<${Badge} tone=${row.problem ? "error" : "good"}>${row.problem ? "no metrics" : "responds"}<//>` },
+  { name: "Refused uploads", numeric: true, cell: (row) => (row.problem ? "" : share(row.refused)) },
+  { name: "Slow store calls", numeric: true, cell: (row) => (row.problem ? "" : share(row.slow)) },
+  { name: "Failed store calls", numeric: true, cell: (row) => (row.errors_per_s === null ? "" : `${rate(row.errors_per_s)}/s`) },
+  { name: "Journal age", numeric: true, cell: (row) => (row.problem ? "" : duration(row.journal_age_s)) },
+  { name: "Trouble", wide: true, cell: (row) => troubles(row).map((text) => html`<div>${safe(text)}</div>`) },
 ];
 
 // --- dead letters ---
@@ -81,6 +94,7 @@ export function Queue() {
         ${view.held_more && html`<p class="quiet">More than ${count(view.held.length)} batches are held; the first are shown.</p>`}</section>
       <${DeadLetters} />
       <section><h2>Gateways</h2><${Table} caption="Gateway processes" columns=${GATEWAYS} rows=${found.processes} rowKey=${(row) => row.process} empty=${html`<${Empty} title="No gateway has registered">Start one: <code>sluice gateway</code>.<//>`} />
-        ${found.processes_more > 0 && html`<p class="quiet">and ${count(found.processes_more)} older processes</p>`}</section>`;
+        ${found.processes_more > 0 && html`<p class="quiet">and ${count(found.processes_more)} older processes</p>`}
+        <h3>Metrics of the last minutes</h3><${Table} caption="Metrics of gateways" columns=${HEALTH} rows=${view.gateways} rowKey=${(row) => row.url} empty=${html`<${Empty} title="No metrics are read">Set <code>gateways</code> of the console to the URL of each gateway to see what it refuses, its store calls and its spool.<//>`} /></section>`;
   }}<//>`;
 }

@@ -1,6 +1,7 @@
-// Store and policies: the settings of the authority, and what the doctor found.
+// Store and policies: the settings of the authority, what the doctor found, and what is denied.
 import { command, count, duration, html, safe, useData, storeUrl } from "../lib.js";
 import { Ago, Badge, Command, Empty, Head, Loaded, Table, Time } from "../parts.js";
+import { Policies } from "./policies.js";
 
 const NEEDS = { acceptance: "gateways do not start without it", deletion: "garbage collection only plans without it", comfort: "everything works without it" };
 const FINDINGS = [
@@ -11,7 +12,7 @@ const FINDINGS = [
 ];
 const SETTINGS = { s3_manifest: "at the store: a batch is accepted when its manifest exists", local_spool: "in the spool of one gateway, transferred later" };
 
-export function Store() {
+export function Store({ place }) {
   const from = useData("v1/store", 60);
   return html`<${Head} title="Store & policies">What the store promises, tested by the doctor, and the settings that every part shares.<//>
     <${Loaded} from=${from}>${({ url, authority, authority_problem: broken, doctor, doctor_problem: sick }) => html`
@@ -22,7 +23,6 @@ export function Store() {
         ${doctor ? html`<p>Tested <${Time} ns=${doctor.ended_at_unix_ns} ms=${false} /> (<${Ago} ns=${doctor.ended_at_unix_ns} />): ${count(doctor.rounds)} races of each kind with ${count(doctor.racers)} writers${doctor.endpoints.length > 1 ? `, through ${doctor.endpoints.length} endpoints` : ""}.</p>
           <${Table} caption="Promises of the store" columns=${FINDINGS} rows=${[...doctor.findings].sort((a, b) => a.kept - b.kept)} rowKey=${(row) => row.probe} />`
     : !sick && html`<${Empty} title="The doctor never ran">Gateways do not start without its result. Run <code>sluice doctor</code>.<//>`}
-        <${Command} text=${command("sluice doctor")} /></section>
-      <section><h2>Policies</h2><p>The bucket policy is proved from its text, and denials are tested with harmless requests. Both need the credentials of an administrator, so the console does not run them.</p>
-        <${Command} text="sluice policies prove --settings policies.toml" /><${Command} text=${command("sluice doctor --policies policies.toml")} /></section>`}<//>`;
+        <${Command} text=${command("sluice doctor")} /></section>`}<//>
+    <${Policies} query=${place.query} />`;
 }

@@ -1,8 +1,9 @@
-"""Cut a large logs request in protobuf into requests with few records, without parsing these.
+"""Cut a large request in protobuf into requests with few records, without parsing these.
 
-Arrow takes seven times the memory of a request. Each piece repeats the resources and scopes of its
-records, so its records are those of the whole. Only field numbers and lengths are read. A request
-with a field that is not known here, or that is damaged, is not cut.
+Arrow takes seven times the memory of a request. Each piece repeats what is around its records, so
+its records are those of the whole. OTLP logs and metrics have the same fields around records, and
+the streams of Loki those of a scope. Only field numbers and lengths are read. A request with a
+field that is not known here, or that is damaged, is not cut.
 """
 
 from collections.abc import Iterator
@@ -27,10 +28,10 @@ class NotCut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestScope:
-    """The records of a scope.
+    """The records of a scope of OTLP, the entries of a stream of Loki, or the series of Prometheus.
 
     Attributes:
-        fields: The other fields of the scope, as they were sent.
+        fields: The other fields, as they were sent.
         runs: Where records begin and end; each run has about the size of a piece, at most.
     """
 
@@ -43,7 +44,7 @@ class RequestResource:
     """The scopes with records of a resource.
 
     Attributes:
-        fields: The other fields of `ResourceLogs`, as they were sent.
+        fields: The other fields of `ResourceLogs` or `ResourceMetrics`, as they were sent.
         scopes: The scopes, at least one.
     """
 
@@ -52,7 +53,7 @@ class RequestResource:
 
 
 def find_records(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> list[RequestResource]:
-    """Return where the records of a request are.
+    """Return where the records of a request of OTLP are.
 
     Raises:
         NotCut: The request has another form than expected.
@@ -93,6 +94,43 @@ def cut_request(
         yield b"".join(done)
 
 
+def find_streams(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> list[RequestScope]:
+    """Return where the entries of a push request of Loki are.
+
+    Raises:
+        NotCut: The request has another form than expected.
+    """
+    try:
+        found = []
+        for tag, _, start, end in _fields(body, 0, len(body)):
+            if tag != _MESSAGE:
+                raise NotCut
+            stream = _scope(body, start, end, piece_bytes)
+            if stream.runs:
+                found.append(stream)
+    except IndexError as error:
+        raise NotCut from error
+    return found
+
+
+def cut_streams(
+    body: bytes, streams: list[RequestScope], *, piece_bytes: int = PIECE_BYTES
+) -> Iterator[bytes]:
+    """Yield push requests with the same entries, in order."""
+    view = memoryview(body)
+    done: list[bytes] = []
+    size_bytes = 0
+    for stream in streams:
+        for start, end in stream.runs:
+            done.append(_message(_MESSAGE, stream.fields, view[start:end]))
+            size_bytes += len(done[-1])
+            if size_bytes >= piece_bytes:
+                yield b"".join(done)
+                done, size_bytes = [], 0
+    if done:
+        yield b"".join(done)
+
+
 def _resource(body: bytes, at: int, end: int, piece_bytes: int) -> RequestResource:
     fields, scopes = [], []
     for tag, start, inner, after in _fields(body, at, end):
@@ -105,12 +143,24 @@ def _resource(body: bytes, at: int, end: int, piece_bytes: int) -> RequestResour
     return RequestResource(b"".join(fields), scopes)
 
 
-def _scope(body: bytes, at: int, end: int, piece_bytes: int) -> RequestScope:
-    """Return the runs of records; this loop runs for each record."""
+def find_elements(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> RequestScope:
+    """Return where the elements of the first list of a request are; each run is such a request.
+
+    Raises:
+        NotCut: The request has another form than expected.
+    """
+    try:
+        return _scope(body, 0, len(body), piece_bytes, tag=_MESSAGE)
+    except IndexError as error:
+        raise NotCut from error
+
+
+def _scope(body: bytes, at: int, end: int, piece_bytes: int, *, tag: int = _SECOND) -> RequestScope:
+    """Return the runs of records, which have a tag; this loop runs for each record."""
     fields, runs, run = [], [], at
     while at < end:
         after = _field_end(body, at)
-        if body[at] != _SECOND:
+        if body[at] != tag:
             if at > run:
                 runs.append((run, at))
             fields.append(body[at:after])

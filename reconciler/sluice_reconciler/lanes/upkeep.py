@@ -6,6 +6,7 @@ however late it was found.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
@@ -15,15 +16,14 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.lanes.new_batches import identity_of
-from sluice_reconciler.lanes.request_window import CLOCK_MARGIN_S
-from sluice_reconciler.lanes.retirement import ShownPass
+from sluice_reconciler.lanes.retirement import CLOCK_MARGIN_S, ShownPass
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.verify import HoldRecords, list_hold_records
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
 
-RETIRE_INTERVAL_S = 600.0
+RETIRE_INTERVAL_S: Final = 600.0
 """Time between two decisions whether lives are retired, seconds."""
 
 
@@ -39,8 +39,8 @@ def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
     return max(0, through_ns // NS_PER_S - int(window_s) - CLOCK_MARGIN_S)
 
 
-class LifeRetirement:
-    """Retires lives after each full pass that left no batch behind."""
+class LaneUpkeep:
+    """Retires lives after each full pass that left no batch behind, and forgets old requests."""
 
     def __init__(
         self,

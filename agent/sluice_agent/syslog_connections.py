@@ -1,0 +1,171 @@
+"""Connections of syslog: at most a maximum number is open at a time.
+
+While that many are open, no further one is accepted. It waits in the queue of the kernel, with what
+its sender has written, and the sender is stopped by flow control. To accept and close it would lose
+those bytes without a sign: plain TCP has no acknowledgements.
+
+Source: listen(2) and tcp(7) on the queue of established connections.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from sluice_agent.listen_settings import SyslogAddress
+from sluice_agent.metrics import AgentMetrics
+from sluice_protocol.clock import Clock
+from sluice_web.listening import BACKLOG
+
+READ_BYTES: Final = 64 * 1024
+CONNECTIONS_MAX: Final = 1024
+"""Each may have a message of the maximum size and twice `READ_BYTES` in memory."""
+HANDSHAKE_S: Final = 10.0
+LAST_S: Final = 0.2
+"""Time to receive what senders wrote before the agent was stopped."""
+ACCEPT_RETRY_S: Final = 1.0
+"""Time until the next attempt if the system has no file descriptor or memory for a connection."""
+
+log = structlog.get_logger("sluice.agent.syslog")
+
+ConnectionHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Reads a connection to its end; the first argument is the transport."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamListener:
+    """A bound socket whose connections are accepted.
+
+    Attributes:
+        address: What it is bound to.
+        sock: The socket.
+        tls: The TLS context, or None for plain TCP.
+    """
+
+    address: SyslogAddress
+    sock: socket.socket
+    tls: ssl.SSLContext | None
+
+
+class _ReceivedBytes(asyncio.StreamReader):
+    """The bytes of a connection, also those that were received before it failed.
+
+    With an error set, `asyncio.StreamReader.read` raises it and drops the bytes that it still has.
+    """
+
+    def set_exception(self, exc: Exception) -> None:
+        """End the stream behind the bytes that were received: a reset is an end as well."""
+        del exc
+        self.feed_eof()
+
+
+class SyslogConnections:
+    """Accepts connections and has each of them read."""
+
+    def __init__(
+        self,
+        handle: ConnectionHandler,
+        *,
+        clock: Clock,
+        metrics: AgentMetrics,
+        may_warn: Callable[[str], bool],
+    ) -> None:
+        """Create it without a connection.
+
+        Args:
+            handle: Reads a connection to its end.
+            clock: Waits before a retry.
+            metrics: Has the number of connections.
+            may_warn: Returns whether to log a warning about a subject now.
+        """
+        self._handle = handle
+        self._clock = clock
+        self._metrics = metrics
+        self._may_warn = may_warn
+        self._free = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._opening: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def run(self, listeners: Sequence[StreamListener], stop: asyncio.Event) -> None:
+        """Accept connections until `stop`, then read what each of them has received."""
+        async with asyncio.TaskGroup() as group:
+            accepting = [group.create_task(self._accept(one, group)) for one in listeners]
+            await stop.wait()
+            await self._clock.sleep(LAST_S)
+            for task in accepting:
+                task.cancel()
+            await asyncio.gather(*accepting, return_exceptions=True)
+            for task in self._opening:
+                task.cancel()
+            for writer in self._writers:
+                writer.close()  # its reader ends after what was received
+
+    async def _accept(self, listener: StreamListener, group: asyncio.TaskGroup) -> None:
+        listener.sock.listen(BACKLOG)
+        while True:
+            if self._free.locked() and self._may_warn("connections"):
+                log.warning(
+                    "syslog_connections_full",
+                    address=str(listener.address),
+                    connections=CONNECTIONS_MAX,
+                )
+            await self._free.acquire()
+            connection = await self._next_connection(listener.sock)
+            task = group.create_task(self._serve(listener, connection))
+            self._opening.add(task)
+            task.add_done_callback(lambda _: self._free.release())
+
+    async def _next_connection(self, sock: socket.socket) -> socket.socket:
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(sock)
+            except ConnectionError:  # its sender has reset it
+                continue
+            except OSError as error:
+                if self._may_warn("accept"):
+                    log.warning("syslog_accept_failed", reason=os.strerror(error.errno or 0))
+                await self._clock.sleep(ACCEPT_RETRY_S)
+            else:
+                return connection
+
+    async def _serve(self, listener: StreamListener, connection: socket.socket) -> None:
+        task = asyncio.current_task()
+        try:
+            reader, writer = await _open_streams(connection, listener.tls)
+        except OSError:  # the TLS handshake failed or took too long
+            return
+        finally:
+            if task is not None:
+                self._opening.discard(task)
+        self._writers.add(writer)
+        self._metrics.syslog_connections.set(len(self._writers))
+        try:
+            await self._handle(listener.address.transport, reader, writer)
+        finally:
+            self._writers.discard(writer)
+            self._metrics.syslog_connections.set(len(self._writers))
+            writer.close()
+
+
+async def _open_streams(
+    connection: socket.socket, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return the streams of an accepted connection, after the handshake of TLS.
+
+    Raises:
+        OSError: The connection or the handshake failed; the connection is closed.
+    """
+    loop = asyncio.get_running_loop()
+    reader = _ReceivedBytes(limit=READ_BYTES)
+    transport, protocol = await loop.connect_accepted_socket(
+        lambda: asyncio.StreamReaderProtocol(reader),
+        connection,
+        ssl=tls,
+        ssl_handshake_timeout=None if tls is None else HANDSHAKE_S,
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

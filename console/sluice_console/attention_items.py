@@ -1,0 +1,45 @@
+"""What an overview names: one item for each trouble, and the texts of numbers in it."""
+
+from typing import Final, Literal
+
+import msgspec
+
+_STEPS: Final = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))
+
+NAMED_MAX: Final = 3
+"""Items of one kind that are named."""
+
+Severity = Literal["error", "warning"]
+
+
+class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an operator should look into.
+
+    Attributes:
+        severity: `error`: an operator must act; `warning`: it may become one.
+        title: What is wrong.
+        detail: Why, and what to do.
+        page: The page of the console that explains it.
+        command: The command that shows the same; empty if there is none.
+    """
+
+    severity: Severity
+    title: str
+    detail: str
+    page: str
+    command: str = ""
+
+
+def count_text(number: int, one: str, many: str, *, more: bool = False) -> str:
+    """Return a number with its noun; `more` if it is a lower bound."""
+    if more:
+        return f"More than {number} {many}"
+    return f"{number} {one if number == 1 else many}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the largest unit of which it has two."""
+    for size_s, unit in _STEPS:
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.0f} s"

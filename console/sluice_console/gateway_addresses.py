@@ -1,0 +1,146 @@
+"""The gateways whose metrics are read: fixed URLs, and every address of a name.
+
+A balancer in front of several processes would mix their counters. An entry `dns+http://NAME:PORT`
+is therefore looked up for each sample, and each address is one gateway. In Kubernetes a headless
+service is such a name.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+import aiohttp
+
+from sluice_console.reconcilers import ServiceClient
+from sluice_protocol.errors import BadUsage
+
+LOOKUP: Final = "dns+"
+"""Start of an entry whose addresses are looked up."""
+ADDRESSES_MAX: Final = 500
+"""Addresses of one name that are read."""
+_PORTS: Final = {"http": 80, "https": 443}
+
+LookUp = Callable[[str, int], Awaitable[tuple[str, ...]]]
+"""Return the addresses of a name, or raise OSError."""
+
+
+async def look_up(name: str, port: int) -> tuple[str, ...]:
+    """Return the addresses of a name, as the machine resolves it.
+
+    Raises:
+        OSError: The name has no address, or the resolver is unreachable.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return tuple(sorted({str(address[0]) for *_, address in found}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownGateways:
+    """A name without addresses, and why."""
+
+    entry: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundGateways:
+    """The gateways of one sample.
+
+    Attributes:
+        clients: A client for each gateway.
+        unknown: The names whose addresses are unknown.
+    """
+
+    clients: tuple[ServiceClient, ...]
+    unknown: tuple[UnknownGateways, ...] = ()
+
+
+class GatewayAddresses:
+    """The gateways of the setting."""
+
+    def __init__(
+        self,
+        entries: tuple[str, ...],
+        session: aiohttp.ClientSession,
+        *,
+        tls_name: str = "",
+        look_up: LookUp = look_up,
+    ) -> None:
+        """Check the entries.
+
+        Raises:
+            BadUsage: An entry has another form.
+        """
+        self._session = session
+        self._tls_name = tls_name
+        self._look_up = look_up
+        self._fixed = [self._client(one) for one in entries if not one.startswith(LOOKUP)]
+        self._named = [_parse_name(one) for one in entries if one.startswith(LOOKUP)]
+
+    async def find(self) -> FoundGateways:
+        """Return a client for each gateway, with the addresses that names have now."""
+        clients = list(self._fixed)
+        unknown: list[UnknownGateways] = []
+        for name in self._named:
+            try:
+                clients += await self._clients_of(name)
+            except (OSError, UnicodeError) as error:
+                problem = (
+                    f"cannot look up {name.hostname}: {error}; check the name, and whether a"
+                    " gateway is running"
+                )
+                unknown.append(UnknownGateways(entry=f"{LOOKUP}{name.geturl()}", problem=problem))
+        return FoundGateways(clients=tuple(clients), unknown=tuple(unknown))
+
+    async def _clients_of(self, name: SplitResult) -> list[ServiceClient]:
+        host, port = name.hostname or "", name.port or _PORTS[name.scheme]
+        addresses = await self._look_up(host, port)
+        tls_name = self._tls_name or host
+        return [
+            self._client(url_of_address(name.scheme, address, port), tls_name)
+            for address in addresses[:ADDRESSES_MAX]
+        ]
+
+    def _client(self, url: str, tls_name: str = "") -> ServiceClient:
+        return ServiceClient(
+            service="gateway",
+            url=checked_url("gateways", url),
+            token="",
+            session=self._session,
+            tls_name=tls_name or self._tls_name,
+        )
+
+
+def url_of_address(scheme: str, address: str, port: int) -> str:
+    """Return the URL of an address."""
+    bare = address.partition("%")[0]
+    host = f"[{bare}]" if ipaddress.ip_address(bare).version == 6 else bare  # noqa: PLR2004
+    return f"{scheme}://{host}:{port}"
+
+
+def checked_url(setting: str, url: str) -> str:
+    """Return the URL of a service without a slash at the end.
+
+    Raises:
+        BadUsage: It is not a URL of HTTP.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise BadUsage(f"{setting} must be a URL that begins with http:// or https://, url=`{url}`")
+    return url.rstrip("/")
+
+
+def _parse_name(entry: str) -> SplitResult:
+    form = f"gateways must be URLs, or of the form {LOOKUP}http://NAME:PORT, found=`{entry}`"
+    try:
+        parts = urlsplit(entry.removeprefix(LOOKUP).rstrip("/"))
+        usable = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise BadUsage(form) from error
+    if not usable or parts.path or parts.query:
+        raise BadUsage(form)
+    return parts

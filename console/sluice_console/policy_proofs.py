@@ -1,0 +1,167 @@
+"""The denials of the bucket's policies, proved in a separate process and kept for some minutes."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import structlog
+
+from sluice_console.policy_attention import PolicyTotals
+from sluice_console.settings import PolicySettings
+from sluice_policies.denial_job import DenialAnswer, DenialRequest
+from sluice_policies.denials import DenialOutcome, DenialReport, describe_denial
+from sluice_policies.settings import Target
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import NS_PER_S, UnixNs
+
+PROOF_S_MAX: Final = 300.0
+"""Longest time of a proof; it needs some seconds of processor time."""
+RETRY_S: Final = 60.0
+"""Time after a problem until the next proof."""
+_REASON_CHARS_MAX: Final = 300
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyProof:
+    """The result of one proof.
+
+    Attributes:
+        at_ns: When it ended.
+        report: The required denials; None after a problem.
+        problem: Why there is none, and what to do.
+    """
+
+    at_ns: UnixNs
+    report: DenialReport | None
+    problem: str = ""
+
+    def totals(self) -> PolicyTotals:
+        """Return what the overview shows."""
+        if self.report is None:
+            return PolicyTotals(problem=self.problem)
+        first = ""
+        for one in self.report.denials[:1]:
+            if one.outcome is DenialOutcome.ALLOWED:
+                lost = f"; missing or changed: {', '.join(one.missing)}" if one.missing else ""
+                first = f"{describe_denial(one)}{lost}"
+        return PolicyTotals(
+            denied=self.report.denied,
+            allowed=self.report.allowed,
+            undecided=self.report.undecided,
+            first=first,
+        )
+
+
+class PolicyProofs:
+    """Keeps the newest proof, and begins another one if a reader finds it old."""
+
+    def __init__(self, settings: PolicySettings, clock: Clock) -> None:
+        """Check the settings.
+
+        Raises:
+            BadUsage: The target is unknown.
+        """
+        self._settings = settings
+        self._clock = clock
+        self._target = _target(settings.target)
+        self._newest: PolicyProof | None = None
+        self._began_ns: int | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def newest(self) -> PolicyProof | None:
+        """The newest proof; None before the first one."""
+        return self._newest
+
+    def refresh(self) -> None:
+        """Begin a proof if it is due; its result replaces the newest one."""
+        if self._settings.file and self._task is None and self._is_due():
+            self._began_ns = self._clock.monotonic_ns()
+            self._task = asyncio.create_task(self._run())
+
+    def _is_due(self) -> bool:
+        if self._began_ns is None:
+            return True
+        failed = self._newest is not None and self._newest.report is None
+        pause_s = min(RETRY_S, self._settings.prove_s) if failed else self._settings.prove_s
+        return self._clock.monotonic_ns() - self._began_ns >= pause_s * NS_PER_S
+
+    async def settled(self) -> None:
+        """Wait for the proof that is running."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        """End a proof that is running."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        try:
+            answer = await self._prove()
+            if answer.problem:
+                log.warning("policies_unproved", reason=answer.problem)
+            self._newest = PolicyProof(
+                at_ns=self._clock.now_ns(), report=answer.report, problem=answer.problem
+            )
+        finally:
+            self._task = None
+
+    async def _prove(self) -> DenialAnswer:
+        settings = self._settings
+        request = DenialRequest(
+            settings=settings.file,
+            target=self._target,
+            live=settings.live,
+            endpoint=settings.endpoint,
+            profile=settings.profile,
+            ca_bundle=settings.ca_bundle,
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "sluice_policies.denial_job"),
+                msgspec.json.encode(request).decode(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            return DenialAnswer(problem=f"cannot start a process for the proof: {error}")
+        return await _read_answer(process)
+
+
+async def _read_answer(process: asyncio.subprocess.Process) -> DenialAnswer:
+    """Return the answer of a process; it is ended if it takes too long or the task is cancelled."""
+    try:
+        async with asyncio.timeout(PROOF_S_MAX):
+            out, error = await process.communicate()
+    except TimeoutError:
+        return DenialAnswer(problem=f"no proof within {PROOF_S_MAX:g} s: is the CPU overloaded?")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    try:
+        return msgspec.json.decode(out, type=DenialAnswer)
+    except msgspec.DecodeError:
+        lines = error.decode(errors="replace").strip().splitlines()
+        reason = lines[-1][:_REASON_CHARS_MAX] if lines else "no message"
+        return DenialAnswer(
+            problem=f"the proof ended without a result: {reason}; status={process.returncode}"
+        )
+
+
+def _target(name: str) -> Target:
+    try:
+        return Target(name)
+    except ValueError as error:
+        names = ", ".join(Target)
+        raise BadUsage(f"policies.target must be one of {names}, target=`{name[:40]}`") from error

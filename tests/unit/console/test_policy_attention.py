@@ -1,0 +1,103 @@
+"""The overview names lost denials of the policies, and policies that cannot be proved."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.policies_settings import GOLDEN, settings
+
+from sluice_console.attention import OverviewFacts, list_attention
+from sluice_console.policy_attention import PolicyTotals
+from sluice_console.policy_proofs import PolicyProof, PolicyProofs
+from sluice_console.settings import PolicySettings
+from sluice_policies.model import Document
+from sluice_policies.policy_set import policy_set
+from sluice_policies.prove_denials import prove_denials
+from sluice_policies.required_properties import required_properties
+from sluice_policies.settings import Target
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
+from sluice_protocol.units import UnixNs
+
+AWS = policy_set(settings(), Target.AWS)
+
+
+def totals(lost: str = "") -> PolicyTotals:
+    kept = tuple(one for one in AWS.bucket.statements if one.sid != lost)
+    items = tuple(one for one in required_properties(AWS) if one.name == "accepted-never-deleted")
+    report = prove_denials(AWS.with_bucket(Document(statements=kept)), items)
+    return PolicyProof(at_ns=UnixNs(1), report=report).totals()
+
+
+def test_policies_that_deny_everything_need_no_attention() -> None:
+    assert list_attention(OverviewFacts(policies=totals())) == ()
+    assert list_attention(OverviewFacts(policies=None)) == ()
+
+
+def test_a_lost_denial_is_an_error_with_the_request_and_the_statement() -> None:
+    (item,) = list_attention(OverviewFacts(policies=totals("NeverDeleted")))
+    assert (item.severity, item.page) == ("error", "store")
+    assert item.title == "1 denial of the policies is lost"
+    assert "every caller: s3:DeleteObjectVersion" in item.detail
+    assert "missing or changed: NeverDeleted" in item.detail
+    assert "sluice policies diff" in item.detail
+
+
+def test_policies_that_cannot_be_proved_are_a_warning_with_the_reason() -> None:
+    proof = PolicyProof(at_ns=UnixNs(1), report=None, problem="access denied")
+    (item,) = list_attention(OverviewFacts(policies=proof.totals()))
+    assert (item.severity, item.detail) == ("warning", "access denied")
+    (item,) = list_attention(OverviewFacts(policies=PolicyTotals(undecided=2)))
+    assert "2 denials" in item.title
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(BadUsage, match="aws, versitygw"):
+        PolicyProofs(PolicySettings(target="gcs"), SystemClock())
+    with pytest.raises(BadUsage, match="prove_s"):
+        PolicySettings(prove_s=0.5)
+
+
+def proved(chosen: PolicySettings) -> PolicyProof:
+    """Return the first proof of a separate process."""
+
+    async def wait() -> PolicyProof:
+        proofs = PolicyProofs(chosen, SystemClock())
+        proofs.refresh()
+        proofs.refresh()  # one is running
+        async with asyncio.timeout(120):
+            await proofs.settled()
+        proofs.refresh()  # the last one is recent
+        await proofs.close()
+        return proofs.newest
+
+    return asyncio.run(wait())
+
+
+def test_a_missing_settings_file_is_the_problem(tmp_path: Path) -> None:
+    found = proved(PolicySettings(file=str(tmp_path / "none.toml")))
+    assert found.report is None
+    assert "cannot read settings" in found.problem
+
+
+def test_a_proof_that_is_running_ends_with_the_console() -> None:
+    async def begin() -> None:
+        proofs = PolicyProofs(PolicySettings(file=str(GOLDEN / "settings.toml")), SystemClock())
+        proofs.refresh()
+        await asyncio.sleep(0.2)
+        async with asyncio.timeout(5):
+            await proofs.close()
+        assert proofs.newest is None
+
+    asyncio.run(begin())
+
+
+def test_without_a_file_nothing_is_proved() -> None:
+    async def begin() -> None:
+        proofs = PolicyProofs(PolicySettings(), SystemClock())
+        proofs.refresh()
+        await asyncio.sleep(0)
+        assert proofs.newest is None
+        await proofs.close()
+
+    asyncio.run(begin())
