@@ -1,0 +1,147 @@
+"""Two versions of the product: this checkout, and the previous release out of its history."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.local_deployment import clean_environment, is_ready
+from support.store_versitygw import free_port
+
+ROOT = Path(__file__).parents[2]
+PREVIOUS = "0a32873"
+"""The commit of the previous release; a tag from the first release on."""
+START_S = 90.0
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of the product.
+
+    Attributes:
+        name: `old` or `new`.
+        path: Its checkout.
+    """
+
+    name: str
+    path: Path
+
+    def environment(self) -> dict[str, str]:
+        """Return an environment in which Python imports this version only."""
+        components = sorted(one.parent.parent for one in self.path.glob("*/sluice_*/__init__.py"))
+        return clean_environment(PYTHONPATH=os.pathsep.join(map(str, dict.fromkeys(components))))
+
+    def start(self, folder: Path, *words: str) -> subprocess.Popen[bytes]:
+        """Start a service; its log is in the folder."""
+        with (folder / f"{self.name}-{words[0]}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "sluice_cli", *words],
+                cwd=folder,
+                env=self.environment(),
+                stdout=log,
+                stderr=log,
+            )
+
+    def run(self, folder: Path, *words: str, stdin: str = "", limit_s: float = 120) -> str:
+        """Run a command, which must succeed, and return its output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "sluice_cli", *words],
+            cwd=folder,
+            env=self.environment(),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+        )
+        assert done.returncode == 0, f"{self.name} {words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+
+NEW = Version("new", ROOT)
+
+
+def check_out_previous(folder: Path) -> Version:
+    """Return the previous release, or skip the test where the history does not contain it."""
+    git = shutil.which("git")
+    known = git and subprocess.run(
+        [git, "cat-file", "-e", f"{PREVIOUS}^{{commit}}"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if not known or known.returncode != 0:
+        pytest.skip(f"the history of this checkout does not contain {PREVIOUS}")
+    archive = folder / "old.tar"
+    subprocess.run(
+        [str(git), "archive", f"--output={archive}", PREVIOUS], cwd=ROOT, check=True, timeout=60
+    )
+    with tarfile.open(archive) as files:
+        files.extractall(folder / "checkout", filter="data")
+    return Version("old", folder / "checkout")
+
+
+def init_store(version: Version, folder: Path) -> None:
+    """Create a store in the folder, with the key of a sender."""
+    version.run(folder, "init", "--lanes", "2")
+    entry = version.run(folder, "agent", "init", "--agent-id", "sender", "--key", "k.pem")
+    (folder / "principals.toml").write_text(entry)
+
+
+def start_services(
+    version: Version, folder: Path
+) -> tuple[str, str, list[subprocess.Popen[bytes]]]:
+    """Start a gateway and a reconciler; return their addresses and processes."""
+    gateway, reconciler = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    processes = [
+        version.start(folder, "gateway", "--listen", gateway, "--collector-id", version.name),
+        version.start(folder, "reconciler", "--listen", reconciler),
+    ]
+    return gateway, reconciler, processes
+
+
+def stop_services(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Stop services in order."""
+    for process in processes:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def wait_ready(addresses: list[str], folder: Path) -> None:
+    """Wait until every service is ready."""
+    end_s = time.monotonic() + START_S
+    while not all(is_ready(one) for one in addresses):
+        logs = "".join(one.read_text()[-2000:] for one in folder.glob("*.log"))
+        assert time.monotonic() < end_s, logs
+        time.sleep(0.2)
+
+
+def send_line(version: Version, folder: Path, gateway: str, line: str) -> None:
+    """Send one line with the agent of a version until a gateway has accepted it."""
+    version.run(
+        folder,
+        *("forward", "--agent-id", "sender", "--key", "k.pem", "--durability", "accepted"),
+        *("--gateway", f"http://{gateway}"),
+        stdin=line + "\n",
+    )
+
+
+def found_lines(version: Version, folder: Path) -> list[str]:
+    """Return each line that a query finds, as often as it finds it."""
+    shown = version.run(folder, "query", "--from", "1h", "-q", "line-", "--json")
+    return sorted(re.findall(r"line-[a-z-]+end", shown))
+
+
+def wait_found(version: Version, folder: Path, lines: set[str]) -> None:
+    """Wait until a query finds each line, exactly once."""
+    end_s = time.monotonic() + 60
+    while (found := found_lines(version, folder)) != sorted(lines):
+        missing = f"{version.name} finds {found}, not {sorted(lines)}"
+        assert time.monotonic() < end_s, missing
+        time.sleep(0.5)
