@@ -22,9 +22,6 @@ app.command(parked)
 
 SPOOL_DEFAULT: Final = Path(".sluice-agent/spool")
 
-Ids = Annotated[
-    tuple[str, ...], Parameter(name="name", help=("Names from `sluice agent parked list`."))
-]
 All = Annotated[bool, Parameter(name="--all", negative="", help="All parked batches.")]
 SpoolPath = Annotated[Path, Parameter(name="--spool", help="Directory of the spool.")]
 
