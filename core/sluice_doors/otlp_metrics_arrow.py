@@ -80,10 +80,10 @@ def _mapped(body: bytes, shared: Resource | None, tally: Tally, received_ns: int
     numbers = NumberPoints(scoped.records)
     others = np.sum([point_counts(scoped.records, kind) for kind in _OTHER_KINDS], axis=0)
     filled = (numbers.counts > 0) | (others > 0)
-    if not filled.any():
-        return None
     if shared is not None and not filled.all():
         raise NotPlain  # `shared` takes account of resources without points
+    if not filled.any():
+        return None
     outer = scoped.outer(shared, filled)
     scope = np.zeros(len(filled), np.int64)
     scope[filled] = outer.owner

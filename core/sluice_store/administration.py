@@ -268,7 +268,8 @@ async def open_administration(settings: S3Settings) -> AsyncIterator[Administrat
 
     Raises:
         StoreDenied: The machine has no credentials, or no such profile.
-        StoreMisconfigured: The SDK is not installed, or the settings are invalid.
+        BadUsage: The SDK is not installed.
+        StoreMisconfigured: The settings are invalid.
     """
     from sluice_store.s3.sdk import open_sdk  # noqa: PLC0415 - an extra
 

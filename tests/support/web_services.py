@@ -81,8 +81,11 @@ class Services:
     def request(
         self, service: str, method: str, target: str, *fields: tuple[str, str], body: bytes = b""
     ) -> RawResponse:
-        """Send one request with the right `Host`, unless the fields contain another one."""
-        given = [*fields, ("Connection", "close")]
+        """Send one request with the right `Host`, unless the fields contain another one.
+
+        It has a `User-Agent`: the door of Elasticsearch closes the connections of clients without.
+        """
+        given = [*fields, ("User-Agent", "test"), ("Connection", "close")]
         if not any(name.lower() == "host" for name, _ in fields):
             given.insert(0, ("Host", f"127.0.0.1:{self.ports[service]}"))
         if body or method == "POST":

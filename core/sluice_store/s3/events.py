@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.errors import BadUsage
 from sluice_store.s3.sdk import REGION_DEFAULT, sdk_errors
 
 MESSAGES_MAX: Final = 10
@@ -114,15 +114,15 @@ async def open_event_queue(
         polls: How many calls of `receive` may wait concurrently.
 
     Raises:
-        StoreMisconfigured: The SDK is not installed.
+        BadUsage: The SDK is not installed.
         StoreError: The session cannot be opened.
     """
     try:
         import aioboto3  # noqa: PLC0415 - an extra
         from aiobotocore.config import AioConfig  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise StoreMisconfigured(
-            "open", url, "an event queue requires the extra `s3`: pip install 'sluice[s3]'"
+        raise BadUsage(
+            f"an event queue requires the extra `s3`: pip install 'sluice[s3]', url=`{url}`"
         ) from error
     with sdk_errors("open", url):
         session = aioboto3.Session()

@@ -7,7 +7,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from sluice_protocol.errors import (
+    BadUsage,
+    StoreDenied,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from sluice_protocol.resolution import RefusalReason, RequestRefused, Responded, resolve_read
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage, Versioning
@@ -127,15 +133,17 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
 
     Raises:
         StoreDenied: The machine has no credentials.
-        StoreMisconfigured: The SDK is not installed, or the settings are invalid.
+        BadUsage: The SDK is not installed.
+        StoreMisconfigured: The settings are invalid.
     """
     try:
         import aioboto3  # noqa: PLC0415 - an extra
         from aiobotocore.session import get_session  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
     except ImportError as error:
-        raise StoreMisconfigured(
-            "open", settings.bucket, "an S3 store requires the extra `s3`: pip install 'sluice[s3]'"
+        raise BadUsage(
+            "an S3 store requires the extra `s3`: pip install 'sluice[s3]',"
+            f" bucket=`{settings.bucket}`"
         ) from error
     addressing = choose_addressing(settings)
     config = Config(
@@ -317,7 +325,8 @@ async def open_s3_store(settings: S3Settings) -> AsyncIterator[S3Store]:
 
     Raises:
         StoreDenied: The machine has no credentials.
-        StoreMisconfigured: The SDK is not installed, or the settings are invalid.
+        BadUsage: The SDK is not installed.
+        StoreMisconfigured: The settings are invalid.
     """
     async with (
         open_sdk(settings) as sdk,

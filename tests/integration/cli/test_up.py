@@ -41,7 +41,9 @@ def test_a_pasted_line_is_searchable(deployment: LocalDeployment) -> None:
 
 def test_a_pasted_metric_is_plotted(deployment: LocalDeployment) -> None:
     deployment.paste("send a metric")
-    assert "1.0" in deployment.paste("plot")
+    end_s = time.monotonic() + SEARCHABLE_S
+    while "1.0" not in deployment.paste("plot"):
+        assert time.monotonic() < end_s
 
 
 def test_the_pasted_otlp_settings_are_accepted(deployment: LocalDeployment) -> None:
