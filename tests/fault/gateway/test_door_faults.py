@@ -5,11 +5,12 @@ answer that was lost. Consumers then read every record once.
 """
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import aiohttp
 import pytest
@@ -102,9 +103,16 @@ async def send_with(
                     await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("kills", [False, True], ids=["fails", "killed"])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("door", DOOR_CASES)
+def _cases() -> Iterator[Any]:
+    """Yield every case; each door has one that is not long, and each form of fault two doors."""
+    faults = list(itertools.product(FORMS, {"fails": False, "killed": True}.items()))
+    for place, door in enumerate(DOOR_CASES):
+        for number, (form, (name, kills)) in enumerate(faults):
+            marks = () if number == place % len(faults) else pytest.mark.long
+            yield pytest.param(door, form, kills, id=f"{door}-{form}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("door", "form", "kills"), list(_cases()))
 def test_a_fault_at_every_write_loses_and_doubles_nothing(
     tmp_path: Path, door: str, form: str, kills: bool
 ) -> None:
