@@ -85,8 +85,11 @@ class Services:
 
         It has a `User-Agent`: the door of Elasticsearch closes the connections of clients without.
         """
-        given = [*fields, ("User-Agent", "test"), ("Connection", "close")]
-        if not any(name.lower() == "host" for name, _ in fields):
+        given = [*fields, ("Connection", "close")]
+        names = {name.lower() for name, _ in fields}
+        if "user-agent" not in names:
+            given.insert(0, ("User-Agent", "test"))
+        if "host" not in names:
             given.insert(0, ("Host", f"127.0.0.1:{self.ports[service]}"))
         if body or method == "POST":
             given.append(("Content-Length", str(len(body))))
