@@ -53,10 +53,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _order(item: pytest.Item) -> int:
-    """Return 0 for the policy mutants of the long run, 1 for tests that start Spark, else 2."""
-    if item.path.name == "test_prove.py" and item.get_closest_marker("long"):
+    """Return 0 for the policy mutants of the long run, 1 for Spark and other proofs, else 2."""
+    proves = item.path.name == "test_prove.py"
+    if proves and item.get_closest_marker("long"):
         return 0
-    return 1 if item.get_closest_marker("spark") else 2
+    return 1 if proves or item.get_closest_marker("spark") else 2
 
 
 @pytest.fixture(autouse=True)
