@@ -16,6 +16,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor
 
 from sluice_doors.arrow_texts import ArrowArray, NotPlain, integers, list_offsets, value_texts
+from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp_attributes import (
     OWN,
     RESOURCE,
@@ -27,7 +28,9 @@ from sluice_doors.otlp_attributes import (
 from sluice_doors.otlp_protobuf import read_resource, read_resource_of_group, read_scope
 from sluice_doors.pair_sources import Names, PairSource, shared_source
 from sluice_doors.request_pieces import NotCut, cut_request, find_records
-from sluice_protocol.columns import I64
+from sluice_doors.tally import Tally
+from sluice_protocol.column_joins import join_columns
+from sluice_protocol.columns import I64, LogColumns, MetricColumns
 from sluice_protocol.envelope import Resource
 
 _FEW: Final = 16
@@ -95,6 +98,34 @@ def pieces_of(body: bytes, *, cut_bytes: int, piece_bytes: int) -> Pieces:
             )
             return Pieces(cut_request(body, resources, piece_bytes=piece_bytes), shared)
     return Pieces((body,), None)
+
+
+class MappedRecords(NamedTuple):
+    """The records of a request or a piece of one, and the pairs that all resources have."""
+
+    columns: LogColumns | MetricColumns
+    shared: Resource
+
+
+PieceMapper = Callable[[bytes, Resource | None, Tally], MappedRecords | None]
+"""Maps a piece whose shared pairs may be known; None if it has no records."""
+
+
+def decode_pieces(pieces: Pieces, mapped: PieceMapper) -> DecodedRecords | None:
+    """Return the records of all pieces; None if there are none.
+
+    Raises:
+        NotPlain: A piece cannot be mapped on this road.
+        BodyUnreadable: A part of a piece is not valid.
+        BodyTooLarge: The records expand to more than the limits.
+    """
+    tally = Tally()
+    found = [
+        one for body in pieces.bodies if (one := mapped(body, pieces.shared, tally)) is not None
+    ]
+    if not found:
+        return None
+    return tally.decoded(join_columns([one.columns for one in found]), found[0].shared)
 
 
 class OuterPairs(NamedTuple):

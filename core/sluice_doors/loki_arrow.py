@@ -6,12 +6,11 @@ it: one with labels that cannot be parsed, text that is not UTF-8, or a time tha
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from sluice_doors.arrow_requests import Pieces, parse_list
+from sluice_doors.arrow_requests import MappedRecords, Pieces, decode_pieces, parse_list
 from sluice_doors.arrow_texts import (
     ArrowArray,
     NotPlain,
@@ -34,7 +33,6 @@ from sluice_doors.request_pieces import (
     find_streams,
 )
 from sluice_doors.tally import Tally
-from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import I64, LogColumns
 from sluice_protocol.envelope import Resource
 from sluice_protocol.units import NS_PER_S
@@ -54,23 +52,7 @@ def decode_push(
         NotPlain: The request has to be mapped line by line.
         BodyTooLarge: The records expand to more than the limits.
     """
-    pieces = _pieces_of(body, cut_bytes, piece_bytes)
-    tally = Tally()
-    found = [
-        mapped
-        for piece in pieces.bodies
-        if (mapped := _mapped(piece, pieces.shared, tally)) is not None
-    ]
-    if not found:
-        return None
-    return tally.decoded(join_columns([one.columns for one in found]), found[0].shared)
-
-
-class _Mapped(NamedTuple):
-    """The records of a request, and the labels that all its streams have."""
-
-    columns: LogColumns
-    shared: Resource
+    return decode_pieces(_pieces_of(body, cut_bytes, piece_bytes), _mapped)
 
 
 def _pieces_of(body: bytes, cut_bytes: int, piece_bytes: int) -> Pieces:
@@ -85,7 +67,7 @@ def _pieces_of(body: bytes, cut_bytes: int, piece_bytes: int) -> Pieces:
     return Pieces((body,), None)
 
 
-def _mapped(body: bytes, shared: Resource | None, tally: Tally) -> _Mapped | None:
+def _mapped(body: bytes, shared: Resource | None, tally: Tally) -> MappedRecords | None:
     """Return the records of a request or a piece of one, of which `shared` is known."""
     streams = parse_list(push_classes()["PushRequest"].DESCRIPTOR, body)
     listed = streams.field("entries")
@@ -114,7 +96,7 @@ def _mapped(body: bytes, shared: Resource | None, tally: Tally) -> _Mapped | Non
         body=body_text,
         attributes=joined_attributes(sources, names, tally),
     )
-    return _Mapped(columns, shared)
+    return MappedRecords(columns, shared)
 
 
 def _labels(texts: Iterable[bytes]) -> list[dict[str, str]]:

@@ -5,14 +5,21 @@ numpy maps the Arrow arrays to columns. The result is the same as that of `otlp_
 not UTF-8, or with a time that is out of range.
 """
 
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_doors import otlp_wire
-from sluice_doors.arrow_requests import ScopedRecords, own_pairs, parse_list, pieces_of
+from sluice_doors.arrow_requests import (
+    MappedRecords,
+    ScopedRecords,
+    decode_pieces,
+    own_pairs,
+    parse_list,
+    pieces_of,
+)
 from sluice_doors.arrow_texts import (
     ArrowArray,
     NotPlain,
@@ -29,7 +36,6 @@ from sluice_doors.otlp_times import OBSERVED_KEY, TS_END
 from sluice_doors.pair_sources import Names, PairSource, field_source, joined_attributes
 from sluice_doors.request_pieces import CUT_BYTES, PIECE_BYTES
 from sluice_doors.tally import Tally
-from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import I64, SEVERITY_MAX, LogColumns
 from sluice_protocol.envelope import Resource
 
@@ -51,25 +57,12 @@ def decode_logs(
         BodyTooLarge: The records expand to more than the limits.
     """
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
-    tally = Tally()
-    found = [
-        mapped
-        for piece in pieces.bodies
-        if (mapped := _mapped(piece, pieces.shared, tally, received_ns)) is not None
-    ]
-    if not found:
-        return None
-    return tally.decoded(join_columns([one.columns for one in found]), found[0].shared)
+    return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))
 
 
-class _Mapped(NamedTuple):
-    """The records of a request, and the pairs that all its resources have."""
-
-    columns: LogColumns
-    shared: Resource
-
-
-def _mapped(body: bytes, shared: Resource | None, tally: Tally, received_ns: int) -> _Mapped | None:
+def _mapped(
+    body: bytes, shared: Resource | None, tally: Tally, *, received_ns: int
+) -> MappedRecords | None:
     """Return the records of a request or a piece of one, of which `shared` is known."""
     resources = parse_list(otlp_wire.message_type(otlp_wire.LOGS_REQUEST), body)
     scoped = ScopedRecords(resources, "scope_logs", "log_records")
@@ -100,7 +93,7 @@ def _mapped(body: bytes, shared: Resource | None, tally: Tally, received_ns: int
         severity=severity,
         attributes=joined_attributes(sources, names, tally),
     )
-    return _Mapped(columns, outer.shared)
+    return MappedRecords(columns, outer.shared)
 
 
 def _times(

@@ -7,6 +7,7 @@ unusual form. The points keep the order that they have if all of them are mapped
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -14,7 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_doors import otlp_wire
-from sluice_doors.arrow_requests import OuterPairs, ScopedRecords, parse_list, pieces_of
+from sluice_doors.arrow_requests import (
+    MappedRecords,
+    OuterPairs,
+    ScopedRecords,
+    decode_pieces,
+    parse_list,
+    pieces_of,
+)
 from sluice_doors.arrow_texts import NotPlain, binary_array, text_of
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.number_points import NumberPoints, point_counts
@@ -29,13 +37,6 @@ from sluice_protocol.columns import I64, MetricColumns
 from sluice_protocol.envelope import Resource
 
 _OTHER_KINDS: Final = ("histogram", "exponential_histogram", "summary")
-
-
-class _Mapped(NamedTuple):
-    """The points of a request, and the pairs that all its resources have."""
-
-    columns: MetricColumns
-    shared: Resource
 
 
 class _Part(NamedTuple):
@@ -62,18 +63,12 @@ def decode_metrics(
         BodyTooLarge: The points expand to more than the limits.
     """
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
-    tally = Tally()
-    found = [
-        mapped
-        for piece in pieces.bodies
-        if (mapped := _mapped(piece, pieces.shared, tally, received_ns)) is not None
-    ]
-    if not found:
-        return None
-    return tally.decoded(join_columns([one.columns for one in found]), found[0].shared)
+    return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))
 
 
-def _mapped(body: bytes, shared: Resource | None, tally: Tally, received_ns: int) -> _Mapped | None:
+def _mapped(
+    body: bytes, shared: Resource | None, tally: Tally, *, received_ns: int
+) -> MappedRecords | None:
     """Return the points of a request or a piece of one, of which `shared` is known."""
     resources = parse_list(otlp_wire.message_type(otlp_wire.METRICS_REQUEST), body)
     scoped = ScopedRecords(resources, "scope_metrics", "metrics")
@@ -93,7 +88,7 @@ def _mapped(body: bytes, shared: Resource | None, tally: Tally, received_ns: int
         parts.append(_Part(*numbers.columns(plain, outer, scope, received_ns, tally)))
     if (left := filled & ~plain).any():
         parts.append(_by_rows(body, left, outer, scope, received_ns, tally))
-    return _Mapped(_in_order(parts), outer.shared)
+    return MappedRecords(_in_order(parts), outer.shared)
 
 
 def _by_rows(

@@ -58,17 +58,8 @@ def find_records(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> list[Request
     Raises:
         NotCut: The request has another form than expected.
     """
-    try:
-        found = []
-        for tag, _, start, end in _fields(body, 0, len(body)):
-            if tag != _MESSAGE:
-                raise NotCut
-            resource = _resource(body, start, end, piece_bytes)
-            if resource.scopes:
-                found.append(resource)
-    except IndexError as error:
-        raise NotCut from error
-    return found
+    resources = [_resource(body, start, end, piece_bytes) for start, end in _messages(body)]
+    return [one for one in resources if one.scopes]
 
 
 def cut_request(
@@ -100,17 +91,8 @@ def find_streams(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> list[Request
     Raises:
         NotCut: The request has another form than expected.
     """
-    try:
-        found = []
-        for tag, _, start, end in _fields(body, 0, len(body)):
-            if tag != _MESSAGE:
-                raise NotCut
-            stream = _scope(body, start, end, piece_bytes)
-            if stream.runs:
-                found.append(stream)
-    except IndexError as error:
-        raise NotCut from error
-    return found
+    streams = [_scope(body, start, end, piece_bytes) for start, end in _messages(body)]
+    return [one for one in streams if one.runs]
 
 
 def cut_streams(
@@ -131,6 +113,14 @@ def cut_streams(
         yield b"".join(done)
 
 
+def _messages(body: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the content of each message of a request begins and ends."""
+    for tag, _, start, end in _fields(body, 0, len(body)):
+        if tag != _MESSAGE:
+            raise NotCut
+        yield start, end
+
+
 def _resource(body: bytes, at: int, end: int, piece_bytes: int) -> RequestResource:
     fields, scopes = [], []
     for tag, start, inner, after in _fields(body, at, end):
@@ -149,10 +139,7 @@ def find_elements(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> RequestScop
     Raises:
         NotCut: The request has another form than expected.
     """
-    try:
-        return _scope(body, 0, len(body), piece_bytes, tag=_MESSAGE)
-    except IndexError as error:
-        raise NotCut from error
+    return _scope(body, 0, len(body), piece_bytes, tag=_MESSAGE)
 
 
 def _scope(body: bytes, at: int, end: int, piece_bytes: int, *, tag: int = _SECOND) -> RequestScope:
@@ -201,13 +188,16 @@ def _fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
 def _varint(body: bytes, at: int) -> tuple[int, int]:
     """Return a number, and the place after it."""
     value = shift = 0
-    while body[at] >= _LONG:
-        if shift > _SHIFT_MAX:
-            raise NotCut
-        value |= (body[at] - _LONG) << shift
-        shift += 7
-        at += 1
-    return value | body[at] << shift, at + 1
+    try:
+        while body[at] >= _LONG:
+            if shift > _SHIFT_MAX:
+                raise NotCut
+            value |= (body[at] - _LONG) << shift
+            shift += 7
+            at += 1
+        return value | body[at] << shift, at + 1
+    except IndexError as error:
+        raise NotCut from error
 
 
 def _message(tag: int, *parts: bytes | memoryview) -> bytes:
