@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deploy.pictures.drawing import Drawing, DrawnEdge, DrawnState, Step
+from deploy.pictures.drawing import Drawing, DrawnState, Step, arrow
 from sluice_protocol.acceptance import (
     BlobHashed,
     ManifestRead,
@@ -123,10 +123,6 @@ def _check_unknown(now: Progress) -> None:
         raise InvariantViolated(f"an unknown outcome does not repeat {now.action!r}")
 
 
-def _edge(source: str, target: str, label: str, *events: str) -> DrawnEdge:
-    return DrawnEdge(source=source, target=target, label=label, events=frozenset(events))
-
-
 DRAWING: Final = Drawing(
     name="acceptance",
     title="Acceptance of an upload",
@@ -156,47 +152,47 @@ DRAWING: Final = Drawing(
         DrawnState(name="RetriesExhausted", title="503: outcome_unknown", kind="bad"),
     ),
     edges=(
-        _edge("start", "CreateBlob", "first time", "first"),
-        _edge("start", "ReadManifest", "sent before", "again"),
-        _edge("CreateBlob", "decide", "created", "Applied"),
-        _edge("CreateBlob", "HeadBlob", "exists", "Exists"),
-        _edge("HeadBlob", "decide", "correct, and young enough", "ObjectInfo"),
-        _edge("HeadBlob", "HashBlob", "without a checksum", "ObjectInfo"),
-        _edge("HeadBlob", "ReadManifest", "correct, but old", "ObjectInfo"),
-        _edge("HeadBlob", "OverwriteBlob", "wrong, or missing again", "ObjectInfo", "NotFound"),
-        _edge("HeadBlob", "CreateBlob", "missing", "NotFound"),
-        _edge("HashBlob", "decide", "correct, and young enough", "BlobHashed"),
-        _edge("HashBlob", "ReadManifest", "correct, but old", "BlobHashed"),
-        _edge("HashBlob", "OverwriteBlob", "wrong", "BlobHashed"),
-        _edge("HashBlob", "HeadBlob", "missing", "NotFound"),
-        _edge("OverwriteBlob", "decide", "written", "Applied"),
-        _edge("OverwriteBlob", "Corrupt", "refused, and the blob is wrong", "OverwriteRefused"),
-        _edge("OverwriteBlob", "RetriesExhausted", "refused, and it is old", "OverwriteRefused"),
-        _edge("decide", "CreateManifest", "no manifest is known"),
-        _edge("decide", "Accepted", "manifest of this hash, in time"),
-        _edge("decide", "CreateQuarantine", "manifest of another hash"),
-        _edge("decide", "Conflict", "the same, recorded in time"),
-        _edge("decide", "CreateBlob", "not in time: prove again"),
-        _edge("CreateManifest", "decide", "created", "Applied"),
-        _edge("CreateManifest", "ReadManifest", "exists", "Exists"),
-        _edge("ReadManifest", "decide", "found, and the blob is proved", "ManifestRead"),
-        _edge("ReadManifest", "HeadBlob", "found, of this hash", "ManifestRead"),
-        _edge(
+        arrow("start", "CreateBlob", "first time", "first"),
+        arrow("start", "ReadManifest", "sent before", "again"),
+        arrow("CreateBlob", "decide", "created", "Applied"),
+        arrow("CreateBlob", "HeadBlob", "exists", "Exists"),
+        arrow("HeadBlob", "decide", "correct, and young enough", "ObjectInfo"),
+        arrow("HeadBlob", "HashBlob", "without a checksum", "ObjectInfo"),
+        arrow("HeadBlob", "ReadManifest", "correct, but old", "ObjectInfo"),
+        arrow("HeadBlob", "OverwriteBlob", "wrong, or missing again", "ObjectInfo", "NotFound"),
+        arrow("HeadBlob", "CreateBlob", "missing", "NotFound"),
+        arrow("HashBlob", "decide", "correct, and young enough", "BlobHashed"),
+        arrow("HashBlob", "ReadManifest", "correct, but old", "BlobHashed"),
+        arrow("HashBlob", "OverwriteBlob", "wrong", "BlobHashed"),
+        arrow("HashBlob", "HeadBlob", "missing", "NotFound"),
+        arrow("OverwriteBlob", "decide", "written", "Applied"),
+        arrow("OverwriteBlob", "Corrupt", "refused, and the blob is wrong", "OverwriteRefused"),
+        arrow("OverwriteBlob", "RetriesExhausted", "refused, and it is old", "OverwriteRefused"),
+        arrow("decide", "CreateManifest", "no manifest is known"),
+        arrow("decide", "Accepted", "manifest of this hash, in time"),
+        arrow("decide", "CreateQuarantine", "manifest of another hash"),
+        arrow("decide", "Conflict", "the same, recorded in time"),
+        arrow("decide", "CreateBlob", "not in time: prove again"),
+        arrow("CreateManifest", "decide", "created", "Applied"),
+        arrow("CreateManifest", "ReadManifest", "exists", "Exists"),
+        arrow("ReadManifest", "decide", "found, and the blob is proved", "ManifestRead"),
+        arrow("ReadManifest", "HeadBlob", "found, of this hash", "ManifestRead"),
+        arrow(
             "ReadManifest", "CreateBlob", "of another hash, or missing", "ManifestRead", "NotFound"
         ),
-        _edge(
+        arrow(
             "ReadManifest",
             "OverwriteBlob",
             "not in time after the blob",
             "ManifestRead",
             "NotFound",
         ),
-        _edge("ReadManifest", "CreateManifest", "missing, and the blob is proved", "NotFound"),
-        _edge("ReadManifest", "Corrupt", "not a manifest", "ManifestUnreadable"),
-        _edge("CreateQuarantine", "decide", "created", "Applied"),
-        _edge("CreateQuarantine", "HeadQuarantine", "exists", "Exists"),
-        _edge("HeadQuarantine", "decide", "found", "ObjectInfo"),
-        _edge("HeadQuarantine", "CreateQuarantine", "missing", "NotFound"),
+        arrow("ReadManifest", "CreateManifest", "missing, and the blob is proved", "NotFound"),
+        arrow("ReadManifest", "Corrupt", "not a manifest", "ManifestUnreadable"),
+        arrow("CreateQuarantine", "decide", "created", "Applied"),
+        arrow("CreateQuarantine", "HeadQuarantine", "exists", "Exists"),
+        arrow("HeadQuarantine", "decide", "found", "ObjectInfo"),
+        arrow("HeadQuarantine", "CreateQuarantine", "missing", "NotFound"),
     ),
     explore=explore,
 )

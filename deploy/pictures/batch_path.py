@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from deploy.pictures.drawing import Drawing, DrawnEdge, DrawnState, Step
+from deploy.pictures.drawing import Drawing, DrawnEdge, DrawnState, Step, arrow
 from deploy.reference import routes_of
 from sluice_policies.access_matrix import MATRIX, Verb
 from sluice_policies.settings import RoleName
@@ -38,10 +38,6 @@ def explore() -> frozenset[Step]:
 
 def _store(prefix: str, note: str) -> DrawnState:
     return DrawnState(name=prefix, title=f"{prefix.partition('/')[0]}/", kind="store", note=note)
-
-
-def _request(source: str, target: str, label: str, *routes: str) -> DrawnEdge:
-    return DrawnEdge(source=source, target=target, label=label, events=frozenset(routes))
 
 
 def _write(source: str, prefix: str, label: str) -> DrawnEdge:
@@ -84,7 +80,7 @@ DRAWING: Final = Drawing(
         DrawnState(name="gc", title="garbage collection", kind="action", note="only with a proof"),
     ),
     edges=(
-        _request("agent", "gateway", "uploads", "POST /v1/batches", "POST /v1/batches:many"),
+        arrow("agent", "gateway", "uploads", "POST /v1/batches", "POST /v1/batches:many"),
         _write("gateway", keys.RAW_BLOBS, "1. creates the blob once"),
         _write("gateway", keys.ACCEPTED, "2. creates the manifest once"),
         _write("gateway", keys.QUARANTINE, "or records a conflict"),
@@ -105,7 +101,7 @@ DRAWING: Final = Drawing(
         _write("spark", keys.LAKE, "6. commits rows and position together"),
         _write("spark", keys.QUEUE, "7. acknowledges"),
         _read(keys.LAKE, "query", "read"),
-        _request("client", "query", "searches", "GET /v1/query"),
+        arrow("client", "query", "searches", "GET /v1/query"),
         _write("audit", keys.AUDIT, "certifies"),
         _read(keys.AUDIT, "gc", "verified"),
         DrawnEdge(

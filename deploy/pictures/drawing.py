@@ -44,6 +44,11 @@ class DrawnEdge:
     events: frozenset[str] = frozenset()
 
 
+def arrow(source: str, target: str, label: str, *events: str) -> DrawnEdge:
+    """Return an arrow with its events."""
+    return DrawnEdge(source=source, target=target, label=label, events=frozenset(events))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """One picture.

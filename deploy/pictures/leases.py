@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.pictures.drawing import Drawing, DrawnEdge, DrawnState, Step
+from deploy.pictures.drawing import Drawing, DrawnState, Step, arrow
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor
 from sluice_reconciler.leases import LaneLeases
@@ -132,10 +132,6 @@ def explore() -> frozenset[Step]:
     return frozenset(steps)
 
 
-def _edge(source: str, target: str, label: str, event: str) -> DrawnEdge:
-    return DrawnEdge(source=source, target=target, label=label, events=frozenset({event}))
-
-
 DRAWING: Final = Drawing(
     name="queue-lease",
     title="A queue entry that HTTP consumers lease",
@@ -152,14 +148,14 @@ DRAWING: Final = Drawing(
         DrawnState(name="acknowledged", title="acknowledged", kind="good"),
     ),
     edges=(
-        _edge("pending", "leased", "claim", "claim"),
-        _edge("leased", "committed", "commit under its lease id", "commit"),
-        _edge("leased", "leased", "extend", "extend"),
-        _edge("leased", "pending", "fail", "fail"),
-        _edge("leased", "pending", "the lease expires", "expire"),
-        _edge("leased", "pending", "the reconciler restarts", "restart"),
-        _edge("committed", "acknowledged", "every entry below it is committed", "acknowledge"),
-        _edge("committed", "pending", "the reconciler restarts", "restart"),
+        arrow("pending", "leased", "claim", "claim"),
+        arrow("leased", "committed", "commit under its lease id", "commit"),
+        arrow("leased", "leased", "extend", "extend"),
+        arrow("leased", "pending", "fail", "fail"),
+        arrow("leased", "pending", "the lease expires", "expire"),
+        arrow("leased", "pending", "the reconciler restarts", "restart"),
+        arrow("committed", "acknowledged", "every entry below it is committed", "acknowledge"),
+        arrow("committed", "pending", "the reconciler restarts", "restart"),
     ),
     explore=explore,
 )

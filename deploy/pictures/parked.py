@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from deploy.pictures.drawing import Drawing, DrawnEdge, DrawnState, Step
+from deploy.pictures.drawing import Drawing, DrawnState, Step, arrow
 from sluice_agent.parked import drop_parked, retry_parked
 from sluice_agent.upload_decisions import (
     ConnectionFailure,
@@ -92,10 +92,6 @@ _AGAIN: Final = frozenset(
 )
 
 
-def _edge(source: str, target: str, label: str, events: frozenset[str]) -> DrawnEdge:
-    return DrawnEdge(source=source, target=target, label=label, events=events)
-
-
 DRAWING: Final = Drawing(
     name="agent-batches",
     title="The batches in the spool of an agent",
@@ -120,16 +116,16 @@ DRAWING: Final = Drawing(
         ),
     ),
     edges=(
-        _edge("ready", "accepted", "200 that names these bytes", frozenset({"200"})),
-        _edge("ready", "ready", "5xx, no response, 411, 415, digest_mismatch", _AGAIN),
-        _edge("ready", "stopped", "401, 403 forbidden_agent", _STOPPED),
-        _edge("ready", "parked", "409, 413, any other 4xx", _REFUSED),
-        _edge("ready", "removed", "409 with accept_existing", frozenset({"accept_existing"})),
-        _edge("parked", "accepted", "asked again: 200", frozenset({"200"})),
-        _edge("parked", "removed", "asked again: accept_existing", frozenset({"accept_existing"})),
-        _edge("parked", "parked", "asked again: anything else", _REFUSED | _STOPPED | _AGAIN),
-        _edge("parked", "ready", "sluice agent parked retry", frozenset({retry_parked.__name__})),
-        _edge("parked", "removed", "sluice agent parked drop", frozenset({drop_parked.__name__})),
+        arrow("ready", "accepted", "200 that names these bytes", "200"),
+        arrow("ready", "ready", "5xx, no response, 411, 415, digest_mismatch", *_AGAIN),
+        arrow("ready", "stopped", "401, 403 forbidden_agent", *_STOPPED),
+        arrow("ready", "parked", "409, 413, any other 4xx", *_REFUSED),
+        arrow("ready", "removed", "409 with accept_existing", "accept_existing"),
+        arrow("parked", "accepted", "asked again: 200", "200"),
+        arrow("parked", "removed", "asked again: accept_existing", "accept_existing"),
+        arrow("parked", "parked", "asked again: anything else", *_REFUSED, *_STOPPED, *_AGAIN),
+        arrow("parked", "ready", "sluice agent parked retry", retry_parked.__name__),
+        arrow("parked", "removed", "sluice agent parked drop", drop_parked.__name__),
     ),
     explore=explore,
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final, get_args
 
-from deploy.pictures.drawing import Drawing, DrawnEdge, DrawnState, Step
+from deploy.pictures.drawing import Drawing, DrawnState, Step, arrow
 from sluice_protocol.units import ETag
 from sluice_queue.decisions import (
     Acked,
@@ -97,10 +97,6 @@ VERDICTS: Final = frozenset(
 """Each verdict that the types allow; a test compares them with the explored ones."""
 
 
-def _edge(source: str, target: str, label: str, event: str) -> DrawnEdge:
-    return DrawnEdge(source=source, target=target, label=label, events=frozenset({event}))
-
-
 DRAWING: Final = Drawing(
     name="queue-lane",
     title="A lane of the queue",
@@ -121,18 +117,18 @@ DRAWING: Final = Drawing(
         DrawnState(name="fenced", title="the consumer stops; nothing changed", kind="bad"),
     ),
     edges=(
-        _edge("append", "appended", "its counter is in the register", "Committed"),
-        _edge("append", "append", "the replaced state is current: same bytes again", "InFlight"),
-        _edge("append", "append", "not applied: build it on the newer state", "NotCommitted"),
-        _edge("append", "append", "too many later writes: again, and counted", "Evicted"),
-        _edge("append", "superseded", "a later counter: another process", "ProducerFenced"),
-        _edge("append", "halted", "missing, new or an old copy", "is_other_register"),
-        _edge("open", "ack", "epoch and owner are its own", "EpochClaim"),
-        _edge("open", "open", "the replaced state is current: same bytes again", "InFlight"),
-        _edge("open", "open", "another state: claim the next epoch", "RetryOpen"),
-        _edge("ack", "acked", "the register contains it", "Acked"),
-        _edge("ack", "ack", "not yet: build it on the newer state", "RetryAck"),
-        _edge("ack", "fenced", "another epoch or owner", "Overtaken"),
+        arrow("append", "appended", "its counter is in the register", "Committed"),
+        arrow("append", "append", "the replaced state is current: same bytes again", "InFlight"),
+        arrow("append", "append", "not applied: build it on the newer state", "NotCommitted"),
+        arrow("append", "append", "too many later writes: again, and counted", "Evicted"),
+        arrow("append", "superseded", "a later counter: another process", "ProducerFenced"),
+        arrow("append", "halted", "missing, new or an old copy", "is_other_register"),
+        arrow("open", "ack", "epoch and owner are its own", "EpochClaim"),
+        arrow("open", "open", "the replaced state is current: same bytes again", "InFlight"),
+        arrow("open", "open", "another state: claim the next epoch", "RetryOpen"),
+        arrow("ack", "acked", "the register contains it", "Acked"),
+        arrow("ack", "ack", "not yet: build it on the newer state", "RetryAck"),
+        arrow("ack", "fenced", "another epoch or owner", "Overtaken"),
     ),
     explore=explore,
 )
