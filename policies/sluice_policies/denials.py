@@ -19,7 +19,7 @@ from sluice_policies.evaluate import (
     condition_holds,
 )
 from sluice_policies.model import Condition, document_json, statements_of
-from sluice_policies.policy_set import PolicySet, policy_set
+from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property, PropertyCase, Sense, Ways
 from sluice_policies.requirements import REQUIREMENTS, Requirement, property_names
 from sluice_policies.requirements import statements_of as required_statements
@@ -272,9 +272,8 @@ def requirement_of(item: Property) -> Requirement | None:
     return next(found, None)
 
 
-def missing_statements(policies: PolicySet) -> frozenset[str]:
+def missing_statements(policies: PolicySet, rendered: PolicySet) -> frozenset[str]:
     """Return the statements and policies of roles that are missing or changed in documents."""
-    rendered = policy_set(policies.settings, policies.target)
     live = statements_of(document_json(policies.bucket), "bucket-policy")
     wanted = statements_of(document_json(rendered.bucket), "bucket-policy")
     pairs = zip(rendered.bucket.statements, wanted, strict=True)

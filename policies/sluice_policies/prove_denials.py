@@ -111,7 +111,7 @@ def _context_of(policies: PolicySet) -> _Context:
     return _Context(
         policies=policies,
         rendered=rendered,
-        missing=missing_statements(policies),
+        missing=missing_statements(policies, rendered),
         reasons={one.sid: one.reason for one in rendered.bucket.statements},
     )
 
