@@ -11,7 +11,6 @@ FRESH_RECORDS_MAX: Final = 300_000
 """Records of a batch that is cut by freshness: about as many as empty lines fit into its bytes."""
 FRESHNESS_S_MAX: Final = 3600.0
 BLOCK_READ_BYTES_MIN: Final = 16 * 1024
-BLOCK_READ_BYTES_MAX: Final = 4 * 1024 * 1024
 BLOCK_COST_BYTES_MAX: Final = 4 * 1024 * 1024
 """One block fills a batch of the default size: each costs a fixed time, and joining copies them."""
 
@@ -69,7 +68,7 @@ class BlockLimits:
         blocks = -(-batch.bytes_max // BLOCK_COST_BYTES_MAX)
         cost_bytes_max = batch.bytes_max // blocks
         return cls(
-            read_bytes=max(BLOCK_READ_BYTES_MIN, min(BLOCK_READ_BYTES_MAX, cost_bytes_max)),
+            read_bytes=max(BLOCK_READ_BYTES_MIN, cost_bytes_max),
             cost_bytes_max=cost_bytes_max,
             records_max=batch.records_max,
         )

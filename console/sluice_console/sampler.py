@@ -230,11 +230,15 @@ class Sampler:
             history=self._history.view(),
             cost=self._cost(activity, None if gateways is None else gateways.rates),
         )
+        await self._publish(overview)
+        return overview
+
+    async def _publish(self, overview: Overview) -> None:
+        """Give the sample to all who wait for the next one."""
         async with self._taken:
             self.current = overview
             self._number += 1
             self._taken.notify_all()
-        return overview
 
     def _cost(
         self, activity: ActivityTotals | None, counted: RequestRates | None

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_gc.candidates import PlanRule, select_candidates
+from sluice_gc.candidates import CandidateSelection, PlanRule, select_candidates
 from sluice_gc.evidence_files import BLOBS, digest_from_bytes
 from sluice_gc.plan import VersionTally
 from sluice_protocol.blob_deletion import (
@@ -30,6 +30,13 @@ ROW = st.fixed_dictionaries(
     }
 )
 
+LISTINGS = given(
+    rows=st.lists(ROW, max_size=30),
+    names=st.sets(st.integers(0, 3)),
+    started_at=st.integers(0, 500),
+    later=st.integers(0, 100),
+)
+
 
 def rule_of(started_at: int, now: int) -> PlanRule:
     return PlanRule(
@@ -39,6 +46,15 @@ def rule_of(started_at: int, now: int) -> PlanRule:
         audit_id="A",
         audit_started_at_ns=UnixNs(started_at),
     )
+
+
+def select(
+    rows: list[dict[str, object]], names: set[int], rule: PlanRule
+) -> tuple[list[bytes], CandidateSelection]:
+    """Return the digests that are named, and what a plan selects of the rows."""
+    named = [bytes([value]) * 32 for value in sorted(names)]
+    blobs = pa.Table.from_pylist(rows, schema=BLOBS)
+    return named, select_candidates(blobs, pa.chunked_array([named], pa.binary(32)), rule)
 
 
 def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
@@ -69,20 +85,13 @@ def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
     return decide_deletion(evidence, PLAN_CLAUSES) == MayDelete()
 
 
-@given(
-    rows=st.lists(ROW, max_size=30),
-    names=st.sets(st.integers(0, 3)),
-    started_at=st.integers(0, 500),
-    later=st.integers(0, 100),
-)
+@LISTINGS
 def test_columns_and_clauses_select_the_same_rows(
     rows: list[dict[str, object]], names: set[int], started_at: int, later: int
 ) -> None:
     """For any listing, names and times, the anti-join equals the clauses."""
     rule = rule_of(started_at, started_at + later)
-    named = [bytes([value]) * 32 for value in sorted(names)]
-    blobs = pa.Table.from_pylist(rows, schema=BLOBS)
-    selection = select_candidates(blobs, pa.chunked_array([named], pa.binary(32)), rule)
+    named, selection = select(rows, names, rule)
     chosen = [
         (row["sha256"], row["incarnation"], row["last_modified_ns"], row["superseded"])
         for row in selection.candidates.to_pylist()
@@ -114,19 +123,12 @@ def tally(rows: list[dict[str, object]]) -> VersionTally:
     return VersionTally(incarnations=len(rows), bytes=size_bytes)
 
 
-@given(
-    rows=st.lists(ROW, max_size=30),
-    names=st.sets(st.integers(0, 3)),
-    started_at=st.integers(0, 500),
-    later=st.integers(0, 100),
-)
+@LISTINGS
 def test_each_row_is_counted_by_the_first_clause_that_keeps_it(
     rows: list[dict[str, object]], names: set[int], started_at: int, later: int
 ) -> None:
     rule = rule_of(started_at, started_at + later)
-    named = [bytes([value]) * 32 for value in sorted(names)]
-    blobs = pa.Table.from_pylist(rows, schema=BLOBS)
-    selection = select_candidates(blobs, pa.chunked_array([named], pa.binary(32)), rule)
+    named, selection = select(rows, names, rule)
     clauses = [keeping_clause(row, row["sha256"] in named, rule) for row in rows]
     for clause, counted in selection.kept.items():
         assert counted == tally([r for r, c in zip(rows, clauses, strict=True) if c is clause])
