@@ -241,6 +241,10 @@ class Running:
     store: CountingStore
     client: Client
 
+    def count(self, name: str, **labels: str) -> float:
+        """Return the value of a counter of the gateway, as a scrape reports it."""
+        return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+
 
 @asynccontextmanager
 async def running(

@@ -171,14 +171,13 @@ class DoorService:
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
         """Count a request that was accepted."""
         metrics = self.uploads.metrics
-        metrics.count(metrics.door_requests, door, "duplicate" if result.duplicate else "new")
-        metrics.count(metrics.door_records, door, amount=result.records)
-        metrics.count(metrics.door_unreadable, door, amount=result.unreadable)
+        metrics.door_requests.inc(door, "duplicate" if result.duplicate else "new")
+        metrics.door_records.inc(door, amount=result.records)
+        metrics.door_unreadable.inc(door, amount=result.unreadable)
 
     def count_refused(self, door: DoorName, problem: Problem) -> None:
         """Count a request that was refused, or not accepted yet."""
-        metrics = self.uploads.metrics
-        metrics.count(metrics.door_requests, door, problem.code.value)
+        self.uploads.metrics.door_requests.inc(door, problem.code.value)
 
     async def _accept_body(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest, reserved_bytes: int
