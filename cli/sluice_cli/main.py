@@ -1,11 +1,16 @@
 """The `sluice` command: its entry point, which imports only what a command line needs."""
 
+import os
 import sys
 from typing import NoReturn
 
 from sluice_cli.commands import format_help
 
 _HELP = ("--help", "-h")
+
+# numpy starts a thread for each further core, which spins for some 60 ms, and no command multiplies
+# matrices. Processes that a command starts inherit the setting.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def main() -> NoReturn:
