@@ -84,6 +84,15 @@ def test_each_trouble_links_to_its_cause(
     page.context.close()
 
 
+def test_a_held_batch_leads_to_its_objects(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, "queue")
+    page.get_by_role("region", name="Held batches").get_by_role("link").click()
+    expect(page.get_by_role("heading", name="web-2/b1/0-2")).to_be_visible()
+    expect(page.locator(".timeline")).to_contain_text("Blob is not usable")
+    page.context.close()
+
+
 def test_a_viewer_sees_conflicts_and_cannot_decide(browser: Browser, world: ConsoleWorld) -> None:
     page = log_in(browser.new_context(), world, VIEWER)
     open_place(page, world, "conflicts")
@@ -219,6 +228,10 @@ def test_an_empty_deployment_leads_on(browser: Browser, tmp_path: Path) -> None:
         errors = watch(page)
         expect(page.get_by_text("The store was never tested")).to_be_visible()
         for place, text in {
+            "overview": "No gateway is running",
+            "explore": "No record matches",
+            "metrics": "No metric is chosen",
+            "queue": "Nothing is held back",
             "agents": "No agent has sent anything yet",
             "conflicts": "No conflicts",
             "batches": "No batches here",
@@ -226,6 +239,7 @@ def test_an_empty_deployment_leads_on(browser: Browser, tmp_path: Path) -> None:
             "store": "The doctor never ran",
         }.items():
             open_place(page, world, place)
-            expect(page.get_by_text(text, exact=True)).to_be_visible()
+            expect(page.get_by_text(text, exact=True)).to_be_visible(timeout=20_000)
+            assert accessibility(page) == []
         assert errors == []
         page.context.close()
