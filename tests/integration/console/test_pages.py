@@ -8,7 +8,15 @@ from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
-from support.console_pages import CHROMIUM, PLACES, accessibility, log_in, open_place, watch
+from support.console_pages import (
+    CHROMIUM,
+    PLACES,
+    accessibility,
+    log_in,
+    misaligned,
+    open_place,
+    watch,
+)
 from support.console_world import (
     AGENT,
     VIEWER,
@@ -40,6 +48,7 @@ def test_every_page_is_accessible_fits_and_logs_no_error(
     for name, place in PLACES.items():
         open_place(page, world, place)
         problems += [f"{name}: {one}" for one in accessibility(page)]
+        problems += [f"{name}: not aligned: {one}" for one in misaligned(page)]
         wide = page.evaluate("document.documentElement.scrollWidth")
         problems += [f"{name}: is {wide} wide"] if wide > width else []
         if "SLUICE_TEST_PICTURES" in os.environ and width == 1280 and name in PICTURED:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
+from support.console_pages import CHROMIUM, accessibility, log_in, misaligned, open_place, watch
 from support.console_policies import PROOF_MS, applied, in_thread
 from support.console_world import SETTINGS, VIEWER, ConsoleWorld, served_console
 from support.policies_live import settings_file
@@ -45,6 +45,7 @@ def test_each_denial_has_its_statement_and_proof(
             expect(created).to_contain_text(text)
         expect(created).to_contain_text("unless s3:if-none-match is *")
         expect(page.locator("main [role=alert]")).to_have_count(0)
+        assert misaligned(page) == []
         page.get_by_role("combobox", name="Role").select_option("gateway")
         expect(rows.filter(has_text="spark-nothing-else")).to_have_count(0)
         expect(rows.filter(has_text="gateway-nothing-else").first).to_be_visible()

@@ -1,5 +1,5 @@
 // Explore: search with a histogram, fields, live tail, lines around a line, and downloads.
-import { api, bytes, command, count, go, html, placeUrl, quoted, safe, timeText, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
+import { api, bytes, command, count, duration, go, html, placeUrl, quoted, safe, timeText, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
 import { Command, Copy, Empty, Head, Problem, Time } from "../parts.js";
 import { readLines } from "../stream.js";
 
@@ -258,7 +258,7 @@ function Summary({ found, live, tail, search }) {
   const summary = live ? tail.state : found.summary;
   const path = parameters(search, { newest_first: "true" });
   return html`<div class="summary" role="status">
-      <span>${live ? html`<strong>Live</strong>, ${count(tail.records.length)} records` : html`<strong>${count(found.records.length)}</strong> records${found.summary?.more ? ", the newest; there are more" : ""}${found.running ? ` · searching${found.progress ? progressText(found.progress) : "…"}` : ` · ${count(found.summary?.elapsed_ms ?? 0)} ms, ${bytes(found.summary?.bytes_read ?? 0)} read`}`}</span>
+      <span>${live ? html`<strong>Live</strong>, ${count(tail.records.length)} records` : html`<strong>${count(found.records.length)}</strong> records${found.summary?.more ? ", the newest; there are more" : ""}${found.running ? ` · searching${found.progress ? progressText(found.progress) : "…"}` : ` · ${duration((found.summary?.elapsed_ms ?? 0) / 1000)}, ${bytes(found.summary?.bytes_read ?? 0)} read`}`}</span>
       ${summary?.accepted_until && html`<span>complete for what was accepted before <${Time} at=${summary.accepted_until} ms=${false} /></span>`}
       ${!live && html`<span class="row"><a href=${`v1/download?${new URLSearchParams([...path, ["format", "ndjson"]])}`} download>NDJSON</a><a href=${`v1/download?${new URLSearchParams([...path, ["format", "parquet"]])}`} download>Parquet</a></span>`}
     </div>
