@@ -284,6 +284,7 @@ def test_the_page_needs_no_other_host_and_stays_small(world: ConsoleWorld) -> No
             assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), name
             assert "https://" not in text, name
             assert "innerHTML" not in text, name
+    print(f"static files: {size} bytes compressed")
     assert size <= 250_000
     assert send(world, "/static/../app.py").status == 404
     etag = send(world, "/static/app.js").headers["ETag"]
