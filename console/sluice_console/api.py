@@ -205,7 +205,7 @@ class ConsoleApi:
                 method="GET",
                 path="/v1/batches/path",
                 handler=self._explain,
-                summary="Return the path of a batch, named by its identity or its sha256",
+                summary="Return the path of a batch, named by identity, record, key or sha256",
                 parameters=(_SUBJECT,),
                 result=list[BatchPath],
             ),
