@@ -32,6 +32,26 @@ def test_a_taken_port_is_one_line(folder: Path, taken: str, command: str) -> Non
     )
 
 
+@pytest.mark.parametrize("setting", ["listen", "otlp_grpc_listen", "forward_listen"])
+def test_a_gateway_with_a_taken_port_is_one_line(folder: Path, taken: str, setting: str) -> None:
+    """It ends before it registers or starts a worker."""
+    (folder / "principals.toml").touch()
+    addresses = {
+        "listen": "127.0.0.1:0",
+        "otlp_grpc_listen": "127.0.0.1:0",
+        "forward_listen": "127.0.0.1:0",
+        setting: taken,
+    }
+    options = [f"--{name.replace('_', '-')}={one}" for name, one in addresses.items()]
+    doors = ("--doors", "otlp", "--doors", "forward")
+    done = sluice("gateway", *options, *doors, folder=folder)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "sluice: cannot listen: Address already in use; choose another address,"
+        f" {setting}=`{taken}`\n"
+    )
+
+
 @pytest.mark.parametrize("command", ["init", "up"])
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, command: str) -> None:
     done = sluice(command, "--store", "file:///proc/sluice", folder=tmp_path)
