@@ -1,16 +1,26 @@
 """The `sluice` command: its entry point, which imports only what a command line needs."""
 
+import os
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from sluice_cli.commands import format_help
 
-_HELP = ("--help", "-h")
+_HELP: Final = ("--help", "-h")
+_PIPE_CLOSED: Final = 141
+"""The exit code of a program that SIGPIPE ended, in shells."""
 
 
 def main() -> NoReturn:
     """Run the command line and exit with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has what it wants, for example `head`
+        # The interpreter would write the rest at its end, and report the error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _PIPE_CLOSED
+    sys.exit(code)
 
 
 def run(tokens: list[str]) -> int:
