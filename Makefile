@@ -60,6 +60,7 @@ test-console: setup  ## run the console's tests in Debian's chromium, which is i
 
 test-package: setup  ## build the wheel, install it into empty environments, and run every documented command
 	-@deploy/clients/build.sh
+	-@deploy/tools.sh shells
 	$(BIN)/python -m pytest -s tests/package
 
 test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu and promtool; installs the tools once

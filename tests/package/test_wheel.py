@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.completion_shells import complete_in_bash, complete_in_fish, complete_in_zsh
 from support.local_deployment import clean_environment, free_ports
 
 pytestmark = pytest.mark.package
@@ -98,13 +99,18 @@ def test_the_agent_and_the_help_start_quickly(agent: Path, tmp_path: Path) -> No
     assert min(shown) / min(control) <= HELP_RATIO_MAX
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_printed_for_each_shell(agent: Path, shell: str, tmp_path: Path) -> None:
-    script = run(agent / "sluice", "completion", shell, cwd=tmp_path)
-    assert "agent" in script
-    if shell == "bash":
-        (tmp_path / "sluice.bash").write_text(script)
-        run("bash", "-n", "sluice.bash", cwd=tmp_path)
+COMPLETIONS = {"bash": complete_in_bash, "zsh": complete_in_zsh, "fish": complete_in_fish}
+
+
+@pytest.mark.parametrize("shell", COMPLETIONS)
+def test_each_shell_completes_commands_and_options(agent: Path, shell: str, tmp_path: Path) -> None:
+    """With the script of the agent's install, whose commands are those without an extra."""
+    script = tmp_path / "sluice"
+    script.write_text(run(agent / "sluice", "completion", shell, cwd=tmp_path))
+    complete = COMPLETIONS[shell]
+    assert complete(script, "sluice", "quer") == ["query"]
+    assert complete(script, "sluice", "gc", "cyc") == ["cycle"]
+    assert complete(script, "sluice", "agent", "run", "--spool-b") == ["--spool-bytes"]
 
 
 def test_up_without_its_packages_is_one_line(agent: Path, tmp_path: Path) -> None:
