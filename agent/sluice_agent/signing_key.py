@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+import nacl.signing
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
@@ -19,15 +19,19 @@ _ED25519_PKCS8: Final = bytes.fromhex("302e020100300506032b657004220420")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
-    """A private key and the id under which gateways know it."""
+    """A private key, which signs with libsodium (ADR 0169), and its id in the gateways' files."""
 
     key_id: str
-    key: Ed25519PrivateKey
+    key: nacl.signing.SigningKey
 
     @property
     def public_base64(self) -> str:
         """The 32 bytes of the public key in base64."""
-        return base64.b64encode(self.key.public_key().public_bytes_raw()).decode()
+        return base64.b64encode(bytes(self.key.verify_key)).decode()
+
+    def sign(self, data: bytes, /) -> bytes:
+        """Return the 64 bytes of the signature."""
+        return self.key.sign(data).signature
 
 
 def make_key(path: Path) -> SigningKey:
@@ -36,8 +40,8 @@ def make_key(path: Path) -> SigningKey:
     Raises:
         BadUsage: The file exists or cannot be written; nothing was changed.
     """
-    key = Ed25519PrivateKey.generate()
-    body = _PEM_BEGIN + base64.b64encode(_ED25519_PKCS8 + key.private_bytes_raw()) + _PEM_END
+    key = nacl.signing.SigningKey.generate()
+    body = _PEM_BEGIN + base64.b64encode(_ED25519_PKCS8 + bytes(key)) + _PEM_END
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -77,10 +81,10 @@ def read_key(path: Path) -> SigningKey:
     return SigningKey(key_id=_key_id(key), key=key)
 
 
-def _usual_key(body: bytes) -> Ed25519PrivateKey | None:
+def _usual_key(body: bytes) -> nacl.signing.SigningKey | None:
     """Return the key of a file in the form that `make_key` writes, or None.
 
-    The library's parsers of other keys and forms would cost each start of an agent 1 MiB of memory.
+    The library that reads other keys and forms would cost each agent 8 MiB of memory.
     """
     if not (body.startswith(_PEM_BEGIN) and body.endswith(_PEM_END)):
         return None
@@ -88,13 +92,16 @@ def _usual_key(body: bytes) -> Ed25519PrivateKey | None:
         pkcs8 = base64.b64decode(body[len(_PEM_BEGIN) : -len(_PEM_END)], validate=True)
         if not pkcs8.startswith(_ED25519_PKCS8):
             return None
-        return Ed25519PrivateKey.from_private_bytes(pkcs8.removeprefix(_ED25519_PKCS8))
+        return nacl.signing.SigningKey(pkcs8.removeprefix(_ED25519_PKCS8))
     except ValueError:
         return None
 
 
-def _any_key(body: bytes, path: Path) -> Ed25519PrivateKey:
+def _any_key(body: bytes, path: Path) -> nacl.signing.SigningKey:
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - rarely needed
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
+        Ed25519PrivateKey,
+    )
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
 
     try:
@@ -103,7 +110,7 @@ def _any_key(body: bytes, path: Path) -> Ed25519PrivateKey:
         raise BadUsage(f"key file is not a private key in PEM, path=`{path}`") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise BadUsage(f"key is not Ed25519: create one with `sluice agent init`, path=`{path}`")
-    return key
+    return nacl.signing.SigningKey(key.private_bytes_raw())
 
 
 def principal_entry(name: str, agent_id: str, key: SigningKey) -> str:
@@ -122,6 +129,6 @@ def _toml(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _key_id(key: Ed25519PrivateKey) -> str:
+def _key_id(key: nacl.signing.SigningKey) -> str:
     """Derive the id from the public key, so that the key file alone is sufficient."""
-    return digest_of(key.public_key().public_bytes_raw())[:16]
+    return digest_of(bytes(key.verify_key))[:16]

@@ -160,7 +160,7 @@ class HttpTransport:
         headers = dict(fields)
         if self._key is not None:
             headers |= sign_request(
-                key=self._key.key,
+                key=self._key,
                 key_id=self._key.key_id,
                 method="POST",
                 authority=authority,

@@ -16,7 +16,6 @@ PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "grpc": ("doors",),
     "msgpack": ("doors",),
     "opentelemetry": ("doors",),
-    "nacl": ("gateway",),
     "pandas": ("spark",),
     "plotext": ("query",),
     "policy_sentry": ("policies",),

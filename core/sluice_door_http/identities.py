@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from sluice_door_http.routes import DoorRequest
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
@@ -16,8 +18,7 @@ from sluice_protocol.request_identity import (
 from sluice_protocol.units import UnixNs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOrigin:
+class RequestOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Whose request it is, and how it names itself.
 
     Attributes:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from aiohttp import hdrs, web
 
 from sluice_door_http.paths import USUAL_METHODS, Method
@@ -22,8 +23,7 @@ Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
 """Decodes a decompressed body that was received at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorRequest:
+class DoorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the head of a request states.
 
     Attributes:
@@ -42,8 +42,7 @@ class DoorRequest:
     read_lines: Callable[[bytes], TimedLines | None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorResult:
+class DoorResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was accepted.
 
     Attributes:

@@ -7,7 +7,6 @@ equal records have equal text, whatever the order of keys, white space and the c
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Final
@@ -32,8 +31,7 @@ _JSON: Final = msgspec.json.Decoder()
 _HEADS_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TimedLines:
+class TimedLines(msgspec.Struct, frozen=True, eq=False):
     """The records of a request.
 
     Attributes:

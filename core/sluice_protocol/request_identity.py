@@ -21,9 +21,10 @@ Source: ADR 0160; pinned by golden files.
 
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
+
+import msgspec
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.identity import Identity
@@ -46,8 +47,7 @@ _PRINCIPAL_BYTES_MAX: Final = AGENT_ID_BYTES_MAX - len(DOOR_AGENT_PREFIX) - 1 - 
 _REQUEST_BOOT: Final = re.compile(rf"[0-9a-f]{{{BOOT_DIGITS}}}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestIdentity:
+class RequestIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity that a request's records of one kind own.
 
     Attributes:

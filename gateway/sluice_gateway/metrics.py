@@ -95,13 +95,11 @@ _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 class GatewayMetrics:
     """The metrics of one worker in a separate registry.
 
-    Those that each upload changes are plain numbers. `count` caches the labelled children of the
-    others: a lookup in the library takes a lock and several times longer.
+    Those that each upload or request of a door changes are plain numbers.
     """
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        self._children: dict[tuple[int, tuple[str, ...]], Counter] = {}
         self._add_uploads(registry)
         self.inflight_bytes = Gauge(
             INFLIGHT_BYTES, "Announced bytes of bodies in memory.", registry=registry
@@ -176,25 +174,18 @@ class GatewayMetrics:
         )
 
     def _add_doors(self, registry: CollectorRegistry) -> None:
-        self.door_requests = Counter(
+        self.door_requests = PlainCounter(
             DOOR_REQUESTS, "Requests to doors.", ["door", "outcome"], registry=registry
         )
-        self.door_records = Counter(
+        self.door_records = PlainCounter(
             DOOR_RECORDS, "Records accepted, duplicates too.", ["door"], registry=registry
         )
-        self.door_unreadable = Counter(
+        self.door_unreadable = PlainCounter(
             DOOR_UNREADABLE, "Records kept raw.", ["door"], registry=registry
         )
-        self.door_combined_batches = Counter(
+        self.door_combined_batches = PlainCounter(
             DOOR_COMBINED, "Batches of small requests accepted.", registry=registry
         )
-
-    def count(self, metric: Counter, *labels: str, amount: int = 1) -> None:
-        """Add to a labelled counter."""
-        child = self._children.get((id(metric), labels))
-        if child is None:
-            child = self._children[id(metric), labels] = metric.labels(*labels)
-        child.inc(amount)
 
     def finish_upload(self, phases: "UploadPhases", outcome: str) -> None:
         """Count an upload with its outcome, and observe its times."""

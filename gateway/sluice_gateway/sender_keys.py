@@ -1,12 +1,11 @@
 """The public keys of senders, which verify signatures of requests with libsodium (ADR 0169)."""
 
-from cryptography.exceptions import InvalidSignature
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
 
 class SenderKey:
-    """An Ed25519 public key with the interface of `Ed25519PublicKey.verify`."""
+    """An Ed25519 public key."""
 
     __slots__ = ("_key",)
 
@@ -18,13 +17,10 @@ class SenderKey:
         """
         self._key = VerifyKey(raw)
 
-    def verify(self, signature: bytes, data: bytes) -> None:
-        """Verify a signature of any length.
-
-        Raises:
-            InvalidSignature: The key did not sign the data, or the key or signature is degenerate.
-        """
+    def has_signed(self, data: bytes, signature: bytes) -> bool:
+        """Return whether the key made a signature; false for a degenerate key or signature."""
         try:
             self._key.verify(data, signature)
-        except CryptoError as error:
-            raise InvalidSignature from error
+        except CryptoError:
+            return False
+        return True

@@ -19,6 +19,9 @@ AGENT_MB_MAX = 110
 AGENT_RATIO_MAX = 1.9
 """CPU time of the agent's start, as a ratio to the imports that it cannot do without."""
 HELP_RATIO_MAX = 0.3
+IDLE_MB_MAX = 60
+"""Resident memory of an agent that waits for lines: numpy has 11 MB of it, aiohttp 9."""
+IDLE_S = 3
 CONTROL = ("-c", "import aiohttp, cryptography, backports.zstd")
 ROUNDS = 5
 
@@ -97,6 +100,45 @@ def test_the_agent_and_the_help_start_quickly(agent: Path, tmp_path: Path) -> No
     print(f"control {min(control):.3f} s, agent {min(ready):.3f} s, help {min(shown):.3f} s")
     assert min(ready) / min(control) <= AGENT_RATIO_MAX
     assert min(shown) / min(control) <= HELP_RATIO_MAX
+
+
+def resident_mb(pid: int | str) -> float:
+    """Return the resident memory of a process."""
+    (line,) = (
+        one
+        for one in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        if one.startswith("VmRSS:")
+    )
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def test_an_idle_agent_is_small(agent: Path, tmp_path: Path) -> None:
+    run(agent / "sluice", "agent", "init", "--key", "k.pem", "--agent-id", "a", cwd=tmp_path)
+    (tmp_path / "one.log").write_text("a line\n")
+    words = (
+        *("agent", "run", "--gateway", "http://127.0.0.1:1", "--agent-id", "a"),
+        *("--key", "k.pem", "--paths", "*.log", "--spool", "spool"),
+    )
+    script = f"{CONTROL[1]}; print(open('/proc/self/status').read())"
+    shown = run(agent / "python", "-c", script, cwd=tmp_path)
+    (control,) = (one.split()[1] for one in shown.splitlines() if one.startswith("VmRSS:"))
+    with subprocess.Popen(
+        [agent / "sluice", *words],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            while b"agent_started" not in process.stderr.readline():
+                assert process.poll() is None
+            time.sleep(IDLE_S)  # it has read the line, and a gateway has refused the batch
+            mb = resident_mb(process.pid)
+        finally:
+            process.kill()
+    print(f"idle agent {mb:.1f} MB, {mb / (int(control) * 1024 / 1e6):.2f} of the control")
+    assert mb <= IDLE_MB_MAX
 
 
 COMPLETIONS = {"bash": complete_in_bash, "zsh": complete_in_zsh, "fish": complete_in_fish}

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aiohttp import web
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import SluiceError, status_of
@@ -20,6 +19,7 @@ from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, digest_of
 from sluice_protocol.signatures import (
+    PublicKey,
     parse_content_digest,
     read_signature,
     verify_signature,
@@ -58,7 +58,7 @@ class GatewayDouble:
     def __init__(
         self,
         *,
-        keys: dict[str, Ed25519PublicKey] | None = None,
+        keys: dict[str, PublicKey] | None = None,
         script: Script | None = None,
         accepted: dict[Identity, bytes] | None = None,
         port: int = 0,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import nacl.signing
 import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.builders import make_identity
 from yarl import URL
 
+from sluice_agent.signing_key import SigningKey
 from sluice_gateway.app import Gateway, build_gateway, serving
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.authority import Authority
@@ -90,6 +92,12 @@ class TestKey:
     @property
     def key_id(self) -> str:
         return f"{self.name}-key"
+
+    @property
+    def signing(self) -> SigningKey:
+        """The same key as an agent reads it."""
+        private = nacl.signing.SigningKey(self.key.private_bytes_raw())
+        return SigningKey(key_id=self.key_id, key=private)
 
     @property
     def entry(self) -> str:
@@ -240,6 +248,10 @@ class Running:
     port: int
     store: CountingStore
     client: Client
+
+    def count(self, name: str, **labels: str) -> float:
+        """Return the value of a counter of the gateway, as a scrape reports it."""
+        return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 @asynccontextmanager

@@ -69,7 +69,7 @@ SERVICES: Final = (
         ports=MappingProxyType({"gateway": 8080, "otlp_grpc": 4317, "forward": 24224}),
         ready_path="/readyz",
         modules=(
-            *("cramjam", "grpc", "msgpack", "nacl", "opentelemetry", "ptars", "pyarrow"),
+            *("cramjam", "grpc", "msgpack", "opentelemetry", "ptars", "pyarrow"),
             "uvloop",
         ),
     ),

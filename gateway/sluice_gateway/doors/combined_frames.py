@@ -1,7 +1,7 @@
 """Makes one frame of many small requests. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -37,8 +37,7 @@ _ANY_ENVELOPE: Final = Envelope(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorLane:
+class DoorLane(msgspec.Struct, frozen=True, kw_only=True):
     """Which requests may be in one frame.
 
     Attributes:
@@ -57,8 +56,7 @@ class DoorLane:
         return f"{DOOR_AGENT_PREFIX}{self.principal}:c{self.number}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SmallRequest:
+class SmallRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The records of one kind of a request that is combined with others.
 
     Attributes:

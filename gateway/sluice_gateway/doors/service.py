@@ -25,11 +25,7 @@ from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.doors.frames import MadeFrame, make_frames
-from sluice_gateway.doors.freed_memory import (
-    RETURNED_BYTES,
-    return_freed_memory,
-    separate_large_blocks,
-)
+from sluice_gateway.doors.freed_memory import FreedMemory, separate_large_blocks
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
@@ -109,6 +105,7 @@ class DoorService:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="door")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="door-large")
         self._large_turn = asyncio.Lock()
+        self._freed = FreedMemory()
         self._combiner = Combiner(
             self._accept_combined,
             uploads.budget,
@@ -171,14 +168,13 @@ class DoorService:
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
         """Count a request that was accepted."""
         metrics = self.uploads.metrics
-        metrics.count(metrics.door_requests, door, "duplicate" if result.duplicate else "new")
-        metrics.count(metrics.door_records, door, amount=result.records)
-        metrics.count(metrics.door_unreadable, door, amount=result.unreadable)
+        metrics.door_requests.inc(door, "duplicate" if result.duplicate else "new")
+        metrics.door_records.inc(door, amount=result.records)
+        metrics.door_unreadable.inc(door, amount=result.unreadable)
 
     def count_refused(self, door: DoorName, problem: Problem) -> None:
         """Count a request that was refused, or not accepted yet."""
-        metrics = self.uploads.metrics
-        metrics.count(metrics.door_requests, door, problem.code.value)
+        self.uploads.metrics.door_requests.inc(door, problem.code.value)
 
     async def _accept_body(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest, reserved_bytes: int
@@ -255,7 +251,7 @@ class DoorService:
             async with self._large_turn:
                 alone_bytes = budget.room_bytes(reserved_bytes + extra_bytes)
                 with budget.take(min(DECODED_TIMES * len(found), alone_bytes)):
-                    return await loop.run_in_executor(self._large, _make_large, make, found)
+                    return await loop.run_in_executor(self._large, self._make_large, make, found)
 
     def _decode_small(
         self, body: bytes, coding: str, make: Callable[[bytes], _Made]
@@ -264,6 +260,13 @@ class DoorService:
         plain = decompress(body, coding, bytes_max=self._body_bytes_max)
         return make(plain) if len(plain) <= LARGE_BYTES else plain
 
+    def _make_large(self, make: Callable[[bytes], _Made], plain: bytes) -> _Made:
+        """Return the frames of a large body."""
+        try:
+            return make(plain)
+        finally:
+            self._freed.decoded(len(plain))
+
     def _decode(
         self, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs, plain: bytes
     ) -> _Made:
@@ -271,8 +274,8 @@ class DoorService:
         if small is not None:
             return [small], 0
         kinds = canonical_records(plain, wanted, received_ns)
-        if len(plain) >= RETURNED_BYTES:  # what the decoder used is not needed for frames
-            return_freed_memory()
+        if len(plain) > INLINE_BYTES_MAX:  # what the decoder used is not needed for frames
+            self._freed.decoded(len(plain))
         frames = [
             frame
             for kind in kinds
@@ -342,15 +345,6 @@ class DoorService:
             return None
         blob = await self._store.get(blob_key(decode_accepted(key, found.body).digest))
         return blob.body if isinstance(blob, Found) else None
-
-
-def _make_large(make: Callable[[bytes], _Made], plain: bytes) -> _Made:
-    """Return the frames of a large body; return the memory that was used for the largest ones."""
-    try:
-        return make(plain)
-    finally:
-        if len(plain) >= RETURNED_BYTES:
-            return_freed_memory()
 
 
 def _memory_bytes(length_bytes: int) -> int:

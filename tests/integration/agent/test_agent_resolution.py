@@ -20,7 +20,6 @@ from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked import list_parked
 from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
-from sluice_agent.signing_key import SigningKey
 from sluice_agent.spool import Spool
 from sluice_agent.spool_format import decode_entry
 from sluice_agent.transport import HttpTransport, open_session
@@ -66,8 +65,7 @@ async def sending(folder: Path, port: int) -> AsyncIterator[AgentParts]:
     settings = SpoolSettings(directory=folder, agent_id="host-1")
     spool = Spool(settings, RealDisk(), boot_id="boot")
     async with open_session(tls=None, connections_max=2, total_s=30, connect_s=5) as session:
-        signing = SigningKey(key_id=HOST.key_id, key=HOST.key)
-        transport = HttpTransport(session, key=signing, clock=clock)
+        transport = HttpTransport(session, key=HOST.signing, clock=clock)
         gateways = Gateways((f"http://127.0.0.1:{port}",), None, clock=clock, rng=rng)
         uploader = Uploader(
             UploaderSettings(), spool, transport, gateways, clock=clock, metrics=metrics

@@ -16,6 +16,7 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
+from support.public_keys import OpensslKey
 
 from sluice_agent.signing_key import make_key
 from sluice_cli.main import run
@@ -23,7 +24,7 @@ from sluice_cli.main import run
 ARGS = ("--host-metrics-s", "0", "--batch-age-s", "0.05", "--batch-bytes", "20000")
 
 
-Key = tuple[Path, dict[str, Ed25519PublicKey]]
+Key = tuple[Path, dict[str, OpensslKey]]
 
 
 def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
@@ -47,7 +48,8 @@ def sluice(*args: str, stdin: bytes | None = None) -> tuple[int, Any, str]:
 @pytest.fixture
 def key(tmp_path: Path) -> Key:
     made = make_key(tmp_path / "key.pem")
-    return tmp_path / "key.pem", {made.key_id: made.key.public_key()}
+    public = Ed25519PublicKey.from_public_bytes(bytes(made.key.verify_key))
+    return tmp_path / "key.pem", {made.key_id: OpensslKey(public)}
 
 
 def test_forward_ships_every_line_signed(tmp_path: Path, key: Key) -> None:

@@ -49,8 +49,7 @@ def test_an_ack_follows_acceptance_and_a_retry_adds_nothing(tmp_path: Path, mode
         [frame] = await accepted_frames(served.store.inner)
         assert frame.envelope.count == (1 if mode == "message" else 6)
         assert frame.identity.agent_id.startswith("door:shop:")
-        counted = served.gateway.metrics.door_requests.labels("forward", "duplicate")
-        assert counted._value.get() == 1
+        assert served.count("sluice_door_requests_total", door="forward", outcome="duplicate") == 1
 
     check(tmp_path, body)
 
@@ -204,9 +203,9 @@ def test_a_client_without_names_waits_while_the_store_is_unreachable(
         served.gateway.uploads.mode.switched = True
         client = await connect(port)
         await client.send(pack(["t", S, {"log": "kept"}]))
-        refused = served.gateway.metrics.door_requests.labels("forward", "store_unavailable")
+        labels = {"door": "forward", "outcome": "store_unavailable"}
         for _ in range(1_000):
-            if refused._value.get() >= 3:
+            if served.count("sluice_door_requests_total", **labels) >= 3:
                 break
             await asyncio.sleep(0.01)
         assert await accepted_frames(served.store.inner) == []

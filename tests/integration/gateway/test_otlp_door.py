@@ -60,9 +60,8 @@ def test_records_are_accepted_once(tmp_path: Path) -> None:
         assert (frame.identity.seq_start, frame.identity.seq_end) == (0, 1)
         assert ("service.name", "shop") in frame.envelope.resource
         assert ("sluice.encoder", door_frames.ENCODER) in frame.envelope.resource
-        metrics = served.gateway.metrics
-        assert metrics.door_records.labels("otlp")._value.get() == 4
-        assert metrics.door_requests.labels("otlp", "duplicate")._value.get() == 1
+        assert served.count("sluice_door_records_total", door="otlp") == 4
+        assert served.count("sluice_door_requests_total", door="otlp", outcome="duplicate") == 1
 
     serve(tmp_path, check)
 

@@ -63,8 +63,7 @@ def test_a_retry_over_either_transport_is_a_duplicate(tmp_path: Path) -> None:
             assert (await post(served, "/v1/logs", BODY, token)).status == 200
             [frame] = await accepted_frames(served.store.inner)
             assert frame.envelope.count == 2
-            counted = served.gateway.metrics.door_requests.labels("otlp", "duplicate")
-            assert counted._value.get() == 2
+            assert served.count("sluice_door_requests_total", door="otlp", outcome="duplicate") == 2
 
     run(main())
 

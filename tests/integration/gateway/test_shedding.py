@@ -20,7 +20,6 @@ from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
-from sluice_agent.signing_key import SigningKey
 from sluice_agent.spool import Spool
 from sluice_agent.transport import HttpTransport, UploadRequest, UploadResult, open_session
 from sluice_agent.upload_decisions import GatewayResponse
@@ -85,8 +84,7 @@ async def send_all(
     spool = Spool(settings, RealDisk(), boot_id="boot")
     session = open_session(tls=None, connections_max=1, total_s=30, connect_s=5)
     async with session:
-        signing = SigningKey(key_id=key.key_id, key=key.key)
-        transport = RecordingTransport(session, key=signing, clock=clock)
+        transport = RecordingTransport(session, key=key.signing, clock=clock)
         uploader = Uploader(
             UploaderSettings(uploads_max=1),
             spool,

@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -25,7 +26,8 @@ def test_keys_are_exchanged_with_the_library(tmp_path: Path) -> None:
     """The library reads what the agent writes, and the agent reads every form of the library."""
     made = make_key(tmp_path / "made.pem")
     pem = (tmp_path / "made.pem").read_bytes()
-    assert pem == made.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    private = Ed25519PrivateKey.from_private_bytes(bytes(made.key))
+    assert pem == private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     for number, text in enumerate((pem, b"a comment\n" + pem, pem.replace(b"\n", b"\r\n"))):
         path = tmp_path / f"{number}.pem"
         path.touch(mode=0o600)

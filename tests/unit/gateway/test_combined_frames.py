@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from sluice_door_http.identities import identity_of_lines
 from sluice_doors.canonical import canonical, form_digest
@@ -92,7 +93,8 @@ def test_joined_metrics_share_their_names() -> None:
 
 def test_a_frame_lists_its_parts_and_a_cut_returns_each_request() -> None:
     requests = [small(logs("a", "b", x="1")), small(logs("c")), small(logs("d"))]
-    requests[1] = replace(requests[1], identity=replace(requests[1].identity, source="none"))
+    unnamed = structs.replace(requests[1].identity, source="none")
+    requests[1] = structs.replace(requests[1], identity=unnamed)
     body, text = combine(LANE, "boot", 10, requests)
     frame = decode_frame(body)
     assert (frame.identity.agent_id, frame.identity.boot_id) == ("door:shop:c1", "boot")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from support.queue_store import SimIds
 
 from sluice_doors.canonical import canonical, form_digest
@@ -140,7 +141,9 @@ def test_a_request_that_breaks_a_rule_is_refused_alone() -> None:
     columns = bad.records.columns
     assert isinstance(columns, LogColumns)
     broken = TextColumn(offsets=np.array([0, 1], np.int32), data=b"\xff")
-    bad = replace(bad, records=replace(bad.records, columns=replace(columns, body=broken)))
+    assert isinstance(bad.records, DecodedRecords)
+    records = replace(bad.records, columns=replace(columns, body=broken))
+    bad = structs.replace(bad, records=records)
 
     async def check(one: Combiner) -> None:
         found = await outcomes(one, request("a"), bad, request("b"))

@@ -15,6 +15,7 @@ from http_message_signatures import (
     algorithms,
 )
 from msgspec.structs import replace
+from support.public_keys import public_half
 
 from sluice_protocol.errors import DigestMismatch, Unauthenticated
 from sluice_protocol.keys import digest_of
@@ -123,7 +124,7 @@ def test_signature_round_trip(extra: dict[str, str]) -> None:
     """A request signed by the profile is accepted, and the claim contains the key id."""
     key = Ed25519PrivateKey.generate()
     claim = read_signature(signed(key, headers(**extra)), now_s=NOW_S + 299)
-    verify_signature(claim, key.public_key())
+    verify_signature(claim, public_half(key))
     assert (claim.key_id, claim.created_s) == ("host-1", NOW_S)
 
 
@@ -131,10 +132,10 @@ def test_signature_without_body_covers_the_query() -> None:
     """A GET is signed over its query: another query is another request."""
     key = Ed25519PrivateKey.generate()
     view = signed(key, {}, method="GET", path="/v1/conflicts", query="after=a")
-    verify_signature(read_signature(view, now_s=NOW_S), key.public_key())
+    verify_signature(read_signature(view, now_s=NOW_S), public_half(key))
     with pytest.raises(Unauthenticated):
         verify_signature(
-            read_signature(replace(view, query="?after=b"), now_s=NOW_S), key.public_key()
+            read_signature(replace(view, query="?after=b"), now_s=NOW_S), public_half(key)
         )
 
 
@@ -142,7 +143,7 @@ def test_signature_of_another_key_is_rejected() -> None:
     """A claim verifies only with its own key."""
     claim = read_signature(signed(Ed25519PrivateKey.generate(), headers()), now_s=NOW_S)
     with pytest.raises(Unauthenticated):
-        verify_signature(claim, Ed25519PrivateKey.generate().public_key())
+        verify_signature(claim, public_half(Ed25519PrivateKey.generate()))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_signature_covers_the_request_line(field: str, value: str) -> None:
     key = Ed25519PrivateKey.generate()
     view = replace(signed(key, headers()), **{field: value})
     with pytest.raises(Unauthenticated):
-        verify_signature(read_signature(view, now_s=NOW_S), key.public_key())
+        verify_signature(read_signature(view, now_s=NOW_S), public_half(key))
 
 
 @pytest.mark.parametrize("name", BODY_COMPONENTS[3:])
@@ -169,7 +170,7 @@ def test_signature_covers_the_body_fields(name: str) -> None:
     key = Ed25519PrivateKey.generate()
     view = with_field(signed(key, headers()), name, "other")
     with pytest.raises(Unauthenticated):
-        verify_signature(read_signature(view, now_s=NOW_S), key.public_key())
+        verify_signature(read_signature(view, now_s=NOW_S), public_half(key))
 
 
 def test_signature_must_cover_every_present_sluice_header() -> None:
@@ -193,7 +194,7 @@ def test_each_request_is_judged_by_its_own_time() -> None:
         view = signed(key, headers(), created_s=NOW_S - age_s)
         if -30 <= age_s <= 300:
             claim = read_signature(view, now_s=NOW_S)
-            verify_signature(claim, key.public_key())
+            verify_signature(claim, public_half(key))
             assert claim.created_s == NOW_S - age_s
         else:
             with pytest.raises(Unauthenticated, match=r"stale|future"):
@@ -206,7 +207,7 @@ def test_parameters_of_one_sender_do_not_apply_to_another() -> None:
     for key_id in ("host-1", "host-2", "host-1"):
         claim = read_signature(signed(key, headers(), key_id=key_id), now_s=NOW_S)
         assert claim.key_id == key_id
-        verify_signature(claim, key.public_key())
+        verify_signature(claim, public_half(key))
 
 
 GOOD_PARAMS = (
@@ -334,7 +335,7 @@ def test_we_verify_signatures_of_the_second_implementation() -> None:
         query="",
         headers=request.headers.items(),
     )
-    verify_signature(read_signature(view, now_s=NOW_S), key.public_key())
+    verify_signature(read_signature(view, now_s=NOW_S), public_half(key))
 
 
 def test_content_digest_round_trip() -> None:
