@@ -10,6 +10,10 @@ _HELP: Final = ("--help", "-h")
 _PIPE_CLOSED: Final = 141
 """The exit code of a program that SIGPIPE ended, in shells."""
 
+# numpy starts a thread for each further core, which spins for some 60 ms, and no command multiplies
+# matrices. Processes that a command starts inherit the setting.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 def main() -> NoReturn:
     """Run the command line and exit with its exit code."""

@@ -1,6 +1,7 @@
 """What a command imports: only what it needs, and one line if a package of an extra is missing."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -185,3 +186,23 @@ def test_the_help_of_a_command_imports_no_work(
 ) -> None:
     done = without(packages, tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "1"), ("2", "2")])
+def test_numpy_starts_no_threads(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, used: str
+) -> None:
+    """Each would spin for some 60 ms when a command starts, on every core of the machine."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
+    script = """
+import os
+import sluice_cli.main, numpy
+print(os.environ["OPENBLAS_NUM_THREADS"], len(os.listdir("/proc/self/task")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    threads = 1 if used == "1" else min(2, os.cpu_count() or 1)
+    assert done.stdout.split() == [used, str(threads)]
