@@ -60,6 +60,7 @@ test-console: setup  ## run the console's tests in Debian's chromium, which is i
 
 test-package: setup  ## build the wheel, install it into empty environments, and run every documented command
 	-@deploy/clients/build.sh
+	-@deploy/tools.sh shells
 	$(BIN)/python -m pytest -s tests/package
 
 test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu and promtool; installs the tools once
@@ -95,7 +96,7 @@ demo: setup  ## run the whole pipeline on this machine's logs and check the resu
 
 site: setup  ## build the documentation as a site into site/; a warning is an error
 	@deploy/tools.sh
-	$${XDG_CACHE_HOME:-$$HOME/.cache}/sluice/deploy-tools/venv/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $${XDG_CACHE_HOME:-$$HOME/.cache}/sluice/deploy-tools/venv/bin/mkdocs build --strict
 
 release: setup  ## build wheel, sdist, bill of materials, notes and checksums into dist/
 	@deploy/tools.sh

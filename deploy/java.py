@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-from sluice_spark.java_version import JAVA_PACKAGE, JAVA_VERSION_MIN, read_java_version
+from sluice_spark.java_version import JAVA_PACKAGE, JAVA_VERSION_MIN, describe_missing_java
 
 APT_PACKAGES = (JAVA_PACKAGE, "openjdk-21-jre-headless", "default-jre-headless")
 APT_TIMEOUT_S = 600
@@ -29,11 +29,11 @@ def _apt_prefix() -> list[str] | None:
     return [sudo, "-n"] if result.returncode == 0 else None
 
 
-def install_java() -> bool:
-    """Install a JRE with `apt-get` if permitted; return whether it was installed."""
+def install_java() -> None:
+    """Install a JRE with `apt-get` if permitted."""
     prefix = _apt_prefix()
     if prefix is None:
-        return False
+        return
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
 
     def run(*words: str) -> bool:
@@ -47,29 +47,21 @@ def install_java() -> bool:
         return done.returncode == 0
 
     run("apt-get", "update", "-qq")
-    return any(
-        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", package)
-        for package in APT_PACKAGES
-    )
-
-
-def _enough(version: int | None) -> bool:
-    return version is not None and version >= JAVA_VERSION_MIN
+    for package in APT_PACKAGES:
+        if run("apt-get", "install", "-y", "-qq", "--no-install-recommends", package):
+            return
 
 
 def main() -> int:
     """Check the Java version, install Java if possible, check again; return the exit code."""
-    version = read_java_version()
-    if _enough(version):
+    if describe_missing_java() is None:
         return 0
     sys.stderr.write(f"Java {JAVA_VERSION_MIN} or later is missing, trying apt-get ...\n")
-    if install_java() and _enough(read_java_version()):
+    install_java()
+    missing = describe_missing_java()
+    if missing is None:
         return 0
-    found = "none" if version is None else str(version)
-    sys.stderr.write(
-        f"Spark needs Java {JAVA_VERSION_MIN} or later: install it (Debian: apt-get install "
-        f"{APT_PACKAGES[0]}) or set JAVA_HOME, found={found}\n"
-    )
+    sys.stderr.write(f"Spark cannot run: {missing}\n")
     return 1
 
 

@@ -81,7 +81,7 @@ def build(source: Path, folder: Path, epoch: str) -> list[Path]:
     return sorted(one for one in folder.iterdir() if one.suffix in (".whl", ".gz"))
 
 
-def _export(folder: Path) -> Path:
+def export_commit(folder: Path) -> Path:
     """Write the files of the commit into a folder: untracked files must not change the bytes."""
     archive = folder / "source.tar"
     _git("archive", "--format=tar", f"--output={archive}", "HEAD")
@@ -124,7 +124,7 @@ def release(output: Path) -> list[Path]:
         raise BadUsage(f"folder exists: remove it, path=`{output}`") from error
     epoch = _git("log", "-1", "--format=%ct")
     with tempfile.TemporaryDirectory() as scratch:
-        source = _export(Path(scratch))
+        source = export_commit(Path(scratch))
         built = build(source, output, epoch)
         again = build(source, Path(scratch) / "again", epoch)
         if checksum_lines(built) != checksum_lines(again):

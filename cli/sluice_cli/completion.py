@@ -2,13 +2,23 @@
 
 import importlib
 import sys
-from typing import Literal
+from typing import Final, Literal
 
 from cyclopts import App
 
 from sluice_cli.commands import COMMANDS, SUMMARY
 
 Shell = Literal["bash", "zsh", "fish"]
+
+_ZSH_END: Final = """
+# In a folder of $fpath this file is the function _sluice; otherwise it is read by `source`.
+if [[ $funcstack[1] == _sluice ]]; then
+  _cyclopts_sluice "$@"
+else
+  compdef _cyclopts_sluice sluice
+fi
+"""
+"""The library defines a function and expects a file of its name, which no other program has."""
 
 
 def completion(shell: Shell, /) -> None:
@@ -26,7 +36,7 @@ def completion(shell: Shell, /) -> None:
     for name, (place, summary) in COMMANDS.items():
         if _is_installed(place):
             app.command(place, name=name, help=summary)
-    sys.stdout.write(app.generate_completion(shell=shell))
+    sys.stdout.write(app.generate_completion(shell=shell) + (_ZSH_END if shell == "zsh" else ""))
 
 
 def _is_installed(place: str) -> bool:

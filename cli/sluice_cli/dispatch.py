@@ -2,7 +2,7 @@
 
 from sluice_cli.extras import describe_missing
 from sluice_cli.logs import configure_logs
-from sluice_cli.output import describe_error, fail
+from sluice_cli.output import describe_error, describe_os_error, fail
 from sluice_cli.settings_file import refuse_unknown_command
 from sluice_protocol.errors import ExitCode, SluiceError
 
@@ -15,6 +15,7 @@ def run_command(tokens: list[str]) -> int:
 
     Raises:
         ImportError: A module is missing that belongs to no extra.
+        BrokenPipeError: The reader of the output has ended.
     """
     configure_logs()
     try:
@@ -22,6 +23,11 @@ def run_command(tokens: list[str]) -> int:
     except SluiceError as error:
         fail(describe_error(error))
         return error.exit_code.value
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a file of this machine; those of a store are errors of sluice
+        fail(describe_os_error(error))
+        return ExitCode.BAD_USAGE.value
     except ImportError as error:
         message = describe_missing(error, tokens[0])
         if message is None:

@@ -2,11 +2,13 @@
 
 import os
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from sluice_cli.commands import format_help
 
-_HELP = ("--help", "-h")
+_HELP: Final = ("--help", "-h")
+_PIPE_CLOSED: Final = 141
+"""The exit code of a program that SIGPIPE ended, in shells."""
 
 # numpy starts a thread for each further core, which spins for some 60 ms, and no command multiplies
 # matrices. Processes that a command starts inherit the setting.
@@ -15,7 +17,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 def main() -> NoReturn:
     """Run the command line and exit with its exit code."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has what it wants, for example `head`
+        # The interpreter would write the rest at its end, and report the error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _PIPE_CLOSED
+    sys.exit(code)
 
 
 def run(tokens: list[str]) -> int:

@@ -39,7 +39,8 @@ class ExistingDirectory:
 
 
 EXISTING_STORE: Final = ExistingDirectory(
-    what="store", hint="run `sluice init --store {url}` first"
+    what="store",
+    hint="change to its folder, pass `--store`, or create one with `sluice init --store {url}`",
 )
 
 _NAMED: Final = Parameter(

@@ -1,10 +1,11 @@
 """Output of commands: JSON for programs, text for people, and errors on one line."""
 
 import dataclasses
+import errno
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import msgspec
 
@@ -13,6 +14,16 @@ from sluice_protocol.units import NS_PER_S
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_REMEDIES: Final = {
+    errno.ENOSPC: "free space or use another disk",
+    errno.EDQUOT: "free space or raise the quota",
+    errno.EACCES: "repair its permissions or use a place of this user",
+    errno.EPERM: "repair its permissions or use a place of this user",
+    errno.EROFS: "use a place that can be written",
+    errno.ENOENT: "create it or correct its path",
+    errno.EMFILE: "raise the limit of open files",
+}
 
 
 def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) -> None:
@@ -58,6 +69,13 @@ def describe_error(error: SluiceError) -> str:
     if error.exit_code is ExitCode.BAD_USAGE or error.code is ErrorCode.INTERNAL:
         return str(error)  # bad usage names its remedy, and `internal` is what has no other code
     return f"{error}, code=`{error.code}`"
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return the message of an error of this machine's files, with the remedy."""
+    remedy = _REMEDIES.get(error.errno or 0, "correct it and repeat the command")
+    place = "" if error.filename is None else f", path=`{error.filename}`"
+    return f"cannot read or write: {error.strerror or error}; {remedy}{place}"
 
 
 def format_size(size_bytes: int) -> str:

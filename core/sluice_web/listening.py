@@ -75,6 +75,24 @@ def bind_shared(host: str, port: int) -> socket.socket:
     return sock
 
 
+def cannot_listen(error: OSError, name: str, listen: str) -> BadUsage:
+    """Return the error for an address that cannot be bound; it names the setting."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return BadUsage(f"cannot listen: {reason}; choose another address, {name}=`{listen}`")
+
+
+def bind_shared_setting(name: str, listen: str) -> socket.socket:
+    """Bind the `HOST:PORT` of a setting as `bind_shared` does.
+
+    Raises:
+        BadUsage: The address has another form or cannot be bound; the error names the setting.
+    """
+    try:
+        return bind_shared(*parse_listen(listen))
+    except OSError as error:
+        raise cannot_listen(error, name, listen) from error
+
+
 def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
     """Return the TLS context of a server, or None for plain HTTP.
 
@@ -113,10 +131,7 @@ async def listening(
         try:
             await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise BadUsage(
-                f"cannot listen: {reason}; choose another address, listen=`{listen}`"
-            ) from error
+            raise cannot_listen(error, "listen", listen) from error
         yield tuple(_url_of(address) for address in runner.addresses)
     finally:
         await runner.cleanup()

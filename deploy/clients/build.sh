@@ -53,25 +53,28 @@ telemetrygen() {
 # Unpack packages of Debian and those of their dependencies that this machine does not have.
 debian() {
   local root="$cache/debian" name
-  [ -e "$root/complete" ] && return
+  local wanted="prometheus rsyslog rsyslog-elasticsearch rsyslog-gnutls syslog-ng-core syslog-ng-mod-http
+collectd-core libyajl2 libcurl3-gnutls libltdl7"
+  [ "$(cat "$root/complete" 2> /dev/null)" = "$wanted" ] && return
   need apt-get "they are packages of Debian 12"
   echo "unpacking Prometheus, rsyslog, syslog-ng and collectd in $root (only once)"
   apt-cache show prometheus > /dev/null 2>&1 || apt-get update
-  mkdir -p "$root" "$work/debs"
+  mkdir -p "$work/debs" "$work/root"
   {
-    for name in prometheus 'rsyslog rsyslog-elasticsearch' 'syslog-ng-core syslog-ng-mod-http' \
-      collectd-core; do
+    for name in prometheus 'rsyslog rsyslog-elasticsearch rsyslog-gnutls' \
+      'syslog-ng-core syslog-ng-mod-http' collectd-core; do
       # shellcheck disable=SC2086
       apt-get --simulate --no-install-recommends install $name | awk '/^Inst/ { print $2 }'
     done
-    echo prometheus rsyslog rsyslog-elasticsearch syslog-ng-core syslog-ng-mod-http
-    echo collectd-core libyajl2 libcurl3-gnutls libltdl7
+    echo "$wanted"
   } | tr ' ' '\n' | grep -vE '^(libjs|fonts)-' | sort -u > "$work/names"
   (cd "$work/debs" && xargs apt-get -o APT::Sandbox::User=root download < "$work/names")
   for name in "$work"/debs/*.deb; do
-    dpkg -x "$name" "$root"
+    dpkg -x "$name" "$work/root"
   done
-  touch "$root/complete"
+  echo "$wanted" > "$work/root/complete"
+  rm -rf "$root"
+  mv "$work/root" "$root"
 }
 
 node_clients() {

@@ -39,7 +39,7 @@ from sluice_protocol.units import UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_store.url import parse_local_path
-from sluice_web.addresses import parse_allowed_hosts, parse_listen
+from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.endpoints import Endpoint
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
@@ -356,8 +356,7 @@ async def serving_forward_port(gateway: Gateway) -> AsyncIterator[int]:
     )
     limits = _connection_limits(settings, gateway.metrics, settings.forward_idle_timeout_s)
     tls = _tls_files(settings)
-    address = parse_listen(settings.forward_listen)
-    async with serving_forward(doors, address, rules, limits, tls=tls) as port:
+    async with serving_forward(doors, settings.forward_listen, rules, limits, tls=tls) as port:
         yield port
 
 

@@ -4,7 +4,7 @@ import multiprocessing
 import signal
 import socket
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -15,9 +15,8 @@ import structlog
 
 from sluice_gateway.settings import GatewaySettings, check_settings
 from sluice_gateway.worker import WorkerPlan, configure_logs, run_worker, worker_main
-from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import parse_listen
-from sluice_web.listening import bind_shared
+from sluice_web.listening import bind_shared_setting
 
 CHECK_INTERVAL_S: Final = 0.5
 END_MARGIN_S: Final = 10.0
@@ -35,22 +34,29 @@ def run_gateway(settings: GatewaySettings, store_url: str) -> int:
         BadUsage: The settings are not valid, or the address cannot be bound.
     """
     check_settings(settings)
-    host, port = parse_listen(settings.listen)
-    try:
-        reserved = bind_shared(host, port)
-    except OSError as error:
-        raise BadUsage(
-            f"cannot listen: {error}; choose another address, listen=`{settings.listen}`"
-        ) from error
-    with closing(reserved):
+    with ExitStack() as stack:
+        # Every address is bound before a worker starts, so that one that is taken is one line.
+        for name, listen in _further_addresses(settings):
+            stack.enter_context(closing(bind_shared_setting(name, listen)))
+        reserved = stack.enter_context(closing(bind_shared_setting("listen", settings.listen)))
         plan = WorkerPlan(
             settings=settings,
             store_url=store_url,
             collector_id=settings.collector_id or socket.gethostname(),
-            host=host,
+            host=parse_listen(settings.listen)[0],
             port=reserved.getsockname()[1],
         )
         return run_worker(plan) if settings.workers == 1 else _run_workers(plan)
+
+
+def _further_addresses(settings: GatewaySettings) -> tuple[tuple[str, str], ...]:
+    """Return the addresses of doors that do not speak HTTP, by their settings."""
+    named = (
+        ("otlp_grpc_listen", settings.otlp_grpc_listen),
+        ("forward_listen", settings.forward_listen),
+    )
+    # With port 0 each worker selects a free one.
+    return tuple(one for one in named if one[1] and parse_listen(one[1])[1])
 
 
 def _run_workers(plan: WorkerPlan) -> int:

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from sluice_protocol.errors import BadUsage
+
 JAVA_VERSION_MIN: Final = 17
 JAVA_PACKAGE: Final = "openjdk-17-jre-headless"
 """The package of Debian that contains it."""
@@ -27,7 +29,33 @@ def read_java_version() -> int | None:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         return None
-    result = subprocess.run(  # noqa: S603 - the same path that Spark runs
-        [java, "-version"], capture_output=True, text=True, timeout=60, check=False
-    )
+    try:
+        result = subprocess.run(  # noqa: S603 - the same path that Spark runs
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except OSError:  # it is not a program, or this user may not run it
+        return None
     return parse_java_version(result.stderr + result.stdout)
+
+
+def describe_missing_java() -> str | None:
+    """Return the problem with Java and its remedy, or None if Spark can run here."""
+    found = read_java_version()
+    if found is not None and found >= JAVA_VERSION_MIN:
+        return None
+    problem, version = ("no Java", "") if found is None else ("Java is too old", f", found={found}")
+    return (
+        f"{problem}: install Java {JAVA_VERSION_MIN} or later (Debian: apt-get install"
+        f" {JAVA_PACKAGE}) or set JAVA_HOME{version}"
+    )
+
+
+def check_java() -> None:
+    """Check that the Java that Spark would run is new enough.
+
+    Raises:
+        BadUsage: There is none, or it is too old.
+    """
+    missing = describe_missing_java()
+    if missing is not None:
+        raise BadUsage(missing)

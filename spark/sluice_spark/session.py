@@ -18,6 +18,7 @@ from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage
+from sluice_spark.java_version import check_java
 from sluice_spark.jvm import jvm_process, quiet_py4j, watch_jvm
 
 Session: TypeAlias = Any
@@ -151,12 +152,17 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
 
     Workers run the same Python executable. Without `PYSPARK_PYTHON` they would run the first
     `python3` of the path and fail if its version differs.
+
+    Raises:
+        BadUsage: A JVM must be started, and there is no Java or it is too old.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Imported here because it takes most of a second and most commands do not need it.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    if not _submitted() and SparkSession.getActiveSession() is None:
+        check_java()
     given = _submitted_conf() if _submitted() else {"spark.master": settings.master}
     settings = replace(settings, master=given.get("spark.master", settings.master))
     if settings.master.startswith("local"):

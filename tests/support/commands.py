@@ -33,3 +33,13 @@ def sluice(*words: str, folder: Path | None = None, **env: str) -> CommandResult
         os.environ.clear()
         os.environ.update(before)
     return CommandResult(code, printed.getvalue().decode(), err.getvalue())
+
+
+def make_java_home(folder: Path, version: str | None) -> str:
+    """Return a folder for `JAVA_HOME` whose Java prints this version, or that has no Java."""
+    java = folder / "jre" / "bin" / "java"
+    if version is not None:
+        java.parent.mkdir(parents=True)
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(0o755)
+    return str(folder / "jre")

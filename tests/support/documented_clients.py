@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.client_programs import BIN, DEBIAN, LIBRARIES, NODE, PYTHON, SEND
 from support.documented_blocks import READY_S, Block, PageRun
+from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port, wait_for_port
 
 LINE = "documented record"
@@ -242,8 +243,55 @@ def syslog_ng_to_agent(run: PageRun, block: Block) -> None:
     run.wait_found(LINE, feed=path)
 
 
+def tls_agent(run: PageRun, port: int) -> None:
+    """Start another agent, which receives over TLS, with certificates where the pages name them."""
+    authority = TestAuthority(run.folder / "etc" / "sluice")
+    server = authority.issue("server", usage=SERVER, dns="agent.example")
+    authority.issue("sender")
+    run.start(
+        f"sluice agent run --gateway http://{run.address} --syslog tls://127.0.0.1:{port}"
+        f" --syslog-tls-cert {server.certificate} --syslog-tls-key {server.key}"
+        f" --syslog-client-ca {authority.path} --spool spool-tls --host-metrics-s 0"
+    )
+    wait_for_port(port, run.started[-1])
+
+
+def rsyslog_over_tls(run: PageRun, block: Block) -> None:
+    """Only the address is replaced: the name in the certificate is that of the page."""
+    needs(DEBIAN / "usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_gtls.so")
+    unpacked(run, "rsyslogd", RSYSLOG)
+    port = free_port()
+    run.replaced |= {'target="agent.example"': 'target="127.0.0.1"', "6514": str(port)}
+    tls_agent(run, port)
+    path, work = run.folder / "tls.log", run.folder / "tls"
+    path.touch()
+    work.mkdir()
+    (run.folder / "rsyslog-tls.conf").write_text(
+        f'global(workDirectory="{work}")\nmodule(load="imfile" mode="polling"'
+        f' pollingInterval="1")\ninput(type="imfile" File="{path}" Tag="shop:")\n{run.text(block)}'
+    )
+    run.start("rsyslogd -f rsyslog-tls.conf")
+    run.wait_found("record over TLS", feed=path)
+
+
+def syslog_ng_over_tls(run: PageRun, block: Block) -> None:
+    port = free_port()
+    tls_agent(run, port)
+    path = run.folder / "tls.log"
+    path.touch()
+    (run.folder / "syslog-ng-tls.conf").write_text(
+        f'@version: 3.38\nsource s_src {{ file("{path}" follow-freq(1) flags(no-parse)'
+        f' program-override("shop")); }};\ndestination d_tls {{ syslog("127.0.0.1" port({port})'
+        f' transport("tls")\n{run.text(block)}); }};\n'
+        "log { source(s_src); destination(d_tls); };\n"
+    )
+    command = SYSLOG_NG.replace("./persist", "./persist-tls").replace("./pid", "./pid-tls")
+    unpacked(run, "syslog-ng-tls", command.replace("./control", "./control-tls"))
+    run.start("syslog-ng-tls --foreground -f syslog-ng-tls.conf")
+    run.wait_found("record over TLS", feed=path)
+
+
 NO_PACKAGE = "there is no package of this client; tests send what its source writes"
-NEEDS_TLS = "needs certificates; tests/integration/agent/test_agent_syslog.py receives over TLS"
 SPLUNK = "the client is not free; tests send what its documentation contains"
 
 RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
@@ -260,10 +308,10 @@ RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
     "pino-loki": (open_doors, pino_loki),
     "prometheus": (open_doors, prometheus),
     "rsyslog": (open_doors, rsyslog),
-    "rsyslog-to-agent": (agent, rsyslog_to_agent, NotRun(NEEDS_TLS)),
+    "rsyslog-to-agent": (agent, rsyslog_to_agent, rsyslog_over_tls),
     "splunk": (open_doors, serves_urls, NotRun(NO_PACKAGE), NotRun(NO_PACKAGE), NotRun(SPLUNK)),
     "syslog-ng": (open_doors, syslog_ng),
-    "syslog-ng-to-agent": (agent, syslog_ng_to_agent, NotRun(NEEDS_TLS)),
+    "syslog-ng-to-agent": (agent, syslog_ng_to_agent, syslog_ng_over_tls),
     "telegraf": (open_doors, telegraf),
     "vector": (open_doors, serves_urls),
 }

@@ -7,17 +7,20 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.local_deployment import clean_environment, is_ready
 from support.store_versitygw import free_port
+from support.watched_process import run_watched
 
 ROOT = Path(__file__).parents[2]
 PREVIOUS = "0a32873"
 """The commit of the previous release; a tag from the first release on."""
-START_S = 90.0
+UNCHANGED_S = 180.0
+"""Time without a change after which a test stops to wait."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +51,13 @@ class Version:
                 stderr=log,
             )
 
-    def run(self, folder: Path, *words: str, stdin: str = "", limit_s: float = 120) -> str:
-        """Run a command, which must succeed, and return its output."""
-        done = subprocess.run(
+    def run(self, folder: Path, *words: str, stdin: str = "") -> str:
+        """Run a command to its end, which must succeed, and return its output."""
+        done = run_watched(
             [sys.executable, "-m", "sluice_cli", *words],
             cwd=folder,
             env=self.environment(),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
+            stdin=stdin,
         )
         assert done.returncode == 0, f"{self.name} {words}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -110,16 +109,31 @@ def stop_services(processes: list[subprocess.Popen[bytes]]) -> None:
     """Stop services in order."""
     for process in processes:
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(UNCHANGED_S) == 0
 
 
-def wait_ready(addresses: list[str], folder: Path) -> None:
+def wait_for_value(read: Callable[[], object], wanted: object, what: str) -> None:
+    """Wait until a value is the wanted one; the limit starts again with each change."""
+    seen, changed_at_s = read(), time.monotonic()
+    while seen != wanted:
+        assert time.monotonic() - changed_at_s < UNCHANGED_S, f"{what} is {seen}, not {wanted}"
+        time.sleep(0.5)
+        before, seen = seen, read()
+        if seen != before:
+            changed_at_s = time.monotonic()
+
+
+def wait_ready(
+    addresses: list[str], processes: list[subprocess.Popen[bytes]], folder: Path
+) -> None:
     """Wait until every service is ready."""
-    end_s = time.monotonic() + START_S
-    while not all(is_ready(one) for one in addresses):
+
+    def ready() -> set[str]:
         logs = "".join(one.read_text()[-2000:] for one in folder.glob("*.log"))
-        assert time.monotonic() < end_s, logs
-        time.sleep(0.2)
+        assert all(one.poll() is None for one in processes), f"a service has ended\n{logs}"
+        return {one for one in addresses if is_ready(one)}
+
+    wait_for_value(ready, set(addresses), "the list of ready services")
 
 
 def send_line(version: Version, folder: Path, gateway: str, line: str) -> None:
@@ -140,8 +154,6 @@ def found_lines(version: Version, folder: Path) -> list[str]:
 
 def wait_found(version: Version, folder: Path, lines: set[str]) -> None:
     """Wait until a query finds each line, exactly once."""
-    end_s = time.monotonic() + 60
-    while (found := found_lines(version, folder)) != sorted(lines):
-        missing = f"{version.name} finds {found}, not {sorted(lines)}"
-        assert time.monotonic() < end_s, missing
-        time.sleep(0.5)
+    wait_for_value(
+        lambda: found_lines(version, folder), sorted(lines), f"what {version.name} finds"
+    )

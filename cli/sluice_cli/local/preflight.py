@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice_cli.local.services import LocalService
 from sluice_cli.output import format_size
 from sluice_protocol.errors import BadUsage
-from sluice_spark.java_version import JAVA_PACKAGE, JAVA_VERSION_MIN, read_java_version
+from sluice_spark.java_version import describe_missing_java
 
 
 def missing_requirement(service: LocalService) -> str | None:
@@ -18,20 +18,7 @@ def missing_requirement(service: LocalService) -> str | None:
     for module in service.modules:
         if importlib.util.find_spec(module) is None:
             return f"missing package: run `pip install 'sluice[up]'`, package=`{module}`"
-    if not service.needs_java:
-        return None
-    found = read_java_version()
-    if found is None:
-        return (
-            f"no Java: install Java {JAVA_VERSION_MIN} or later (Debian: apt-get install"
-            f" {JAVA_PACKAGE}) or set JAVA_HOME"
-        )
-    if found < JAVA_VERSION_MIN:
-        return (
-            f"Java is too old: install Java {JAVA_VERSION_MIN} or later (Debian: apt-get install"
-            f" {JAVA_PACKAGE}) or set JAVA_HOME, found={found}"
-        )
-    return None
+    return describe_missing_java() if service.needs_java else None
 
 
 def select_services(

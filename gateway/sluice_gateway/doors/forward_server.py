@@ -33,9 +33,9 @@ from sluice_gateway.doors.forward_login import (
 from sluice_gateway.doors.forward_stream import Chunk, ForwardStream
 from sluice_gateway.doors.service import DoorService
 from sluice_gateway.frame_reader import BodyPace
-from sluice_protocol.errors import BadUsage, SluiceError, Unauthenticated
+from sluice_protocol.errors import SluiceError, Unauthenticated
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_web.listening import BACKLOG, TlsFiles, bind_shared, server_tls
+from sluice_web.listening import BACKLOG, TlsFiles, bind_shared_setting, server_tls
 from sluice_web.problems import HttpRefusal, describe_error
 
 RETRY_S_MAX: Final = 600.0
@@ -226,7 +226,7 @@ def _log_lost(count: int, reason: str) -> None:
 @asynccontextmanager
 async def serving_forward(
     doors: DoorService,
-    address: tuple[str, int],
+    listen: str,
     rules: ForwardRules,
     limits: ConnectionLimits,
     *,
@@ -236,7 +236,7 @@ async def serving_forward(
 
     Args:
         doors: Accepts the messages.
-        address: Host and port; port 0 selects a free one.
+        listen: Host and port; port 0 selects a free one.
         rules: How connections are treated.
         limits: How many there may be, and how long one may idle.
         tls: The certificate of the server, and the authorities of client certificates.
@@ -245,13 +245,8 @@ async def serving_forward(
         BadUsage: The address cannot be bound, or the certificate cannot be read.
     """
     context = server_tls(tls)
-    try:
-        sock = bind_shared(*address)
-    except OSError as error:
-        raise BadUsage(
-            f"cannot listen: {error}; choose another address, forward_listen=`{address[0]}`"
-        ) from error
-    port = int(sock.getsockname()[1])
+    sock = bind_shared_setting("forward_listen", listen)
+    host, port = sock.getsockname()[:2]
     forward = ForwardServer(doors=doors, rules=rules)
     server = await asyncio.get_running_loop().create_server(
         partial(_guarded, forward, limits),
@@ -260,7 +255,7 @@ async def serving_forward(
         ssl=context,
         ssl_handshake_timeout=None if context is None else rules.login_s,
     )
-    log.info("forward_listening", address=address[0], port=port)
+    log.info("forward_listening", address=host, port=port)
     try:
         yield port
     finally:

@@ -1,6 +1,9 @@
 """A taken port and a folder that cannot be written: one line with the remedy."""
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +32,26 @@ def test_a_taken_port_is_one_line(folder: Path, taken: str, command: str) -> Non
     assert done.returncode == 2
     assert done.stderr == (
         f"sluice: cannot listen: Address already in use; choose another address, listen=`{taken}`\n"
+    )
+
+
+@pytest.mark.parametrize("setting", ["listen", "otlp_grpc_listen", "forward_listen"])
+def test_a_gateway_with_a_taken_port_is_one_line(folder: Path, taken: str, setting: str) -> None:
+    """It ends before it registers or starts a worker."""
+    (folder / "principals.toml").touch()
+    addresses = {
+        "listen": "127.0.0.1:0",
+        "otlp_grpc_listen": "127.0.0.1:0",
+        "forward_listen": "127.0.0.1:0",
+        setting: taken,
+    }
+    options = [f"--{name.replace('_', '-')}={one}" for name, one in addresses.items()]
+    doors = ("--doors", "otlp", "--doors", "forward")
+    done = sluice("gateway", *options, *doors, folder=folder)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "sluice: cannot listen: Address already in use; choose another address,"
+        f" {setting}=`{taken}`\n"
     )
 
 
@@ -91,3 +114,30 @@ def test_an_agent_with_an_unusable_place_is_one_line(
 ) -> None:
     done = sluice(*AGENT, *options, folder=tmp_path)
     assert (done.returncode, done.stderr) == (code, f"sluice: {problem}\n")
+
+
+def test_any_other_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    settings = Path(__file__).parents[2] / "golden" / "policies" / "settings.toml"
+    words = ("policies", "render", "--settings", str(settings), "--out", "/proc/sluice")
+    done = sluice(*words, folder=tmp_path)
+    problem = "cannot read or write: No such file or directory; create it or correct its path"
+    assert (done.returncode, done.stderr) == (2, f"sluice: {problem}, path=`/proc/sluice`\n")
+
+
+@pytest.mark.parametrize("command", ["--help", "config show --json", "completion bash"])
+def test_a_reader_that_ends_early_is_no_error(command: str, tmp_path: Path) -> None:
+    """As `head` does: nothing is printed, and the exit code is that of other programs."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "sluice_cli", *command.split()],
+            cwd=tmp_path,
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")

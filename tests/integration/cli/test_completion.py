@@ -1,19 +1,11 @@
-"""The completion script, used by a real bash."""
+"""The completion script, used by a real bash; `make test-package` uses zsh and fish too."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-COMPLETE = """
-source "$1"
-shift
-COMP_WORDS=("$@")
-COMP_CWORD=$(($# - 1))
-_sluice
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
+from support.completion_shells import complete_in_bash
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +17,6 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def complete(script: Path, *words: str) -> list[str]:
-    command = ["bash", "-c", COMPLETE, "bash", str(script), "sluice", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return done.stdout.split()
-
-
 @pytest.mark.parametrize(
     ("words", "found"),
     [(("quer",), "query"), (("gc", "cyc"), "cycle"), (("gateway", "--coll"), "--collector-id")],
@@ -38,8 +24,8 @@ def complete(script: Path, *words: str) -> list[str]:
 def test_bash_completes_commands_and_options(
     script: Path, words: tuple[str, ...], found: str
 ) -> None:
-    assert found in complete(script, *words)
-    assert "agent" not in complete(script, *words)
+    assert found in complete_in_bash(script, "sluice", *words)
+    assert "agent" not in complete_in_bash(script, "sluice", *words)
 
 
 def test_an_unknown_shell_is_refused_with_the_known_ones() -> None:

@@ -176,7 +176,8 @@ def test_a_mistyped_option_is_reported_before_a_missing_store(tmp_path: Path, co
     assert "no store" not in done.stdout + done.stderr
     gone = sluice(command, "--store", f"file://{tmp_path}/gone", folder=tmp_path)
     assert gone.returncode == 2
-    assert gone.stderr.startswith("sluice: no store at this path: run `sluice init --store file://")
+    problem = "no store at this path: change to its folder, pass `--store`, or create one with"
+    assert gone.stderr.startswith(f"sluice: {problem} `sluice init --store file://")
     assert not (tmp_path / "gone").exists()
 
 

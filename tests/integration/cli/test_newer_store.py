@@ -1,16 +1,21 @@
-"""A store or spool of a newer version of sluice: each command ends with one line and the remedy."""
+"""A store or spool of a newer version, or of a fleet that is upgraded by half: one line each."""
 
+import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 from support.commands import sluice
 from support.local_deployment import clean_environment
+from support.reconciler_seed import accept_logs
 
 from sluice_agent.spool_format import EntryHeader, SpoolState, encode_entry, encode_state
 from sluice_protocol.keys import digest_of
+from sluice_store.local import open_local_store
 
 REMEDY = "a newer version of sluice wrote it: upgrade this process"
 
@@ -65,6 +70,49 @@ def test_a_service_reports_it_and_ends(folder: Path, command: str) -> None:
     )
     assert done.returncode == 1
     assert REMEDY in done.stderr.splitlines()[-1]
+
+
+@pytest.fixture(scope="module", params=["lane", "register"])
+def half_upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a store whose records of a lane an upgraded process has written."""
+    folder = tmp_path_factory.mktemp("half")
+    assert sluice("init", "--lanes", "1", folder=folder).returncode == 0
+
+    async def accept(seq: int) -> None:
+        async with open_local_store(folder / ".sluice") as store:
+            await accept_logs(store, ["a line"], seq=seq, at_ns=time.time_ns())
+
+    asyncio.run(accept(0))
+    assert sluice("reconciler", "--once", folder=folder).returncode == 0
+    asyncio.run(accept(1))
+    if request.param == "lane":
+        path = folder / ".sluice" / "reconciler" / "v1" / "lanes" / "spark.000"
+        newer = b'{"schema":"sluice.reconciler_lane.v9"}'
+        path.write_bytes(zstandard.ZstdCompressor().compress(newer))
+    else:
+        path = folder / ".sluice" / "queue" / "v1" / "spark.000" / "manifest"
+        body = path.read_bytes()
+        path.write_bytes(body[:4] + b"\x09\x00" + body[6:])
+    return folder
+
+
+@pytest.mark.parametrize("command", ["reconciler --once", "queue status", "status", "rebuild"])
+def test_a_process_that_is_not_upgraded_yet_reports_it_in_one_line(
+    half_upgraded: Path, command: str
+) -> None:
+    done = sluice(*command.split(), folder=half_upgraded)
+    assert done.returncode == 1
+    (error,) = (line for line in done.stderr.splitlines() if line.startswith("sluice: "))
+    assert "unsupported version: upgrade this reader" in error
+    assert "found=`" in error
+    assert "Traceback" not in done.stderr
+
+
+def test_a_query_that_is_not_upgraded_yet_reports_what_it_cannot_read(half_upgraded: Path) -> None:
+    """One accepted batch is in no lane that it can read, so the answer is partial."""
+    done = sluice("query", "-q", "line", folder=half_upgraded)
+    assert done.returncode == 0
+    assert "partial: " in done.stderr
 
 
 def _write_state(spool: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.commands import make_java_home
 from support.documented_blocks import blocks_of
 from support.local_deployment import (
     LocalDeployment,
@@ -244,12 +245,8 @@ def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:
 def test_without_java_it_runs_without_ingestion_and_reports_it(
     tmp_path: Path, version: str | None, problem: str
 ) -> None:
-    java = tmp_path / "jre" / "bin" / "java"
-    if version is not None:
-        java.parent.mkdir(parents=True)
-        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-        java.chmod(0o755)
-    with running(tmp_path, *free_ports(), JAVA_HOME=str(tmp_path / "jre")) as deployment:
+    home = make_java_home(tmp_path, version)
+    with running(tmp_path, *free_ports(), JAVA_HOME=home) as deployment:
         (note,) = deployment.state["notes"]
         assert "records stay searchable but do not reach the Delta tables" in note
         assert problem in note

@@ -15,7 +15,7 @@ from support.versions import (
     wait_ready,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def test_old_and_new_processes_work_on_one_store(tmp_path: Path, old: Version) -> None:
@@ -26,7 +26,8 @@ def test_old_and_new_processes_work_on_one_store(tmp_path: Path, old: Version) -
         running += started
         new_gateway, new_reconciler, started = start_services(NEW, tmp_path)
         running += started
-        wait_ready([old_gateway, old_reconciler, new_gateway, new_reconciler], tmp_path)
+        addresses = [old_gateway, old_reconciler, new_gateway, new_reconciler]
+        wait_ready(addresses, running, tmp_path)
         lines = set()
         for sender in (old, NEW):
             for name, gateway in (("old", old_gateway), ("new", new_gateway)):

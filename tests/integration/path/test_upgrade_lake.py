@@ -1,7 +1,7 @@
-"""A store with tables of the previous release is ingested, compacted, queried and audited.
+"""A store with tables of the previous release is maintained, queried and audited by this one.
 
 The steps of a rolling upgrade: the previous release alone, half of the fleet, this version alone.
-Every job of Spark runs in a JVM, as in production.
+In each step `sluice maintain` runs the tasks, with its worker processes and their JVMs.
 """
 
 import json
@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 from support.versions import (
     NEW,
     Version,
@@ -20,18 +22,37 @@ from support.versions import (
     send_line,
     start_services,
     stop_services,
+    wait_for_value,
     wait_ready,
 )
 
 from sluice_lake.delta import find_table
-from sluice_lake.tables import LOGS, METRICS, Table
+from sluice_lake.tables import LOGS, METRICS, ROLLUPS, Table
+from sluice_maintain.tasks import TaskName
 
-JOB_S = 300
-"""Longest time of one job of Spark, with its JVM, on a loaded machine."""
-COMPACT = ("spark", "compact", "--open-partitions", "--grace-s", "0")
+SETTINGS = """
+[maintain]
+master = "local[1]"
+driver_memory = "512m"
+[maintain.rollup]
+every_s = 1
+[maintain.compact]
+every_s = 1
+open_partitions = true
+grace_s = 0
+[maintain.index]
+every_s = 1
+[maintain.queue]
+every_s = 1
+[maintain.audit]
+every_s = 1
+shards = 4
+deep = 1.0
+key_file = "auditor.pem"
+"""
 AUDITOR = ("--key-file", "auditor.pem")
 
-pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(7200)]
 
 
 class Fleet:
@@ -69,26 +90,28 @@ class Fleet:
         self.points += 1
         self.pending += 2
 
-    def job(self, version: Version, *words: str) -> str:
-        """Run a job to its end."""
-        return version.run(self.folder, *words, limit_s=JOB_S)
-
-    def wait_enqueued(self, version: Version) -> None:
-        """Wait until the queue has every batch that is not ingested."""
-        end_s = time.monotonic() + 60
-        while (found := self.enqueued(version)) != self.pending:
-            assert time.monotonic() < end_s, f"{version.name} finds {found}, not {self.pending}"
-            time.sleep(0.5)
+    def maintain(self, version: Version, *tasks: TaskName) -> None:
+        """Run `sluice maintain --once` of a version with some of its tasks; each must succeed."""
+        since_ns = time.time_ns()
+        chosen = (f"--{one}.{'' if one in tasks else 'no-'}enabled" for one in TaskName)
+        shown = version.run(self.folder, "maintain", "--once", "--json", *chosen)
+        for one in json.loads(shown)["tasks"]:
+            if one["task"] in tasks:
+                (*_, run) = one["runs"]
+                assert run["started_at_unix_ns"] > since_ns, one
+                assert run["outcome"] == "done", one
 
     def enqueued(self, version: Version) -> int:
         """Return the number of batches that are enqueued and not acknowledged."""
         shown = version.run(self.folder, "queue", "status", "--json")
         return sum(map(int, re.findall(r'"waiting_batches":\s*(\d+)', shown)))
 
-    def ingest(self, version: Version) -> None:
-        """Ingest everything with a job of a version."""
-        self.wait_enqueued(version)
-        self.job(version, "spark", "ingest", "--once")
+    def ingest(self, version: Version, *further: TaskName) -> None:
+        """Ingest everything with the maintenance of a version, and run further tasks."""
+        wait_for_value(
+            lambda: self.enqueued(version), self.pending, f"the backlog that {version.name} finds"
+        )
+        self.maintain(version, TaskName.INGEST, *further)
         self.pending = 0
         assert self.enqueued(version) == 0
 
@@ -103,53 +126,71 @@ class Fleet:
     def counted(self, reader: Version) -> float:
         """Return the number of samples that a series of a version is computed from."""
         words = ("--metric", "queue_length", "--from", "1h", "--step", "1h", "--agg", "count")
-        shown = self.job(reader, "query", *words, "--json")
+        shown = reader.run(self.folder, "query", *words, "--json")
         steps = (json.loads(line) for line in shown.splitlines())
         return float(sum(one["value"] for one in steps if "value" in one))
 
+    def opened(self, table: Table) -> DeltaTable:
+        """Open a table of the lake."""
+        found = find_table(f"file://{self.folder}/.sluice", table)
+        assert found is not None
+        return found
+
     def rows(self, table: Table) -> int:
-        """Return the number of rows of a table in the lake."""
-        opened = find_table(f"file://{self.folder}/.sluice", table)
-        assert opened is not None
-        files = pa.table(opened.get_add_actions(flatten=True))
+        """Return the number of rows of a table."""
+        files = pa.table(self.opened(table).get_add_actions(flatten=True))
         return sum(files.column("num_records").to_pylist())
+
+    def aggregated(self) -> int:
+        """Return the number of samples that the rollups of hours contain."""
+        rollups = self.opened(ROLLUPS).to_pyarrow_table(columns=["window", "count"])
+        hours = rollups.filter(pc.equal(rollups.column("window"), "1h"))
+        return sum(hours.column("count").to_pylist())
 
 
 def test_the_lake_survives_an_upgrade(tmp_path: Path, old: Version) -> None:
     init_store(old, tmp_path)
+    (tmp_path / "sluice.toml").write_text(SETTINGS)
     fleet = Fleet(tmp_path)
     running: list[subprocess.Popen[bytes]] = []
     try:
         # The previous release alone: it makes the tables, and certifies the store.
         old_gateway, old_reconciler, started = start_services(old, tmp_path)
         running += started
-        wait_ready([old_gateway, old_reconciler], tmp_path)
+        wait_ready([old_gateway, old_reconciler], running, tmp_path)
         fleet.send(old, old_gateway, "before")
-        fleet.ingest(old)
-        fleet.job(old, "audit", "run", *AUDITOR)
+        fleet.ingest(old, TaskName.AUDIT)
         fleet.check(old, NEW)
 
-        # Half of the fleet: the old version sends to a new gateway, and the new one ingests.
+        # Half of the fleet: each version sends to the other's gateway, and the new one ingests
+        # what the old one then aggregates.
         new_gateway, new_reconciler, started = start_services(NEW, tmp_path)
         running += started
-        wait_ready([new_gateway, new_reconciler], tmp_path)
+        wait_ready([new_gateway, new_reconciler], running, tmp_path)
         fleet.send(old, new_gateway, "half-old")
         fleet.send(NEW, old_gateway, "half-new")
         fleet.ingest(NEW)
+        fleet.maintain(old, TaskName.ROLLUP)
+        assert fleet.aggregated() == fleet.points
         fleet.check(old, NEW)
 
         # This version alone.
         stop_services(running[:2])
         fleet.send(NEW, new_gateway, "after")
         fleet.ingest(NEW)
-        fleet.job(NEW, *COMPACT)
+        files = len(fleet.opened(LOGS).file_uris())
+        fleet.maintain(
+            *(NEW, TaskName.ROLLUP, TaskName.COMPACT, TaskName.INDEX),
+            *(TaskName.QUEUE, TaskName.AUDIT),
+        )
+        assert fleet.aggregated() == fleet.points
+        assert len(fleet.opened(LOGS).file_uris()) < files
         fleet.check(old, NEW)
-        fleet.job(NEW, "audit", "run", "--deep", "1.0", *AUDITOR)
         for version in (old, NEW):
-            fleet.job(version, "audit", "verify", *AUDITOR)
+            version.run(tmp_path, "audit", "verify", *AUDITOR)
     finally:
         for process in running:
             process.kill()
             process.wait()
     for version in (old, NEW):
-        assert "0 differences" in fleet.job(version, "rebuild", "--verify")
+        assert "0 differences" in version.run(tmp_path, "rebuild", "--verify")

@@ -1,8 +1,11 @@
 """The last line of a failed command names the code under which the error is documented."""
 
+import errno
+import os
+
 import pytest
 
-from sluice_cli.output import describe_error
+from sluice_cli.output import describe_error, describe_os_error
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_protocol.errors import (
     BadUsage,
@@ -35,3 +38,14 @@ def test_an_error_names_its_code(error: SluiceError, code: ErrorCode) -> None:
 )
 def test_bad_usage_and_rules_need_no_code(error: SluiceError) -> None:
     assert describe_error(error) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "free space"), (errno.EACCES, "permissions"), (errno.EISDIR, "correct it")],
+)
+def test_an_error_of_a_file_names_its_remedy_and_path(number: int, remedy: str) -> None:
+    shown = describe_os_error(OSError(number, os.strerror(number), "k.pem"))
+    assert shown.startswith(f"cannot read or write: {os.strerror(number)}; ")
+    assert remedy in shown
+    assert shown.endswith(", path=`k.pem`")

@@ -1,0 +1,58 @@
+"""Spark without Java, or with one that is too old: one line with the remedy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import make_java_home
+from support.local_deployment import clean_environment
+
+REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
+
+
+def run(folder: Path, java: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sluice_cli", *words],
+        cwd=folder,
+        env=clean_environment(JAVA_HOME=java),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    assert run(tmp_path, "", "init").returncode == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize("job", ["ingest --once", "compact", "rollup", "index"])
+def test_a_job_without_java_is_one_line(folder: Path, job: str) -> None:
+    done = run(folder, make_java_home(folder, None), "spark", *job.split())
+    assert (done.returncode, done.stderr) == (2, f"sluice: no Java: {REMEDY} or set JAVA_HOME\n")
+
+
+def test_a_job_with_an_old_java_is_one_line(folder: Path) -> None:
+    done = run(folder, make_java_home(folder, "11.0.2"), "spark", "compact")
+    problem = f"sluice: Java is too old: {REMEDY} or set JAVA_HOME, found=11\n"
+    assert (done.returncode, done.stderr) == (2, problem)
+
+
+def test_a_java_that_cannot_be_run_is_missing(folder: Path) -> None:
+    java = Path(make_java_home(folder, "17"))
+    (java / "bin" / "java").chmod(0o600)
+    assert "no Java" in run(folder, str(java), "spark", "compact").stderr
+
+
+def test_maintenance_states_it_as_the_reason_of_the_run(folder: Path) -> None:
+    """The other tasks run; the one with Spark is repeated after a pause."""
+    java = make_java_home(folder, None)
+    done = run(folder, java, "maintain", "--once", "--json", "--ingest.no-enabled")
+    tasks = {one["task"]: one for one in json.loads(done.stdout)["tasks"]}
+    assert tasks["rollup"]["last_reason"].startswith(f"no Java: {REMEDY}")
+    assert tasks["queue"]["last_outcome"] == "done"
+    assert "Traceback" not in done.stderr
