@@ -83,7 +83,8 @@ CONTROLS: Final = """() => [...document.querySelectorAll("main .filters")].flatM
   const boxes = [...bar.querySelectorAll("input:not([type=checkbox]), select, button:not(.plain)")]
     .map((one) => [one.name || one.textContent.slice(0, 20) || one.placeholder || one.type,
       one.getBoundingClientRect()]);
-  return boxes.flatMap(([name, box], at) => boxes.slice(at + 1)
+  const after = (at) => boxes.slice(at + 1);
+  return boxes.flatMap(([name, box], at) => after(at)
     .filter(([, other]) => other.top < box.bottom && box.top < other.bottom)
     .filter(([, other]) => Math.abs(other.top - box.top) + Math.abs(other.bottom - box.bottom) > 1)
     .map(([second]) => `${name} and ${second}`));
