@@ -12,6 +12,17 @@ PICTURED: Final = frozenset({"overview", "conflict", "explore", "batch"})
 WRITTEN: Final = "SLUICE_TEST_PICTURES" in os.environ
 DIFFERENT_MAX: Final = 0.05
 """Share of the pixels that may differ: times, ages and lines of the last hour are never equal."""
+_SETTLE: Final = """() => {
+  const late = {
+    ".attention li": /enqueued .* late|is .* behind/,
+    ".notice div": /has not reported/,
+  };
+  for (const [place, words] of Object.entries(late)) {
+    for (const one of document.querySelectorAll(place)) one.hidden ||= words.test(one.textContent);
+  }
+  for (const one of document.querySelectorAll(".stage.late")) one.classList.remove("late");
+}"""
+"""Hides what appears when a deployment without uploads is older than a minute."""
 _COMPARE: Final = """async (pictures) => {
   const [one, other] = await Promise.all(pictures.map(async (text) => {
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -33,6 +44,7 @@ _COMPARE: Final = """async (pictures) => {
 def check_picture(browser: Browser, page: Page, name: str) -> list[str]:
     """Compare a page with its picture, or write the picture if that was requested."""
     path = PICTURES / f"console-{name}.png"
+    page.evaluate(_SETTLE)
     shown = page.screenshot()
     if WRITTEN:
         path.write_bytes(shown)
