@@ -85,9 +85,9 @@ CONTROLS: Final = """() => {
     const boxes = [...bar.querySelectorAll(wanted)].map((one) => one.getBoundingClientRect());
     boxes.forEach((box, at) => {
       for (const other of boxes.slice(at + 1)) {
-        const beside = other.top < box.bottom && box.top < other.bottom;
+        const level = other.top < box.bottom && box.top < other.bottom;
         const apart = Math.abs(other.top - box.top) + Math.abs(other.bottom - box.bottom);
-        if (beside && apart > 1) found.push(`${box.x},${box.y} and ${other.x},${other.y}`);
+        if (level && apart > 1) found.push(`${box.x},${box.y} and ${other.x},${other.y}`);
       }
     });
   }
