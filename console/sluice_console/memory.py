@@ -1,9 +1,9 @@
 """The allocator of the console: large blocks are returned to the kernel when they are freed.
 
-A sample with the last hour is a JSON document of more than 128 KiB. glibc maps the first such
-block, raises its limit when that block is freed, and takes the later ones from the heap, where the
-small blocks that remain between them keep the pages: 9 MB of free memory after half a day of
-samples. A fixed limit costs one mapping each time, which is nothing at one sample in ten seconds.
+A sample with the last hour is a JSON document of some 70 KB. glibc raises its limit for mapped
+blocks after a large one was freed. It then takes such documents from the heap, where small blocks
+between them keep the pages: 8.6 MB of free memory after half a day of samples. A fixed limit costs
+one mapping for each document, and there is one in ten seconds.
 Source: `mallopt(3)`.
 """
 

@@ -35,7 +35,7 @@ _COMPARE: Final = """async (pictures) => {
   let different = 0;
   for (let at = 0; at < one.data.length; at += 4) {
     const most = Math.max(...[0, 1, 2].map((n) => Math.abs(one.data[at + n] - other.data[at + n])));
-    if (most > 40) different += 1;
+    if (most > 8) different += 1;
   }
   return different * 4 / one.data.length;
 }"""
