@@ -117,6 +117,22 @@ telegraf() {
     custom,inputs.cpu,inputs.tail,outputs.http,parsers.influx,serializers.prometheusremotewrite
 }
 
+# The module contains Promtail until 3.6. Its own go.mod is used, without the replacement by a folder
+# that is another module.
+promtail() {
+  local module=github.com/grafana/loki/v3 version=v3.6.3 folder
+  [ -x "$bin/promtail" ] && return
+  need go "install it from https://go.dev/dl/"
+  echo "building Promtail $version in $bin (only once, takes some minutes)"
+  folder="$(cd "$work" && go mod download -json "$module@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')"
+  mkdir "$work/promtail"
+  sed -e '1s/.*/module sluice.test\/promtail/' -e '/pkg\/push => /d' "$folder/go.mod" > "$work/promtail/go.mod"
+  cat "$folder/go.sum" > "$work/promtail/go.sum"
+  (cd "$work/promtail" && go mod edit -require="$module@$version" \
+    && go build -mod=mod -trimpath -o built "$module/clients/cmd/promtail")
+  mv "$work/promtail/built" "$bin/promtail"
+}
+
 # The package of npm contains the source of Fluent Bit 1.8.15 and of its libraries, but not Onigmo:
 # Debian's Oniguruma has the same functions. Its binaries are not used.
 fluent_bit() {
@@ -204,7 +220,7 @@ peerload() {
 }
 
 if [ $# = 0 ]; then
-  set -- versitygw collector telemetrygen filebeat telegraf fluent_bit debian \
+  set -- versitygw collector telemetrygen filebeat telegraf promtail fluent_bit debian \
     node_clients java_clients python_clients
 fi
 for program in "$@"; do

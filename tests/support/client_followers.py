@@ -1,4 +1,4 @@
-"""Clients that follow files: Filebeat, Fluent Bit, rsyslog, syslog-ng and Telegraf."""
+"""Clients that follow files: Filebeat, Fluent Bit, Promtail, rsyslog, syslog-ng and Telegraf."""
 
 import time
 from collections.abc import Iterator
@@ -129,9 +129,20 @@ def telegraf(served: Fleet, folder: Path) -> Iterator[Follower]:
         yield Follower(started, path, "shop,record=record-{number:08d} value=1 {ns}")
 
 
+@contextmanager
+def promtail(served: Fleet, folder: Path) -> Iterator[Follower]:
+    path = folder / "shop.log"
+    path.touch()
+    command = [BIN / "promtail", "-config.expand-env=true", "-config.file", SEND / "promtail.yaml"]
+    env = environment(served, LOG_FILES=str(path), POSITIONS=str(folder / "positions.yaml"))
+    with program(command, folder / "client.log", env, faults=r"final error|dropp") as started:
+        yield Follower(started, path)
+
+
 FOLLOWERS = (
     ClientCase(name="filebeat", door="elasticsearch", start=filebeat),
     ClientCase(name="fluent-bit", door="json", start=fluent_bit),
+    ClientCase(name="promtail", door="loki", start=promtail),
     ClientCase(name="rsyslog", door="elasticsearch", start=rsyslog, keeps_identity=False),
     ClientCase(name="syslog-ng", door="json", start=syslog_ng, keeps_identity=False),
     ClientCase(

@@ -228,6 +228,15 @@ def fluency(run: PageRun, block: Block) -> None:
     run.wait_found(LINE)
 
 
+def promtail(run: PageRun, block: Block) -> None:
+    copy(run, "promtail.yaml")
+    (run.programs / "promtail").symlink_to(needs(BIN / "promtail"))
+    (run.folder / "run").mkdir()
+    path = log_file(run)
+    run.start(run.text(block))
+    run.wait_found(LINE, "-q", LINE, "--attribute", "app=shop", feed=path)
+
+
 def opentelemetry_node(run: PageRun, block: Block) -> None:
     copy(run, "opentelemetry-node.mjs")
     (run.folder / "node_modules").symlink_to(needs(NODE / "node_modules"))
@@ -297,6 +306,7 @@ RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
     "opentelemetry-python": (open_doors, opentelemetry_python),
     "pino-loki": (open_doors, pino_loki),
     "prometheus": (open_doors, prometheus),
+    "promtail": (open_doors, promtail),
     "rsyslog": (open_doors, rsyslog),
     "rsyslog-to-agent": (agent, rsyslog_to_agent, NotRun(NEEDS_TLS)),
     "splunk-handler": (open_doors, splunk_handler),
