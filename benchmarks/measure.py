@@ -42,6 +42,19 @@ class Sample:
         return self.cpu_s / self.units
 
 
+def file_system_of(folder: Path) -> str:
+    """Return the kind of the file system of a folder, and for ext4 whether it has a journal."""
+    mounts = [
+        line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
+    ]
+    holding = [one for one in mounts if folder.resolve().is_relative_to(one[1])]
+    device, _, kind, *_ = max(holding, key=lambda one: len(one[1]))
+    if kind != "ext4":
+        return kind
+    is_journaled = any(Path("/proc/fs/jbd2").glob(f"{Path(device).name}-*"))
+    return f"ext4 {'with' if is_journaled else 'without'} a journal"
+
+
 def timed(work: Callable[[], float]) -> Sample:
     """Run `work`, which returns the number of processed units, and measure it."""
     started, spent = time.perf_counter(), _cpu_s()

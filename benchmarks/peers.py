@@ -10,6 +10,8 @@ left out, and the reason is printed.
     make bench-peers                                    # all; at most 8 minutes
     python -m benchmarks.peers --sizes "1 KiB" --rounds 1 --only Kafka "sluice, directory"
     python -m benchmarks.peers --agents                 # only the agent and syslog-ng
+
+The files of all servers are on the file system of `SLUICE_BENCH_DIR`, or of the temporary folder.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from typing import Final
 from tests.support.store_buckets import make_bucket
 from tests.support.store_versitygw import CREDENTIALS, versitygw
 
-from benchmarks.measure import Sample, report
+from benchmarks.measure import Sample, file_system_of, report
 from benchmarks.peer_agents import measure_agents
 from benchmarks.peer_figures import (
     BARS,
@@ -233,8 +235,8 @@ def _try_sample(
         return None
 
 
-def main(words: list[str]) -> int:
-    """Run the benchmark; return 1 if a bar is missed."""
+def _read_words(words: list[str]) -> argparse.Namespace:
+    """Return the options of a command line; exit if it is wrong."""
     parser = argparse.ArgumentParser(prog="benchmarks.peers")
     parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=4)
@@ -248,6 +250,12 @@ def main(words: list[str]) -> int:
         parser.error("--rounds must be at least 1")
     if wanted.write and (wanted.agents or wanted.only or wanted.sizes != list(SIZES)):
         parser.error("--write records a whole run: leave out --agents, --only and --sizes")
+    return wanted
+
+
+def main(words: list[str]) -> int:
+    """Run the benchmark; return 1 if a bar is missed."""
+    wanted = _read_words(words)
     os.environ.update(CREDENTIALS | {"AWS_EC2_METADATA_DISABLED": "true"})
     began = datetime.now(UTC)
     found: dict[tuple[str, str], list[PeerSample]] = {}
@@ -255,6 +263,7 @@ def main(words: list[str]) -> int:
     base = os.environ.get("SLUICE_BENCH_DIR")
     with tempfile.TemporaryDirectory(prefix="peers-", dir=base) as made:
         folder = Path(made)
+        files = file_system_of(folder)
         if not wanted.agents:
             built("peerload")
             with ExitStack() as stack:
@@ -268,7 +277,10 @@ def main(words: list[str]) -> int:
             notes += more
     verdicts = judge(BARS, found)
     machine = f"{platform.machine()} with {os.cpu_count()} cores"
-    run = f"{CLIENTS} clients, {wanted.rounds} rounds, gateways with {wanted.workers} worker(s)"
+    run = (
+        f"{CLIENTS} clients, {wanted.rounds} rounds, gateways with {wanted.workers} worker(s),"
+        f" files on {files}"
+    )
     lines = [
         f"Run on {began:%Y-%m-%d}, {machine}: {run}.",
         "",

@@ -21,6 +21,7 @@ from sluice_cli.application import build
 from sluice_cli.commands import COMMANDS
 from sluice_cli.deployment.redaction import is_secret_option
 from sluice_cli.environment import variable_of
+from sluice_console.metrics import ConsoleMetrics
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.plain_metrics import PlainCounter, PlainHistogram
 from sluice_gc.metrics import GcMetrics
@@ -90,6 +91,7 @@ _METRICS: Final[dict[str, Callable[[], object]]] = {
     "reconciler": ReconcilerMetrics,
     "queue": QueueMetrics,
     "query": QueryMetrics,
+    "console": ConsoleMetrics,
     "maintain": MaintenanceMetrics,
     "gc": GcMetrics,
     "agent": AgentMetrics,

@@ -15,7 +15,8 @@ def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = Fa
     """Show how far a batch has come, from the store alone.
 
     Args:
-        subject: `agent/boot/start-end`, or the sha256 of a blob.
+        subject: `agent/boot/start-end`, a record as `agent/boot/seq`, the key of a manifest, or the
+            sha256 of a blob.
         store: The acceptance authority.
         json: Print JSON for programs.
 
@@ -35,7 +36,11 @@ async def _read(url: str, subject: str) -> list[BatchPath]:
 
 def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
     if not paths:
-        console.print(f"nothing names {subject}: an orphan blob, or a blob that is not indexed yet")
+        console.print(
+            f"no batch contains {subject}"
+            if "/" in subject
+            else f"nothing names {subject}: an orphan blob, or a blob that is not indexed yet"
+        )
     for path in paths:
         _draw_one(console, path)
 

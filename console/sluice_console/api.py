@@ -205,7 +205,7 @@ class ConsoleApi:
                 method="GET",
                 path="/v1/batches/path",
                 handler=self._explain,
-                summary="Return the path of a batch, named by its identity or its sha256",
+                summary="Return the path of a batch, named by identity, record, key or sha256",
                 parameters=(_SUBJECT,),
                 result=list[BatchPath],
             ),
@@ -291,13 +291,14 @@ class ConsoleApi:
                 raise BadUsage(f"after must be the `next` of an earlier page, after=`{after[:80]}`")
             return json_response(await read_batches(self._store, agent, limit, after))
         # Entries may be dated slightly ahead of this machine's clock.
-        before_ns = self._clock.now_ns() + AHEAD_S * NS_PER_S
+        before_ns, ahead_s = self._clock.now_ns() + AHEAD_S * NS_PER_S, AHEAD_S
         before = _BEFORE.read(request.query)
         if before is not None:
             if not (before.isascii() and before.isdecimal()):
                 raise BadUsage(f"before must be a time in Unix ns, before=`{before}`")
-            before_ns = UnixNs(int(before))
-        return json_response(await read_newest_batches(self._store, before_ns, limit))
+            before_ns, ahead_s = UnixNs(int(before)), 0
+        page = await read_newest_batches(self._store, before_ns, limit, ahead_s=ahead_s)
+        return json_response(page)
 
     async def _explain(self, request: web.Request) -> web.Response:
         subject = parse_subject((_SUBJECT.read(request.query) or "").strip())

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 import aiohttp
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 
 from sluice_console.access import ConsoleAccess, read_visitors
 from sluice_console.agents import AgentReports
@@ -19,6 +18,7 @@ from sluice_console.audit_pages import AuditPages
 from sluice_console.explore import ExploreApi
 from sluice_console.gateway_addresses import GatewayAddresses, checked_url
 from sluice_console.gateway_counters import GatewayCounters
+from sluice_console.metrics import ConsoleMetrics
 from sluice_console.oidc import PendingLogins
 from sluice_console.oidc_login import OidcLogin, OidcProvider
 from sluice_console.policy_pages import PolicyPages
@@ -81,7 +81,8 @@ async def open_console(
         clients = _make_clients(settings, session)
         agents = AgentReports(store, clients.reconcilers, clock, settings.list_batches_max)
         conflicts = StoredConflicts(store, DecisionsReader(store), clock=clock, ids=SystemIds())
-        policies = PolicyProofs(settings.policies, clock)
+        metrics = ConsoleMetrics()
+        policies = PolicyProofs(settings.policies, clock, metrics)
         sources = SampledSources(
             url=url,
             store=store,
@@ -105,7 +106,7 @@ async def open_console(
                 *PolicyPages(settings.policies, policies).endpoints(),
                 *ExploreApi(clients.query).endpoints(),
                 live_endpoint(),
-                metrics_endpoint(CollectorRegistry()),
+                metrics_endpoint(metrics.registry),
             ],
             middlewares=(problem_middleware(challenge=CHALLENGE), access.middleware()),
             title="sluice console",

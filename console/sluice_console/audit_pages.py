@@ -21,6 +21,12 @@ from sluice_reconciler.audit_summaries import (
     list_newest_audits,
     list_newest_plans,
 )
+from sluice_reconciler.plan_results import (
+    PlanResults,
+    RestorableBlobs,
+    list_restorable,
+    read_plan_results,
+)
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_web.endpoints import Endpoint
@@ -45,12 +51,14 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
         plans: What the plans state; signatures are not checked.
         can_verify: Whether the console knows keys with which certificates are verified.
         maintenance: The tasks of maintenance.
+        restorable: Copies of deleted blobs, which `sluice gc undo` restores.
     """
 
     audits: tuple[AuditOverview | UnreadableRecord, ...]
     plans: tuple[PlanOverview | UnreadableRecord, ...]
     can_verify: bool
     maintenance: MaintenanceStatus
+    restorable: RestorableBlobs
 
 
 class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +130,13 @@ class AuditPages:
                 result=VerifiedChain,
             ),
             Endpoint(
+                method="GET",
+                path="/v1/gc/plans/{id}/results",
+                handler=self._results,
+                summary="Return what the finished batches of a plan deleted, and what they kept",
+                result=PlanResults,
+            ),
+            Endpoint(
                 method="POST",
                 path="/v1/gc/plans/{id}/stop",
                 handler=self._stop,
@@ -146,6 +161,7 @@ class AuditPages:
             plans=await list_newest_plans(self._store, limit),
             can_verify=bool(self._trusted_keys),
             maintenance=await read_stored_status(self._store),
+            restorable=await list_restorable(self._store),
         )
         return json_response(found)
 
@@ -174,6 +190,13 @@ class AuditPages:
         return VerifiedChain(
             valid=True, certificates=report.certificates, head_audit_id=report.head_audit_id
         )
+
+    async def _results(self, request: web.Request) -> web.Response:
+        plan_id = request.match_info["id"]
+        found = await read_plan_results(self._store, plan_id)
+        if found is None:
+            raise HttpRefusal(ErrorCode.NOT_FOUND, f"no such plan, id=`{plan_id[:40]}`")
+        return json_response(found)
 
     async def _stop(self, request: web.Request) -> web.Response:
         from sluice_gc.plan_inputs import stop_plan  # noqa: PLC0415 - as above

@@ -109,6 +109,7 @@ class OverviewNumbers(msgspec.Struct, frozen=True, kw_only=True):
         oldest_gap_s: Age of the oldest gap.
         store_ms: Duration of the slowest request of the sample to the store.
         store_errors_per_s: Store calls of gateways that failed; None without their URLs.
+        cost_usd_per_day: The estimated cost of a day; None for a directory.
     """
 
     batches_per_s: float | None = None
@@ -123,6 +124,7 @@ class OverviewNumbers(msgspec.Struct, frozen=True, kw_only=True):
     oldest_gap_s: float | None = None
     store_ms: float | None = None
     store_errors_per_s: float | None = None
+    cost_usd_per_day: float | None = None
 
 
 class OverviewHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +203,7 @@ def make_numbers(
     *,
     index_lag_s: float | None,
     store_ms: float | None,
+    cost: DailyCost | None,
     queue: str,
 ) -> OverviewNumbers:
     """Return the numbers of one sample.
@@ -210,6 +213,7 @@ def make_numbers(
         activity: What was accepted lately.
         index_lag_s: What the reconcilers report.
         store_ms: How long the slowest request took.
+        cost: The estimated cost of a day.
         queue: The name of Spark's queue.
     """
     lanes = None if facts.lanes is None else [one for one in facts.lanes if one.queue == queue]
@@ -228,6 +232,7 @@ def make_numbers(
         oldest_gap_s=None if facts.gaps is None else facts.gaps.oldest_s,
         store_ms=store_ms,
         store_errors_per_s=_sum_known(one.errors_per_s for one in facts.gateways),
+        cost_usd_per_day=None if cost is None else cost.usd_per_day,
     )
 
 

@@ -6,8 +6,6 @@ import msgspec
 
 from sluice_console.attention_items import AttentionItem, count_text
 
-_COMMAND = "sluice policies denials"
-
 
 class PolicyTotals(msgspec.Struct, frozen=True, kw_only=True):
     """How many required denials the documents of the bucket prove.
@@ -18,6 +16,7 @@ class PolicyTotals(msgspec.Struct, frozen=True, kw_only=True):
         undecided: How many the solver could not decide.
         first: The first that is not denied, and the statements that are missing.
         problem: Why nothing could be proved; empty if it could.
+        command: The command that proves the same documents.
     """
 
     denied: int = 0
@@ -25,6 +24,7 @@ class PolicyTotals(msgspec.Struct, frozen=True, kw_only=True):
     undecided: int = 0
     first: str = ""
     problem: str = ""
+    command: str = "sluice policies denials"
 
 
 def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
@@ -37,7 +37,7 @@ def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
             title="The policies of the bucket cannot be proved",
             detail=totals.problem,
             page="store",
-            command=_COMMAND,
+            command=totals.command,
         )
     if totals.allowed:
         lost = count_text(
@@ -48,7 +48,7 @@ def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
             title=lost,
             detail=f"{totals.first}. Compare with `sluice policies diff`, then apply the policies.",
             page="store",
-            command=_COMMAND,
+            command=totals.command,
         )
     if totals.undecided:
         denials = count_text(totals.undecided, "denial", "denials")
@@ -58,5 +58,5 @@ def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
             detail="A document contains more than sluice renders. Compare with"
             " `sluice policies diff`.",
             page="store",
-            command=_COMMAND,
+            command=totals.command,
         )

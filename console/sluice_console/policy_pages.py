@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from sluice_console.policy_proofs import PolicyProofs
+from sluice_console.policy_proofs import PolicyProofs, denials_command
 from sluice_console.settings import PolicySettings
 from sluice_policies.denials import OTHER_CALLERS, DenialReport, check_role
 from sluice_policies.settings import RoleName
@@ -24,6 +24,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
         file: The settings file of the policies; empty if the console has none.
         target: The dialect of the documents.
         live: Whether the documents of the bucket were proved, or those that sluice renders.
+        command: The command that proves the same documents.
         proved_at_unix_ns: When the proof ended; None before the first one.
         problem: Why nothing is proved, and what to do; empty if it is.
         roles: The names that `role` may have.
@@ -35,6 +36,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     target: str
     live: bool
+    command: str
     proved_at_unix_ns: int | None
     problem: str
     roles: tuple[str, ...]
@@ -74,6 +76,7 @@ class PolicyPages:
             file=self._settings.file,
             target=self._settings.target,
             live=self._settings.live,
+            command=denials_command(self._settings),
             proved_at_unix_ns=None if newest is None else newest.at_ns,
             problem="" if newest is None else newest.problem,
             roles=(*RoleName, OTHER_CALLERS),

@@ -1,6 +1,7 @@
 """The denials of the bucket's policies, proved in a separate process and kept for some minutes."""
 
 import asyncio
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from sluice_console.metrics import ConsoleMetrics
 from sluice_console.policy_attention import PolicyTotals
 from sluice_console.settings import PolicySettings
 from sluice_policies.denial_job import DenialAnswer, DenialRequest
@@ -34,17 +36,19 @@ class PolicyProof:
     Attributes:
         at_ns: When it ended.
         report: The required denials; None after a problem.
+        command: The command that proves the same documents.
         problem: Why there is none, and what to do.
     """
 
     at_ns: UnixNs
     report: DenialReport | None
+    command: str
     problem: str = ""
 
     def totals(self) -> PolicyTotals:
         """Return what the overview shows."""
         if self.report is None:
-            return PolicyTotals(problem=self.problem)
+            return PolicyTotals(problem=self.problem, command=self.command)
         first = ""
         for one in self.report.denials[:1]:
             if one.outcome is DenialOutcome.ALLOWED:
@@ -55,13 +59,28 @@ class PolicyProof:
             allowed=self.report.allowed,
             undecided=self.report.undecided,
             first=first,
+            command=self.command,
         )
+
+
+def denials_command(settings: PolicySettings) -> str:
+    """Return the command that proves what the console proves."""
+    options = (
+        ("--settings", settings.file),
+        ("--target", settings.target if settings.target != Target.AWS else ""),
+        ("--endpoint", settings.endpoint if settings.live else ""),
+        ("--profile", settings.profile if settings.live else ""),
+        ("--ca-bundle", settings.ca_bundle if settings.live else ""),
+    )
+    words = [word for name, value in options if value for word in (name, value)]
+    live = ["--live"] if settings.live else []
+    return shlex.join(["sluice", "policies", "denials", *words, *live])
 
 
 class PolicyProofs:
     """Keeps the newest proof, and begins another one if a reader finds it old."""
 
-    def __init__(self, settings: PolicySettings, clock: Clock) -> None:
+    def __init__(self, settings: PolicySettings, clock: Clock, metrics: ConsoleMetrics) -> None:
         """Check the settings.
 
         Raises:
@@ -69,6 +88,7 @@ class PolicyProofs:
         """
         self._settings = settings
         self._clock = clock
+        self._metrics = metrics
         self._target = _target(settings.target)
         self._newest: PolicyProof | None = None
         self._began_ns: int | None = None
@@ -110,8 +130,12 @@ class PolicyProofs:
             if answer.problem:
                 log.warning("policies_unproved", reason=answer.problem)
             self._newest = PolicyProof(
-                at_ns=self._clock.now_ns(), report=answer.report, problem=answer.problem
+                at_ns=self._clock.now_ns(),
+                report=answer.report,
+                command=denials_command(self._settings),
+                problem=answer.problem,
             )
+            self._metrics.show_proof(self._newest.totals())
         finally:
             self._task = None
 

@@ -213,11 +213,13 @@ class Sampler:
             gateways=self.gateways,
             policies=self._policies(),
         )
+        cost = self._cost(activity, None if gateways is None else gateways.rates)
         numbers = make_numbers(
             facts,
             activity,
             index_lag_s=indexing.result(),
             store_ms=run.slowest_ns / 1e6,
+            cost=cost,
             queue=INGEST_QUEUE,
         )
         self._history.add(now_ns, numbers)
@@ -228,7 +230,7 @@ class Sampler:
             store=sources.url,
             activity=activity,
             history=self._history.view(),
-            cost=self._cost(activity, None if gateways is None else gateways.rates),
+            cost=cost,
         )
         await self._publish(overview)
         return overview

@@ -5,7 +5,7 @@ templates and policies that they would create. The responses let them continue; 
 Source: Elasticsearch reference 8.x, "Bulk API"; the probes as those clients send them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -69,6 +69,7 @@ _PROBES: Final[dict[str, object]] = {
 }
 
 
+_RSYSLOG_TYPE: Final = "application/json; charset=utf-8"
 _NOT_FINAL: Final = frozenset((401, 403, 404, LATER))
 """Responses after which the same request can be accepted: later, or when a setting is corrected."""
 
@@ -102,22 +103,39 @@ def _item(item: BulkItem) -> dict[str, object]:
 
 
 def _refuse(request: web.Request, problem: Problem) -> web.Response:
-    """Return an error of the whole request.
+    """Return an error of the whole request; close the connection of rsyslog instead.
 
     The module `omelasticsearch` of rsyslog drops a batch on a 503, and also on a 401, 403 or 404,
     which an operator can correct. With 429 for each item it drops those after the first, also with
     its setting `retryfailures` (tried with 8.2302). It repeats a request whose connection was
-    closed. It is the one known client that sends no `User-Agent`.
+    closed.
     """
     status = status_for(problem)
-    no_agent = hdrs.USER_AGENT not in request.headers
-    if status in _NOT_FINAL and no_agent and request.transport is not None:
+    if (
+        status in _NOT_FINAL
+        and is_omelasticsearch(request.headers)
+        and request.transport is not None
+    ):
         request.transport.abort()
     kind = _REASONS.get(status, "illegal_argument_exception")
     error = {"type": kind, "reason": readable_detail(problem)}
     body = msgspec.json.encode({"error": error, "status": status})
     response = web.Response(status=status, body=body, content_type="application/json")
     return retry_later(_product(response))
+
+
+def is_omelasticsearch(fields: Mapping[str, str]) -> bool:
+    """Return whether the header fields are those of the module `omelasticsearch` of rsyslog.
+
+    It sets one field and has no setting for others. libcurl adds `Accept`, and no `User-Agent`.
+    Source: plugins/omelasticsearch/omelasticsearch.c, `CONTENT_JSON` and `curlSetup`, equal in
+    8.2302 and 8.2608.
+    """
+    return (
+        hdrs.USER_AGENT not in fields
+        and fields.get(hdrs.CONTENT_TYPE) == _RSYSLOG_TYPE
+        and fields.get(hdrs.ACCEPT) == "*/*"
+    )
 
 
 def _product(response: web.Response) -> web.Response:

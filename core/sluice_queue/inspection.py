@@ -14,8 +14,11 @@ from sluice_queue.errors import LaneDamaged
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, SegmentRef, body_descriptors, decode_register
 from sluice_queue.segments import decode_segment
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListPage, ObjectStore
 
+LANES_AT_ONCE: Final = 16
+"""Lanes that are read concurrently; each takes a few requests."""
 _REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})/manifest")
 
 
@@ -208,7 +211,14 @@ async def read_status(store: ObjectStore, queue: str | None = None) -> list[Lane
         StoreError: The store is unreachable or refused.
         UnsupportedVersion: A register or segment was written by a newer version.
     """
-    return [await _read_status(store, lane) for lane in await list_lanes(store, queue)]
+    found: dict[Lane, LaneStatus] = {}
+
+    async def read(lane: Lane) -> None:
+        found[lane] = await _read_status(store, lane)
+
+    lanes = await list_lanes(store, queue)
+    await run_concurrently(lanes, read, concurrency=LANES_AT_ONCE)
+    return [found[lane] for lane in lanes]
 
 
 async def _read_status(store: ObjectStore, lane: Lane) -> LaneStatus:

@@ -4,6 +4,7 @@ Plans are permanent, and each costs a request, so the newest ones are found with
 each plan ever made. A folder without `plan.json` is a plan that was not completed.
 """
 
+import re
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -16,6 +17,14 @@ from sluice_store.port import ObjectStore
 _DAY_S: Final = 86_400
 _BACK_S: Final = (2 * _DAY_S, 16 * _DAY_S, 128 * _DAY_S)
 """How far back plans are listed before all of them are."""
+
+
+_PLAN_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.ASCII)
+
+
+def is_plan_id(text: str) -> bool:
+    """Return True if a text has the form of a plan's id, so that it names one folder."""
+    return _PLAN_ID.fullmatch(text) is not None
 
 
 async def read_first_key(store: ObjectStore, prefix: str, after: str) -> ObjectKey | None:

@@ -319,17 +319,20 @@ async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterato
 @asynccontextmanager
 async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
     """Serve OTLP over gRPC until the block ends; yield the port."""
-    from sluice_gateway.doors.grpc_server import serving_otlp_grpc  # noqa: PLC0415 - an extra
+    from sluice_gateway.doors.grpc_messages import MessageReader  # noqa: PLC0415 - an extra
+    from sluice_gateway.doors.grpc_server import serving_otlp_grpc  # noqa: PLC0415
 
     settings, doors = gateway.settings, gateway.doors
     if doors is None:
         raise BadUsage("otlp_grpc_listen needs otlp in doors")
-    async with serving_otlp_grpc(
-        doors,
-        settings.otlp_grpc_listen,
-        tls=_grpc_tls_files(settings),
+    messages = MessageReader(
+        doors.uploads.budget,
+        _body_pace(settings),
         message_bytes_max=settings.door_body_bytes_max,
-    ) as port:
+        inflight_bytes_max=settings.inflight_bytes_max,
+    )
+    tls = _grpc_tls_files(settings)
+    async with serving_otlp_grpc(doors, settings.otlp_grpc_listen, messages, tls=tls) as port:
         yield port
 
 

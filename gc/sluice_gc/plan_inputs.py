@@ -1,6 +1,5 @@
 """The inputs of a plan or a run: the checked basis, the store's clock, and stored plans."""
 
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -17,13 +16,12 @@ from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_store.plan_folders import plan_folders, plan_folders_newest_first
+from sluice_store.plan_folders import is_plan_id, plan_folders, plan_folders_newest_first
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, create_known
 
 OPERATOR_RULE: Final = "stopped_by_operator"
 """The rule in the record of a plan that an operator stopped."""
-_PLAN_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +150,7 @@ def check_plan_id(plan_id: str) -> None:
     Raises:
         BadUsage: The text is not the id of a plan.
     """
-    if not _PLAN_ID.fullmatch(plan_id):
+    if not is_plan_id(plan_id):
         raise BadUsage(f"a plan is named by its ULID: see the list of plans, plan=`{plan_id[:80]}`")
 
 

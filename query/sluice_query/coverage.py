@@ -337,8 +337,9 @@ def decide_completeness(
     reasons = list(coverage.problems)
     if coverage.held:
         first = coverage.held[0]
+        count = f"{len(coverage.held)} {'batch is' if len(coverage.held) == 1 else 'batches are'}"
         reasons.append(
-            f"{len(coverage.held)} batches are held back: see `sluice reconciler`,"
+            f"{count} held back: see `sluice reconciler status`,"
             f" reason=`{first.reason}`, key=`{first.key}`"
         )
     if coverage.now_ns is None:

@@ -96,5 +96,8 @@ async def report_dead_letters(
         return ()
     count = f"more than {DEAD_MAX}" if len(kept) > DEAD_MAX else str(len(kept))
     reasons = ", ".join(sorted(Counter(one.reason for one in kept)))
-    problem = f"{count} batches could not be ingested ({reasons}): see the table dead_letters"
+    batches = "batch" if len(kept) == 1 else "batches"
+    problem = (
+        f"{count} {batches} could not be ingested ({reasons}): see `sluice query dead-letters`"
+    )
     return (f"{problem}, and `sluice explain` for one of them",)

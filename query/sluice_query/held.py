@@ -35,7 +35,9 @@ async def read_held(
     async for page in store.list(UNHEALTHY):
         places += [one.key for one in page.objects]
         if len(places) > HELD_MAX:
-            return (), (f"more than {HELD_MAX} batches are held back: run `sluice reconciler`",)
+            return (), (
+                f"more than {HELD_MAX} batches are held back: see `sluice reconciler status`",
+            )
     limit = asyncio.Semaphore(settings.fetches)
     found = await asyncio.gather(*(_read_hold(store, place, query, limit) for place in places))
     return tuple(one for one in found if one is not None), ()

@@ -73,7 +73,8 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         superseded: Noncurrent versions of named blobs that may be deleted.
         kept: Versions that are kept, by the clause that keeps them.
         candidate_files: Number of files with the candidates.
-        state: `planned`, `stopped` by a finding, or `finished`.
+        state: `planned`, `stopped` by a finding or an operator, or `finished`.
+        stopped: Why it was stopped; empty if it was not.
         key_id: The key that signed it; the signature is not checked here.
         sha256: The sha256 of its stored bytes, which an approval names.
         approval: The approval of an operator; None if there is none.
@@ -94,6 +95,7 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     sha256: str = ""
     approval: PlanApproval | None = None
     approval_problem: str = ""
+    stopped: str = ""
 
 
 class UnreadableRecord(
@@ -142,6 +144,10 @@ class _Plan(msgspec.Struct, frozen=True):
 class _SignedPlan(msgspec.Struct, frozen=True):
     plan: _Plan
     key_id: str
+
+
+class _Stopped(msgspec.Struct, frozen=True):
+    reason: str
 
 
 async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
@@ -255,6 +261,7 @@ async def _plan(store: ObjectStore, plan_id: str) -> PlanOverview | UnreadableRe
         return UnreadableRecord(key=key, unreadable=error.reason)
     plan, sha256 = signed.plan, digest_of(body)
     approval, problem = await _approval(store, plan.plan_id, sha256)
+    state, stopped = await _state(store, folder)
     return PlanOverview(
         key=key,
         plan_id=plan.plan_id,
@@ -265,11 +272,12 @@ async def _plan(store: ObjectStore, plan_id: str) -> PlanOverview | UnreadableRe
         superseded=plan.summary.superseded,
         kept=plan.summary.kept,
         candidate_files=len(plan.candidates),
-        state=await _state(store, folder),
+        state=state,
         key_id=signed.key_id,
         sha256=sha256,
         approval=approval,
         approval_problem=problem,
+        stopped=stopped,
     )
 
 
@@ -289,8 +297,14 @@ async def _approval(
     return approval, "the approval is of other bytes than the plan"
 
 
-async def _state(store: ObjectStore, folder: str) -> str:
-    for state in ("stopped", "finished"):
-        if isinstance(await store.head(ObjectKey(f"{folder}{state}.json")), ObjectInfo):
-            return state
-    return "planned"
+async def _state(store: ObjectStore, folder: str) -> tuple[str, str]:
+    """Return the state of a plan, and why it was stopped."""
+    key = ObjectKey(f"{folder}stopped.json")
+    read = await store.get(key)
+    if isinstance(read, Found):
+        try:
+            return "stopped", decode_record(key, read.body, _Stopped).reason
+        except InvalidRecord as error:
+            return "stopped", f"the reason cannot be read: {error.reason}"
+    finished = await store.head(ObjectKey(f"{folder}finished.json"))
+    return ("finished" if isinstance(finished, ObjectInfo) else "planned"), ""

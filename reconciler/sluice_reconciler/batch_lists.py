@@ -23,8 +23,10 @@ LISTED_MAX: Final = 20_000
 """Index objects that one span of time lists."""
 OPENED_MAX: Final = 512
 """Index objects that one page reads, the newest of the span."""
-_SPANS_S: Final = (60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400)
+_SPANS_S: Final = (1, 10, 60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400)
 """Spans that are tried one after the other, until a page is full."""
+_HALVINGS_MAX: Final = 20
+"""Shorter spans that are tried if one has more index objects than are listed."""
 
 
 class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,20 +97,62 @@ def _manifest(key: ObjectKey, body: bytes) -> AcceptedManifest | InvalidRecord:
         return error
 
 
-async def read_newest_batches(store: ObjectStore, before_ns: int, limit: int) -> BatchPage:
+async def read_newest_batches(
+    store: ObjectStore, before_ns: int, limit: int, *, ahead_s: int = 0
+) -> BatchPage:
     """Return the newest indexed batches that were accepted before a time, the newest first.
 
-    It searches longer and longer spans, at most the seven days before the time.
+    It searches longer and longer spans, at most the seven days before the time. A listing begins
+    with the oldest object, so a span with more objects than are listed is made shorter.
+
+    Args:
+        store: The store.
+        before_ns: The end of the search, exclusive, Unix ns.
+        limit: Most batches of the page.
+        ahead_s: How much of the time before `before_ns` may be in the future.
 
     Raises:
         StoreError: The store is unreachable or refused.
     """
-    page = BatchPage(batches=())
-    for span_s in _SPANS_S:
-        page = await read_span(store, before_ns - span_s * NS_PER_S, before_ns, limit)
+    page, before_s = BatchPage(batches=()), 0.0
+    for whole_s in _SPANS_S:
+        span_s = float(ahead_s + whole_s)
+        listed = await _index_keys(store, before_ns - int(span_s * NS_PER_S), before_ns)
+        if listed.cut:
+            listed = await _shorter(store, listed, before_s, limit)
+            page = await _read_entries(store, listed, limit, OPENED_MAX)
+            return msgspec.structs.replace(
+                page, next=_next_of(page.batches)
+            )  # there are older ones
+        page = await _read_entries(store, listed, limit, OPENED_MAX)
         if len(page.batches) >= limit:
             break
+        before_s = span_s
     return page
+
+
+async def _shorter(store: ObjectStore, cut: "_Listed", complete_s: float, limit: int) -> "_Listed":
+    """Return the listing of a shorter span that is complete and has enough objects, if possible.
+
+    Args:
+        store: The store.
+        cut: The listing of a span that has too many.
+        complete_s: A length that has too few.
+        limit: How many objects are enough.
+    """
+    found, too_long_s = cut, (cut.before_ns - cut.since_ns) / NS_PER_S
+    for _ in range(_HALVINGS_MAX):
+        span_s = (complete_s + too_long_s) / 2
+        listed = await _index_keys(store, cut.before_ns - int(span_s * NS_PER_S), cut.before_ns)
+        if listed.cut:
+            too_long_s = span_s
+            continue
+        complete_s = span_s
+        if listed.keys:
+            found = listed
+        if len(listed.keys) >= limit:
+            break
+    return found
 
 
 async def read_span(
@@ -126,8 +170,16 @@ async def read_span(
     Raises:
         StoreError: The store is unreachable or refused.
     """
-    since_ns = max(0, since_ns)
-    keys = await _index_keys(store, since_ns, before_ns)
+    return await _read_entries(
+        store, await _index_keys(store, since_ns, before_ns), limit, opened_max
+    )
+
+
+async def _read_entries(
+    store: ObjectStore, listed: "_Listed", limit: int, opened_max: int
+) -> BatchPage:
+    """Return the newest entries of index objects."""
+    keys, since_ns, before_ns = listed.keys, listed.since_ns, listed.before_ns
     found: dict[ObjectKey, AcceptedManifest] = {}
     broken: list[str] = []
     opened, enough = 0, False
@@ -155,24 +207,48 @@ async def read_span(
         batches=shown,
         unreadable=tuple(broken),
         since_unix_ns=since_ns,
-        next=str(shown[-1].accepted_at_unix_ns) if more and shown else None,
+        next=_next_of(shown) if more else None,
     )
 
 
-async def _index_keys(store: ObjectStore, since_ns: int, before_ns: int) -> list[ObjectKey]:
-    """Return the keys of the index objects with entries of a span, the newest first."""
+def _next_of(shown: tuple[AcceptedManifest, ...]) -> str | None:
+    return str(shown[-1].accepted_at_unix_ns) if shown else None
+
+
+class _Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of the index objects with entries of a span, the newest first.
+
+    Attributes:
+        since_ns: The start of the span, inclusive, Unix ns.
+        before_ns: Its end, exclusive.
+        keys: The keys.
+        cut: Whether the newest objects are missing, because the span has too many.
+    """
+
+    since_ns: int
+    before_ns: int
+    keys: list[ObjectKey]
+    cut: bool
+
+
+async def _index_keys(store: ObjectStore, since_ns: int, before_ns: int) -> _Listed:
+    """List the index objects with entries of a span."""
+    since_ns = max(0, since_ns)
     after = f"{ACCEPTED_BY_TIME}{hour_path(since_ns)}/{since_ns:020d}"
+    end = f"{ACCEPTED_BY_TIME}{hour_path(before_ns + 3_600 * NS_PER_S)}/~"
     found: list[ObjectKey] = []
+    cut = False
     async for page in store.list(ACCEPTED_BY_TIME, start_after=after):
         for one in page.objects:
             first_ns = _first_ns(one.key)
             if first_ns is not None and first_ns < before_ns:
                 found.append(one.key)
-        last = page.objects[-1].key if page.objects else ""
-        ends = last > f"{ACCEPTED_BY_TIME}{hour_path(before_ns + 3_600 * NS_PER_S)}/~"
-        if ends or len(found) >= LISTED_MAX:
+        if page.objects and page.objects[-1].key > end:
             break
-    return found[::-1]
+        cut = len(found) >= LISTED_MAX
+        if cut:
+            break
+    return _Listed(since_ns=since_ns, before_ns=before_ns, keys=found[::-1], cut=cut)
 
 
 def _first_ns(key: ObjectKey) -> int | None:

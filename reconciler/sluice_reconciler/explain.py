@@ -1,16 +1,21 @@
 """The path of one batch through the store; it needs no running service."""
 
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from sluice_protocol.discovery import HoldRecord, hold_record_key
 from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
+    ACCEPTED,
     accepted_by_blob_prefix,
     accepted_key,
     blob_key,
     lane_of,
+    parse_accepted_key,
     parse_by_blob_key,
     parse_digest,
     quarantine_by_blob_prefix,
@@ -29,6 +34,9 @@ from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_reconciler.verify import VerifiedBatch, verify_batch
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
+
+_REACHES: Final = (1_000, 30_000, 1_000_000, 30_000_000)
+"""How far before a record the keys of batches are listed that may contain it, one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,34 +87,60 @@ class BatchPath:
     quarantined: tuple[str, ...] = ()
 
 
-def parse_subject(text: str) -> Identity | Digest:
-    """Parse `agent/boot/start-end`, or the SHA-256 of a blob in 64 hex digits.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPlace:
+    """One record, whose batch is wanted.
+
+    Attributes:
+        agent_id: Its agent.
+        boot_id: Its boot.
+        seq: Its sequence number.
+    """
+
+    agent_id: str
+    boot_id: str
+    seq: int
+
+
+Subject = Identity | Digest | RecordPlace
+
+
+def parse_subject(text: str) -> Subject:
+    """Parse what names a batch.
+
+    Returns:
+        The identity for `agent/boot/start-end` or the key of a manifest, the record for
+        `agent/boot/seq`, or the digest of a blob for its SHA-256 in 64 hex digits.
 
     Raises:
-        BadUsage: The text has neither form.
+        BadUsage: The text has none of these forms.
     """
+    if text.startswith(ACCEPTED):
+        try:
+            return parse_accepted_key(text)
+        except InvalidRecord as error:
+            raise BadUsage(f"not the key of a manifest, key=`{text[:200]}`") from error
     if len(text) == 64 and "/" not in text:  # noqa: PLR2004 - a sha256 in hex
         try:
             return parse_digest(text)
         except ValueError as error:
             raise BadUsage(f"a SHA-256 has 64 lower-case hex digits, found=`{text}`") from error
-    parts = text.rsplit("/", 2)
-    bounds = parts[-1].split("-")
     try:
-        return Identity(
-            agent_id=parts[0],
-            boot_id=parts[1],
-            seq_start=int(bounds[0]),
-            seq_end=int(bounds[1]),
-        )
-    except (IndexError, ValueError, InvalidFrame) as error:
+        agent, boot, numbers = text.rsplit("/", 2)
+        bounds = [int(one) for one in numbers.split("-", 1)]
+        who = Identity(agent_id=agent, boot_id=boot, seq_start=bounds[0], seq_end=bounds[-1])
+    except (ValueError, InvalidFrame) as error:
         raise BadUsage(
-            f"name a batch as agent/boot/start-end or by its SHA-256, found=`{text}`"
+            "name a batch as agent/boot/start-end, by a record as agent/boot/seq, by the key of its"
+            f" manifest, or by its SHA-256, found=`{text}`"
         ) from error
+    if len(bounds) == 1:
+        return RecordPlace(agent_id=who.agent_id, boot_id=who.boot_id, seq=who.seq_start)
+    return who
 
 
-async def explain(store: ObjectStore, subject: Identity | Digest) -> list[BatchPath]:
-    """Return the path of an identity, or of every identity that names a blob.
+async def explain(store: ObjectStore, subject: Subject) -> list[BatchPath]:
+    """Return the path of an identity, or of every identity that contains a record or names a blob.
 
     Raises:
         BadUsage: The store has no authority.
@@ -115,10 +149,45 @@ async def explain(store: ObjectStore, subject: Identity | Digest) -> list[BatchP
     lanes = (await read_authority(store)).lanes
     if isinstance(subject, Identity):
         return [await _path(store, subject, lanes)]
+    if isinstance(subject, RecordPlace):
+        return [await _path(store, who, lanes) for who in await find_batches(store, subject)]
     accepted = await _references(store, accepted_by_blob_prefix(subject))
     quarantined = await _references(store, quarantine_by_blob_prefix(subject))
     named = await _named_by_envelope(store, subject)
     return [await _path(store, who, lanes) for who in sorted({*accepted, *quarantined, *named})]
+
+
+async def find_batches(store: ObjectStore, place: RecordPlace) -> list[Identity]:
+    """Return the accepted batches that contain a record; several if batches overlap.
+
+    Keys are sorted by the first sequence number, and the number of records of a batch is unknown.
+    So keys that start shortly before the record are listed first, then more of them.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    for reach in _REACHES:
+        first = max(0, place.seq - reach)
+        found: list[Identity] = []
+        async for who in _batches_from(store, place, first):
+            if who.seq_start > place.seq:
+                break
+            if place.seq <= who.seq_end:
+                found.append(who)
+        if found or first == 0:
+            return found
+    return []
+
+
+async def _batches_from(
+    store: ObjectStore, place: RecordPlace, first: int
+) -> AsyncIterator[Identity]:
+    at = Identity(agent_id=place.agent_id, boot_id=place.boot_id, seq_start=first, seq_end=first)
+    prefix = accepted_key(at).rpartition("/")[0] + "/"
+    async for page in store.list(prefix, start_after=f"{prefix}{first:020d}"):
+        for one in page.objects:
+            with suppress(InvalidRecord):  # a foreign key, which the audit reports
+                yield parse_accepted_key(one.key)
 
 
 async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identity]:

@@ -26,6 +26,7 @@ SECRETS = {
     "S3_ACCESS_KEY": "one",
     "S3_SECRET_KEY": "two",
     "QUERY_TOKEN": "three",
+    "RECONCILER_TOKEN": "four",
     "CONSOLE_VIEWERS": "a=b",
 }
 
@@ -67,11 +68,35 @@ def test_each_service_of_compose_starts_a_command_that_exists(service: str) -> N
     check_command(composed()[service]["command"])
 
 
-@pytest.mark.parametrize("service", ["query", "console"])
+@pytest.mark.parametrize("service", ["reconciler", "query", "console"])
 def test_a_service_allows_the_names_under_which_it_is_reached(service: str) -> None:
     """Its own name for other services, and the addresses of the published port (ADR 0028)."""
     (hosts,) = (one for one in composed()[service]["command"] if one.startswith("--allowed-hosts="))
     assert {service, "localhost", "127.0.0.1"} <= set(hosts.partition("=")[2].split(","))
+
+
+def option_of(service: str, name: str) -> str:
+    """Return the value of an option of a service of compose."""
+    (found,) = (one for one in composed()[service]["command"] if one.startswith(f"--{name}="))
+    return str(found.partition("=")[2])
+
+
+@pytest.mark.parametrize(
+    ("service", "setting", "other", "token"),
+    [
+        ("console", "reconciler", "reconciler", "SLUICE_RECONCILER_API_TOKEN"),
+        ("console", "query", "query", "SLUICE_QUERY_SERVE_API_TOKEN"),
+        ("query", "reconciler", "reconciler", "SLUICE_RECONCILER_API_TOKEN"),
+    ],
+)
+def test_a_service_of_compose_reaches_another_one_with_its_token(
+    service: str, setting: str, other: str, token: str
+) -> None:
+    host, port = option_of(service, setting).removeprefix("http://").split(":")
+    assert (host, option_of(other, "listen")) == (other, f"0.0.0.0:{port}")
+    prefix = {"console": "SLUICE_CONSOLE", "query": "SLUICE_QUERY_SERVE"}[service]
+    sent = composed()[service]["environment"][f"{prefix}_{setting.upper()}_TOKEN"]
+    assert sent == composed()[other]["environment"][token]
 
 
 # -- compose -----------------------------------------------------------------------------

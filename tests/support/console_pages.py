@@ -77,3 +77,21 @@ def accessibility(page: Page) -> list[str]:
         for one in found["violations"]
         for node in one["nodes"]
     ]
+
+
+CONTROLS: Final = """() => [...document.querySelectorAll("main .filters")].flatMap((bar) => {
+  const boxes = [...bar.querySelectorAll("input:not([type=checkbox]), select, button:not(.plain)")]
+    .map((one) => [one.name || one.textContent.slice(0, 20) || one.placeholder || one.type,
+      one.getBoundingClientRect()]);
+  const after = (at) => boxes.slice(at + 1);
+  return boxes.flatMap(([name, box], at) => after(at)
+    .filter(([, other]) => other.top < box.bottom && box.top < other.bottom)
+    .filter(([, other]) => Math.abs(other.top - box.top) + Math.abs(other.bottom - box.bottom) > 1)
+    .map(([second]) => `${name} and ${second}`));
+})"""
+
+
+def misaligned(page: Page) -> list[str]:
+    """Return the controls of a bar that are side by side, but not on one line."""
+    found: list[str] = page.evaluate(CONTROLS)
+    return found

@@ -6,6 +6,7 @@ lose responses: the request reaches a gateway, and the client sees a closed conn
 
 import asyncio
 import random
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,32 +40,71 @@ class Balancer:
     reachable: bool = True
     port: int = 0
     rng: random.Random = field(default_factory=lambda: random.Random(7))
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+    ends: set[asyncio.StreamWriter] = field(default_factory=set)
 
     async def serve(self, started: threading.Event, stop: asyncio.Event) -> None:
-        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        started.set()
-        await stop.wait()
-        server.close()
+        """Forward until `stop` is set; then close every socket, whatever it still has to send.
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        `asyncio.Server` is not used: it does not close a connection that it has accepted just
+        before it is closed, or whose task is cancelled (Python 3.11).
+        """
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setblocking(False)
+            self.port = listening.getsockname()[1]
+            loop.add_reader(listening, self._accept, listening)
+            started.set()
+            await stop.wait()
+            loop.remove_reader(listening)
+        await asyncio.sleep(0)  # a task that is cancelled before it begins closes nothing
+        for task in self.running:
+            task.cancel()
+        await asyncio.gather(*self.running, return_exceptions=True)
+        for end in self.ends:
+            end.transport.abort()
+        await self._closed(*self.ends)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except OSError:  # the client has closed it already
+            return
+        task = asyncio.create_task(self._forward(connection))
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def _closed(self, *ends: asyncio.StreamWriter) -> None:
+        """Wait until connections are closed; until then `serve` can abort them."""
+        await asyncio.gather(*(end.wait_closed() for end in ends), return_exceptions=True)
+        self.ends.difference_update(ends)
+
+    async def _forward(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection)
+        self.ends.add(writer)
         for port in self.rng.sample(self.ports, len(self.ports)) if self.reachable else ():
             with suppress(OSError):
                 behind, ahead = await asyncio.open_connection("127.0.0.1", port)
                 break
         else:
             writer.close()
+            await self._closed(writer)
             return
+        self.ends.add(ahead)
         way = _Connection()
         pipes = [
             asyncio.create_task(self._send(reader, ahead, way)),
             asyncio.create_task(self._respond(behind, writer, way)),
         ]
-        await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
-        for pipe in pipes:
-            pipe.cancel()
+        try:
+            await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pipe in pipes:
+                pipe.cancel()
+            await asyncio.gather(*pipes, return_exceptions=True)
         for end in (ahead, writer):
             end.close()
+        await self._closed(ahead, writer)
 
     async def _send(
         self, source: asyncio.StreamReader, to: asyncio.StreamWriter, way: "_Connection"
@@ -100,16 +140,13 @@ class _Connection:
 
 @contextmanager
 def balancing(ports: list[int]) -> Iterator[Balancer]:
-    """Run a balancer in a thread until the block ends."""
+    """Run a balancer in a thread until the block ends; then all its sockets are closed."""
     balancer, started = Balancer(ports), threading.Event()
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
     def run() -> None:
-        loop.run_until_complete(balancer.serve(started, stop))
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(balancer.serve(started, stop))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -119,6 +156,7 @@ def balancing(ports: list[int]) -> Iterator[Balancer]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
+        assert not thread.is_alive(), "the balancer does not stop"
 
 
 @dataclass

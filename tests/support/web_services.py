@@ -81,14 +81,9 @@ class Services:
     def request(
         self, service: str, method: str, target: str, *fields: tuple[str, str], body: bytes = b""
     ) -> RawResponse:
-        """Send one request with the right `Host`, unless the fields contain another one.
-
-        It has a `User-Agent`: the door of Elasticsearch closes the connections of clients without.
-        """
+        """Send one request with the right `Host`, unless the fields contain another one."""
         given = [*fields, ("Connection", "close")]
         names = {name.lower() for name, _ in fields}
-        if "user-agent" not in names:
-            given.insert(0, ("User-Agent", "test"))
         if "host" not in names:
             given.insert(0, ("Host", f"127.0.0.1:{self.ports[service]}"))
         if body or method == "POST":

@@ -194,12 +194,12 @@ export function timeText(date, withMs = true) {
 
 export const ofNs = (ns) => (ns === null || ns === undefined ? null : new Date(Number(ns) / 1e6));
 
-// --- commands to copy ---
+// --- commands to copy: with the store, where the command has that option ---
 
 const PLAIN = /^[A-Za-z0-9_./:=@%+,-]+$/;
 export const quoted = (text) => (PLAIN.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
 export function command(text, ...more) {
   const url = storeUrl.get();
-  const store = /^sluice (init|console)/.test(text) || !url ? [] : ["--store", url];
+  const store = /^sluice (?!init|console|policies)/.test(text) && url ? ["--store", url] : [];
   return [text, ...[...more, ...store].map(quoted)].join(" ");
 }

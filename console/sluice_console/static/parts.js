@@ -133,8 +133,8 @@ export function Decide({ title, label, danger, explain, required, typed, run, do
   return html`<button type="button" class=${danger ? "danger" : ""} onClick=${() => { setProblem(null); setOpen(true); }}>${label}</button>
     ${open && html`<${Dialog} title=${title} close=${() => setOpen(false)}>
       <form onSubmit=${act}><p>${explain}</p>
-        ${typed && html`<label>Type ${typed} to confirm<input required autocomplete="off" spellcheck="false" value=${repeated} onInput=${(event) => setRepeated(event.target.value.trim())} /></label>`}
-        <label>Note${required ? "" : " (optional)"}<textarea required=${required} maxlength="1000" rows="3" value=${note} onInput=${(event) => setNote(event.target.value)}></textarea></label>
+        ${typed && html`<label>Type ${typed} to confirm<input autofocus required autocomplete="off" spellcheck="false" value=${repeated} onInput=${(event) => setRepeated(event.target.value.trim())} /></label>`}
+        <label>Note${required ? "" : " (optional)"}<textarea autofocus=${!typed} required=${required} maxlength="1000" rows="3" value=${note} onInput=${(event) => setNote(event.target.value)}></textarea></label>
         <${Problem} problem=${problem} />
         <footer><button type="button" class="plain" onClick=${() => setOpen(false)}>Cancel</button>
           <button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy || (typed && repeated !== typed)}>${label}</button></footer>

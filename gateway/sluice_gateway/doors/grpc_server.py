@@ -19,8 +19,9 @@ from grpc import aio
 from sluice_door_http.otlp import PROTOBUF_TYPE, export_response
 from sluice_door_http.routes import SERVER_ERRORS, Decode, DoorRequest
 from sluice_door_http.sent_tokens import token_of
-from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
+from sluice_gateway.doors.grpc_messages import MessageReader
 from sluice_gateway.doors.service import DoorService
 from sluice_gateway.principals import VerifiedSender
 from sluice_protocol.errors import BadUsage, Unauthenticated
@@ -59,9 +60,10 @@ _METHODS: Final[dict[str, Decode]] = {
 class OtlpMethods(grpc.GenericRpcHandler):
     """The methods that exporters call, with requests and responses as bytes."""
 
-    def __init__(self, doors: DoorService) -> None:
+    def __init__(self, doors: DoorService, messages: MessageReader) -> None:
         """Bind the acceptance of this worker."""
         self._doors = doors
+        self._messages = messages
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -83,7 +85,8 @@ class OtlpMethods(grpc.GenericRpcHandler):
         wanted = DoorRequest(door="otlp", decode=decode, coding="identity")
         try:
             sender = self._sender(context)
-            result = await self._doors.accept_message(await _read(context), sender, wanted)
+            message = await self._messages.read(context)
+            result = await self._doors.accept_message(message, sender, wanted)
         except Exception as error:  # noqa: BLE001 - every error becomes a status, as over HTTP
             problem = describe_error(error, path=method, peer=context.peer())
             self._doors.count_refused("otlp", problem)
@@ -103,18 +106,6 @@ class OtlpMethods(grpc.GenericRpcHandler):
             now_s = uploads.clock.now_ns() // NS_PER_S
             return uploads.principals.current.token_sender(token, now_s)
         return uploads.principals.current.spiffe_sender(_spiffe_id(context))
-
-
-async def _read(context: "aio.ServicerContext[bytes, bytes]") -> bytes:
-    """Return the message of a call.
-
-    Raises:
-        BodyUnreadable: The client sent none, or gRPC has refused it as too large.
-    """
-    found: object = await context.read()
-    if not isinstance(found, bytes):
-        raise BodyUnreadable("the call contains no message")
-    return found
 
 
 def _token(context: "aio.ServicerContext[bytes, bytes]") -> str | None:
@@ -148,23 +139,26 @@ async def _refuse(context: "aio.ServicerContext[bytes, bytes]", problem: Problem
 
 @asynccontextmanager
 async def serving_otlp_grpc(
-    doors: DoorService, address: str, *, tls: TlsFiles | None, message_bytes_max: int
+    doors: DoorService, address: str, messages: MessageReader, *, tls: TlsFiles | None
 ) -> AsyncIterator[int]:
     """Serve until the block ends; yield the port.
 
     Args:
         doors: Accepts the messages.
         address: Address and port; port 0 selects a free one.
+        messages: Reads the messages; gRPC bounds them after decompression.
         tls: The certificate of the server. With authorities of client certificates every client
             needs one: gRPC for Python cannot ask for one without requiring it.
-        message_bytes_max: Largest message after decompression.
 
     Raises:
         BadUsage: The address cannot be bound, or the certificate cannot be read.
     """
-    options = (("grpc.max_receive_message_length", message_bytes_max), ("grpc.so_reuseport", 1))
+    options = (
+        ("grpc.max_receive_message_length", messages.message_bytes_max),
+        ("grpc.so_reuseport", 1),
+    )
     server = aio.server(options=options)
-    server.add_generic_rpc_handlers((OtlpMethods(doors),))
+    server.add_generic_rpc_handlers((OtlpMethods(doors, messages),))
     try:
         if tls is None:
             port = server.add_insecure_port(address)

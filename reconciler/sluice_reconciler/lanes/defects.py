@@ -14,7 +14,14 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_queue.decisions import is_other_register
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.inspection import LaneCondition, LaneStatus, list_lanes, read_entries, read_status
+from sluice_queue.inspection import (
+    LANES_AT_ONCE,
+    LaneCondition,
+    LaneStatus,
+    list_lanes,
+    read_entries,
+    read_status,
+)
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, body_descriptors, decode_register
 from sluice_reconciler.lanes.part_log import check_parts
@@ -25,6 +32,7 @@ from sluice_reconciler.lanes.state import (
     list_lane_states,
     read_lane_state,
 )
+from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 
 
@@ -201,10 +209,11 @@ async def read_queue_status(
     names = {lane.queue for lane in (*existing, *recorded, *consumed)}
     expected = {Lane(queue=name, lane=number) for name in names for number in range(lanes)}
     found = {(one.queue, one.lane): one for one in await read_status(store, queue)}
-    for lane in {*expected, *existing, *recorded, *consumed}:
+
+    async def check(lane: Lane) -> None:
         place = (lane.queue, lane.lane)
         if place in found and found[place].condition is not LaneCondition.SOUND:
-            continue
+            return
         defect = await find_defect(store, lane, persisted=known.get(lane, 0))
         if defect is not None:
             found[place] = LaneStatus(
@@ -213,4 +222,7 @@ async def read_queue_status(
                 condition=_CONDITIONS[defect.kind],
                 problem=describe(defect),
             )
+
+    all_lanes = {*expected, *existing, *recorded, *consumed}
+    await run_concurrently(all_lanes, check, concurrency=LANES_AT_ONCE)
     return [found[place] for place in sorted(found)]

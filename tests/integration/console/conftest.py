@@ -1,11 +1,15 @@
 """The browser, and a deployment with planted trouble, once for each file of tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 from support.console_pages import CHROMIUM, FLAGS
+from support.console_policies import in_thread
 from support.console_world import ConsoleWorld, served_console
+from support.policies_live import write_profiles
+from support.policies_moto import moto_with_bucket
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +24,13 @@ def browser() -> Iterator[Browser]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
     with served_console(tmp_path_factory.mktemp("console")) as found:
         yield found
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a server with a bucket for policies."""
+    write_profiles(tmp_path, monkeypatch)
+    moto = moto_with_bucket()
+    address = in_thread(moto.__enter__)
+    yield address
+    in_thread(lambda: moto.__exit__(None, None, None))

@@ -57,11 +57,28 @@ def test_each_page_names_an_unreachable_service(browser: Browser, tmp_path: Path
             expect(problem).to_contain_text(re.compile("start", re.IGNORECASE))
         open_place(page, world, "overview")
         expect(page.locator(".attention")).to_contain_text("No gateway responds")
+        expect(page.locator(".stages")).to_contain_text("unknown: no reconciler responds")
         open_place(page, world, "agents")
         expect(page.locator("main")).to_contain_text("from a listing of the store")
         for place in ("batches", "conflicts", "audit", "store"):
             open_place(page, world, place)
             expect(page.locator("main [role=alert]")).to_have_count(0)
+        page.context.close()
+
+
+def test_pages_name_the_settings_of_services_that_the_console_does_not_know(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with served_console(tmp_path, services=False) as world:
+        page = log_in(browser.new_context(), world)
+        expect(page.locator(".stages")).to_contain_text("unknown: set reconciler of the console")
+        for place, setting in {"explore?from=1h": "query", "metrics": "query"}.items():
+            open_place(page, world, place)
+            problem = page.locator("main [role=alert]").first
+            expect(problem).to_contain_text(f"set its URL as `{setting}`", timeout=20_000)
+        open_place(page, world, "queue")
+        expect(page.locator("main")).to_contain_text("Set query of the console")
+        expect(page.locator("main")).to_contain_text("Set gateways of the console")
         page.context.close()
 
 

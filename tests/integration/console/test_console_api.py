@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 from support.console_world import (
     AGENT,
     HOSTILE_AGENT,
@@ -30,6 +31,8 @@ from sluice_console.settings import ConsoleSettings
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
+
+WRITES = {"conflict_resolved", "request_refused"}
 
 
 @dataclass
@@ -121,9 +124,15 @@ def test_only_operators_resolve_and_the_name_is_recorded(world: ConsoleWorld) ->
     (one,) = send(world, "/v1/conflicts?agent=db-2").json["conflicts"]
     path = f"/v1/conflicts/{one['id']}/resolve"
     body = {"action": "accept_existing", "note": "checked <b>both</b>"}
-    assert send(world, path, method="POST", body=body, token=VIEWER).status == 403
-    assert send(world, f"/v1/conflicts/{one['id']}").json["decision"] is None
-    assert send(world, path, method="POST", body=body).status == 200
+    with capture_logs() as logged:
+        assert send(world, path, method="POST", body=body, token=VIEWER).status == 403
+        assert send(world, f"/v1/conflicts/{one['id']}").json["decision"] is None
+        assert send(world, path, method="POST", body=body).status == 200
+    refused, written = [one for one in logged if one["event"] in WRITES]
+    assert (refused["event"], refused["code"]) == ("request_refused", "forbidden")
+    assert refused["path"] == path
+    assert (written["event"], written["by"]) == ("conflict_resolved", "operator:otto")
+    assert (written["conflict"], written["action"]) == (one["id"], "accept_existing")
     decision = send(world, f"/v1/conflicts/{one['id']}").json["decision"]
     assert decision["decided_by"] == "operator:otto"
     assert decision["note"] == body["note"]
@@ -178,6 +187,10 @@ def test_the_path_of_a_batch_is_verified(world: ConsoleWorld) -> None:
     (path,) = send(world, f"/v1/batches/path?subject={quote(f'{AGENT}/b1/0-2')}").json
     assert path["blob"] == "ok"
     assert len(path["quarantined"]) == 1
+    for subject in (f"{AGENT}/b1/1", path["manifest_key"]):
+        (same,) = send(world, f"/v1/batches/path?subject={quote(subject)}").json
+        assert same["manifest"] == path["manifest"], subject
+    assert send(world, f"/v1/batches/path?subject={quote(f'{AGENT}/b1/10')}").json == []
     (path,) = send(world, f"/v1/batches/path?subject={quote('web-2/b1/0-2')}").json
     assert path["blob"].startswith("blob_missing")
     assert path["mark"]
@@ -217,6 +230,18 @@ def test_a_login_gets_a_cookie_that_scripts_and_other_sites_cannot_use(world: Co
     )
     assert left.status == 200
     assert send(world, "/v1/overview", token="", Cookie=pair).status == 401
+
+
+def test_logins_are_logged_without_their_tokens(world: ConsoleWorld) -> None:
+    with capture_logs() as logged:
+        send(world, "/v1/login", token="", method="POST", body={"token": VIEWER})
+        send(world, "/v1/login", token="", method="POST", body={"token": "a wrong token"})
+    (login,) = [one for one in logged if one["event"] == "console_login"]
+    assert (login["by"], login["role"], login["peer"]) == ("vera", "viewer", "127.0.0.1")
+    (refused,) = [one for one in logged if one["event"] == "request_refused"]
+    assert (refused["code"], refused["peer"]) == ("unauthenticated", "127.0.0.1")
+    assert VIEWER not in str(logged)
+    assert "a wrong token" not in str(logged)
 
 
 def test_a_login_behind_tls_gets_a_secure_cookie(world: ConsoleWorld) -> None:
@@ -259,6 +284,7 @@ def test_the_page_needs_no_other_host_and_stays_small(world: ConsoleWorld) -> No
             assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), name
             assert "https://" not in text, name
             assert "innerHTML" not in text, name
+    print(f"static files: {size} bytes compressed")
     assert size <= 250_000
     assert send(world, "/static/../app.py").status == 404
     etag = send(world, "/static/app.js").headers["ETag"]
@@ -360,6 +386,7 @@ def test_the_cost_of_a_day_is_estimated_for_a_bucket(world: ConsoleWorld) -> Non
     assert cost["at_least"], "no audit has listed the blobs"
     assert {one["name"] for one in cost["parts"]} == {"puts", "gets", "lists"}
     assert "as of" in cost["price_source"]
+    assert send(world, "/v1/overview").json["history"]["series"]["cost_usd_per_day"][-1] is not None
 
 
 def test_the_calls_of_a_gateway_are_read_from_its_counters(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ def test_explore_searches_zooms_and_filters(browser: Browser, world: ConsoleWorl
     other = page.context.new_page()
     other.goto(shared)
     expect(other.locator(".summary strong")).to_have_text("1", timeout=20_000)
+    page.get_by_role("link", name="Batch of the record").click()
+    expect(page.get_by_role("heading", name=f"{AGENT}/b1/15-17")).to_be_visible()
     assert errors == []
     page.context.close()
 

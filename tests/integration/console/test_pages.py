@@ -1,14 +1,23 @@
 """The console in a real Chromium, over a real deployment with planted trouble."""
 
 import json
-import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Route, expect
-from support.console_pages import CHROMIUM, PLACES, accessibility, log_in, open_place, watch
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+from support.console_pages import (
+    CHROMIUM,
+    PLACES,
+    accessibility,
+    log_in,
+    misaligned,
+    open_place,
+    watch,
+)
+from support.console_pictures import DIFFERENT_MAX, PICTURED, check_picture, differing_share
 from support.console_world import (
     AGENT,
     VIEWER,
@@ -16,9 +25,7 @@ from support.console_world import (
     served_console,
 )
 
-ROOT: Final = Path(__file__).parents[3]
-PICTURES: Final = ROOT / "docs" / "pictures"
-PICTURED: Final = {"overview", "conflict", "explore", "batch"}
+from sluice_console.settings import ConsoleSettings
 
 pytestmark = [
     pytest.mark.console,
@@ -40,14 +47,25 @@ def test_every_page_is_accessible_fits_and_logs_no_error(
     for name, place in PLACES.items():
         open_place(page, world, place)
         problems += [f"{name}: {one}" for one in accessibility(page)]
+        problems += [f"{name}: not aligned: {one}" for one in misaligned(page)]
         wide = page.evaluate("document.documentElement.scrollWidth")
         problems += [f"{name}: is {wide} wide"] if wide > width else []
-        if "SLUICE_TEST_PICTURES" in os.environ and width == 1280 and name in PICTURED:
-            PICTURES.mkdir(exist_ok=True)
-            page.screenshot(path=PICTURES / f"console-{name}-{scheme}.png")
+        if width == 1280 and name in PICTURED:
+            problems += check_picture(browser, page, f"{name}-{scheme}")
     assert not problems, "\n".join(problems)
     assert errors == []
     context.close()
+
+
+def test_a_moved_page_differs_from_its_picture(browser: Browser, world: ConsoleWorld) -> None:
+    """The comparison above finds a page without its menu, and nothing between equal pictures."""
+    page = log_in(browser.new_context(viewport={"width": 1280, "height": 900}), world)
+    open_place(page, world, "conflicts")
+    before = page.screenshot()
+    assert differing_share(browser, before, page.screenshot()) < 0.001
+    page.evaluate("document.querySelector('.menu').remove()")
+    assert differing_share(browser, before, page.screenshot()) > DIFFERENT_MAX
+    page.context.close()
 
 
 def test_the_overview_leads_to_a_decision_in_three_clicks(
@@ -81,6 +99,15 @@ def test_each_trouble_links_to_its_cause(
     page = log_in(browser.new_context(), world)
     page.get_by_role("link", name=link, exact=True).first.click()
     expect(page.locator("main").get_by_text(cause).first).to_be_visible()
+    page.context.close()
+
+
+def test_a_held_batch_leads_to_its_objects(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, "queue")
+    page.get_by_role("region", name="Held batches").get_by_role("link").click()
+    expect(page.get_by_role("heading", name="web-2/b1/0-2")).to_be_visible()
+    expect(page.locator(".timeline")).to_contain_text("Blob is not usable")
     page.context.close()
 
 
@@ -173,7 +200,21 @@ def test_the_page_starts_at_each_reload(browser: Browser, world: ConsoleWorld) -
 
 
 def test_the_page_loads_from_this_host_only_and_fast(browser: Browser, world: ConsoleWorld) -> None:
-    best_s = 60.0
+    assert cold_start_s(browser, world, lambda page: page.get_by_label("Token")) < 1.0
+
+
+def test_the_overview_without_logins_is_usable_within_a_second(
+    browser: Browser, tmp_path: Path
+) -> None:
+    visited = ConsoleSettings(listen="127.0.0.1:0", sample_s=1.0)
+    with served_console(tmp_path, visited, services=False) as world:
+        took_s = cold_start_s(browser, world, lambda page: page.get_by_text("1 batch held back"))
+    assert took_s < 1.0
+
+
+def cold_start_s(browser: Browser, world: ConsoleWorld, wanted: Callable[[Page], Locator]) -> float:
+    """Return the best time of three until something is shown, each without a cache."""
+    measured = []
     for _ in range(3):
         context = browser.new_context()
         page = context.new_page()
@@ -181,11 +222,12 @@ def test_the_page_loads_from_this_host_only_and_fast(browser: Browser, world: Co
         page.on("request", lambda request, seen=hosts: seen.add(request.url.split("/")[2]))
         began_s = time.monotonic()
         page.goto(world.url)
-        expect(page.get_by_label("Token")).to_be_visible(timeout=20_000)
-        best_s = min(best_s, time.monotonic() - began_s)
+        expect(wanted(page)).to_be_visible(timeout=20_000)
+        measured.append(time.monotonic() - began_s)
         assert hosts == {world.url.split("/")[2]}
         context.close()
-    assert best_s < 1.0
+    print(f"first page: {[round(one, 3) for one in measured]} s")
+    return min(measured)
 
 
 def test_a_million_points_are_drawn_within_100_ms(browser: Browser, world: ConsoleWorld) -> None:
@@ -209,6 +251,7 @@ def test_a_million_points_are_drawn_within_100_ms(browser: Browser, world: Conso
           return best;
         }"""
     )
+    print(f"1 000 000 points: {took:.0f} ms")
     assert took < 100
     page.context.close()
 
@@ -219,6 +262,10 @@ def test_an_empty_deployment_leads_on(browser: Browser, tmp_path: Path) -> None:
         errors = watch(page)
         expect(page.get_by_text("The store was never tested")).to_be_visible()
         for place, text in {
+            "overview": "No gateway is running",
+            "explore": "No record matches",
+            "metrics": "No metric is chosen",
+            "queue": "Nothing is held back",
             "agents": "No agent has sent anything yet",
             "conflicts": "No conflicts",
             "batches": "No batches here",
@@ -226,6 +273,7 @@ def test_an_empty_deployment_leads_on(browser: Browser, tmp_path: Path) -> None:
             "store": "The doctor never ran",
         }.items():
             open_place(page, world, place)
-            expect(page.get_by_text(text, exact=True)).to_be_visible()
+            expect(page.get_by_text(text, exact=True)).to_be_visible(timeout=20_000)
+            assert accessibility(page) == []
         assert errors == []
         page.context.close()

@@ -11,12 +11,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.sync_api import Browser, expect
 from structlog.testing import capture_logs
-from support.console_pages import CHROMIUM, log_in, open_place, watch
+from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
 from support.console_world import OPERATOR, VIEWER, ConsoleWorld, served_console
 
 from sluice_gc.plan import Plan, PlanSummary, VersionTally, sign_plan
+from sluice_gc.sweep import BatchDone, SweepFacts
+from sluice_gc.trash import trash_key
 from sluice_protocol.keys import digest_of
-from sluice_protocol.manifests import decode_record
+from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.plan_approvals import PlanApproval, approval_key
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -106,7 +108,12 @@ def test_a_stopped_plan_is_not_approved(place: ConsoleWorld) -> None:
     plan = PLANS[1]
     wanted = {"typed_plan_id": plan, "plan_sha256": put_plan(place, plan)}
     assert post(place, f"/v1/gc/plans/{plan}/stop", {"reason": "wait"}, VIEWER) == 403
-    assert post(place, f"/v1/gc/plans/{plan}/stop", {"reason": "wait"}) == 200
+    with capture_logs() as logged:
+        assert post(place, f"/v1/gc/plans/{plan}/stop", {"reason": "wait"}) == 200
+    (line,) = [one for one in logged if one["event"] == "console_write"]
+    assert (line["what"], line["plan"], line["by"], line["outcome"]) == (
+        "stop_plan", plan, "otto", "done",
+    )  # fmt: skip
     assert post(place, f"/v1/gc/plans/{plan}/approve", wanted) == 400
     assert approval_of(place, plan) is None
 
@@ -122,8 +129,13 @@ def test_an_operator_types_the_id_to_approve_a_plan(browser: Browser, place: Con
     card = page.locator(".card", has_text=plan)
     expect(card).to_contain_text("3 versions, 4.0 KiB that no record names")
     expect(card).to_contain_text(f"sluice gc approve {plan} --sha256 {sha256}")
-    card.get_by_role("button", name="Approve the plan").click()
+    opener = card.get_by_role("button", name="Approve the plan")
+    opener.press("Enter")
     dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label(re.compile("Type .* to confirm"))).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(opener).to_be_focused()
+    opener.press("Enter")
     button = dialog.get_by_role("button", name="Approve the plan")
     expect(button).to_be_disabled()
     dialog.get_by_label(re.compile("Type .* to confirm")).fill(PLANS[0])
@@ -137,6 +149,41 @@ def test_an_operator_types_the_id_to_approve_a_plan(browser: Browser, place: Con
     found = approval_of(place, plan)
     assert found is not None
     assert found.plan_sha256 == sha256
+    assert errors == []
+    page.context.close()
+
+
+@pytest.mark.console
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing: run `make test-console`")
+def test_a_stopped_plan_shows_why_and_what_it_deleted_before(
+    browser: Browser, place: ConsoleWorld
+) -> None:
+    plan = PLANS[4]
+    put_plan(place, plan)
+    facts = SweepFacts(deleted=7, deleted_bytes=2048, kept={"too_young": 2}, batches=1)
+    done = place.store_folder / "gc" / "v1" / "plans" / plan / "done" / "00-000000.json"
+    done.parent.mkdir()
+    done.write_bytes(encode_record(BatchDone(plan_id=plan, facts=facts)))
+    copy = place.store_folder / trash_key(digest_of(b"copy"))
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(b"copy")
+    page = log_in(browser.new_context(), place)
+    errors = watch(page)
+    open_place(page, place, "audit")
+    card = page.locator(".card", has_text=plan)
+    card.get_by_role("button", name="Stop the plan").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Note").fill("wait for the backup")
+    dialog.get_by_role("button", name="Stop the plan").click()
+    expect(card).to_contain_text("operator:otto: wait for the backup")
+    card.get_by_text("What was deleted").click()
+    expect(card).to_contain_text("7 versions, 2.0 KiB, in 1 finished batch")
+    expect(card).to_contain_text("too young: 2 versions")
+    copies = page.get_by_role("region", name="Restorable blobs")
+    expect(copies).to_contain_text(digest_of(b"copy"))
+    undo = copies.get_by_role("button", name=f"sluice gc undo {digest_of(b'copy')}")
+    expect(undo).to_be_visible()
+    assert accessibility(page) == []
     assert errors == []
     page.context.close()
 

@@ -3,56 +3,25 @@
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
+from support.console_pages import CHROMIUM, accessibility, log_in, misaligned, open_place, watch
+from support.console_policies import PROOF_MS, applied, in_thread
 from support.console_world import SETTINGS, VIEWER, ConsoleWorld, served_console
-from support.policies_live import ADMIN_PROFILE, settings_file, write_profiles
-from support.policies_moto import drop_statement, moto_with_bucket
+from support.policies_live import settings_file
+from support.policies_moto import drop_statement
 
 from sluice_cli.main import run
 from sluice_console.settings import PolicySettings
-
-PROOF_MS = 180_000
-"""Time of two proofs on a machine that other tests use."""
 
 pytestmark = [
     pytest.mark.console,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing: run `make test-console`"),
 ]
-
-_Result = TypeVar("_Result")
-
-
-def in_thread(act: Callable[[], _Result]) -> _Result:
-    """Call a function in a thread: the driver of the browser runs a loop in this one."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(act).result()
-
-
-@pytest.fixture
-def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    write_profiles(tmp_path, monkeypatch)
-    moto = moto_with_bucket()
-    address = in_thread(moto.__enter__)
-    yield address
-    in_thread(lambda: moto.__exit__(None, None, None))
-
-
-def applied(folder: Path, endpoint: str) -> PolicySettings:
-    """Apply the rendered policies to the bucket."""
-    file = settings_file(folder, "aws", tls=True, profiles=False)
-    where = ["--settings", str(file), "--endpoint", endpoint, "--profile", ADMIN_PROFILE]
-    assert in_thread(lambda: run(["policies", "apply", *where, "--yes", "--json"])) == 0
-    return PolicySettings(
-        file=str(file), live=True, endpoint=endpoint, profile=ADMIN_PROFILE, prove_s=3.0
-    )
 
 
 def denials(page: Page, world: ConsoleWorld) -> Locator:
@@ -76,6 +45,7 @@ def test_each_denial_has_its_statement_and_proof(
             expect(created).to_contain_text(text)
         expect(created).to_contain_text("unless s3:if-none-match is *")
         expect(page.locator("main [role=alert]")).to_have_count(0)
+        assert misaligned(page) == []
         page.get_by_role("combobox", name="Role").select_option("gateway")
         expect(rows.filter(has_text="spark-nothing-else")).to_have_count(0)
         expect(rows.filter(has_text="gateway-nothing-else").first).to_be_visible()

@@ -5,20 +5,25 @@ three clicks from the overview.
 """
 
 import re
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.console_pages import CHROMIUM, log_in, open_place, watch
+from support.console_policies import PROOF_MS, applied, in_thread
 from support.console_troubles import (
     TroubledWorld,
     plant_in_gateway,
     stop_everything,
     troubled_console,
 )
-from support.console_world import ConsoleWorld, served_console
+from support.console_world import SETTINGS, ConsoleWorld, served_console
+from support.documented_blocks import check_command
+from support.policies_moto import drop_statement
 
 RUNBOOK: Final = Path(__file__).parents[3] / "docs" / "runbook.md"
 ITEMS: Final = {
@@ -48,6 +53,13 @@ STOPPED: Final = {
     "SluiceNoGateway": ("No gateway is running", "Start one", "No gateway has registered"),
     "SluiceNotEnqueued": ("are enqueued 60 min late", "reconciler is stopped", "behind"),
 }
+DENIALS: Final = {
+    "SluiceDenialLost": (
+        "1 denial of the policies is lost",
+        "missing or changed: CreateOnly",
+        "silently replaces the earlier one",
+    ),
+}
 
 pytestmark = [
     pytest.mark.console,
@@ -72,7 +84,7 @@ def page(browser: Browser, troubled: TroubledWorld) -> Page:
 
 def test_each_entry_of_the_runbook_has_a_planted_trouble() -> None:
     entries = re.findall(r"^## (Sluice\w+)$", RUNBOOK.read_text(), re.MULTILINE)
-    assert set(entries) == set(ITEMS) | set(STOPPED)
+    assert set(entries) == set(ITEMS) | set(STOPPED) | set(DENIALS)
 
 
 def follow(page: Page, world: ConsoleWorld, title: str, remedy: str, cause: str) -> None:
@@ -80,6 +92,12 @@ def follow(page: Page, world: ConsoleWorld, title: str, remedy: str, cause: str)
     item = page.locator(".attention li", has_text=title)
     expect(item).to_have_count(1, timeout=20_000)
     expect(item).to_contain_text(remedy)
+    for command in item.locator(".command code").all_inner_texts():
+        program, *words = shlex.split(command)
+        if program == "sluice":
+            check_command(words)
+        else:
+            assert (program, len(words)) == ("curl", 1)
     item.get_by_role("link", name=re.compile("^Open ")).click()
     expect(page.locator("main h1")).not_to_have_text("Overview")
     expect(page.locator("main").get_by_text(cause).first).to_be_visible(timeout=20_000)
@@ -99,6 +117,20 @@ def test_stopped_services_are_named(browser: Browser, tmp_path: Path) -> None:
         page = log_in(browser.new_context(), world)
         for entry in STOPPED.values():
             follow(page, world, *entry)
+        page.context.close()
+
+
+def test_a_lost_denial_of_the_bucket_is_named_with_its_remedy(
+    browser: Browser, tmp_path: Path, endpoint: str
+) -> None:
+    used = replace(SETTINGS, policies=applied(tmp_path, endpoint))
+    in_thread(lambda: drop_statement(endpoint, "CreateOnly"))
+    with served_console(tmp_path / "world", used, trouble=False) as world:
+        page = log_in(browser.new_context(), world)
+        expect(page.locator(".attention")).to_contain_text("policies", timeout=PROOF_MS)
+        for entry in DENIALS.values():
+            follow(page, world, *entry)
+        expect(page.locator("main .problem")).to_contain_text("sluice policies diff")
         page.context.close()
 
 

@@ -16,6 +16,7 @@ from sluice_protocol.request_identity import DoorName
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=get_args(DoorName))
+JSON_ONLY = TestSender("json", (), doors=("json",))
 JSON = {"Content-Type": "application/json"}
 SNAPPY = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 WRITE_2 = {
@@ -48,7 +49,7 @@ def serve(tmp_path: Path, check: Callable[[Running], Any], *doors: DoorName) -> 
     opened = doors or get_args(DoorName)
 
     async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=opened) as served:
+        async with running(tmp_path, HOST, SHOP, JSON_ONLY, doors=opened) as served:
             await check(served)
 
     run(main())
@@ -192,24 +193,66 @@ def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
     serve(tmp_path / "b", closed, "otlp")
 
 
+RSYSLOG = {"Accept": "*/*", "Content-Type": "application/json; charset=utf-8"}
+
+
+async def send_bulk(served: Running, token: str, fields: Mapping[str, str]) -> int:
+    """Send a bulk request; return the status, or 0 where the connection is closed instead."""
+    given = {"Authorization": f"Bearer {token}", **fields}
+    url = f"http://127.0.0.1:{served.port}/_bulk"
+    sending = served.client.session.post(
+        url, data=BULK, headers=given, skip_auto_headers=["User-Agent", "Accept", "Content-Type"]
+    )
+    try:
+        async with sending as answer:
+            return answer.status
+    except aiohttp.ServerDisconnectedError:
+        return 0
+
+
 def test_trouble_closes_the_connection_of_rsyslog(tmp_path: Path) -> None:
-    """Without a `User-Agent`: rsyslog drops a batch on 503 and 401, most of it on 429 per item."""
+    """rsyslog drops a batch on 503, 401 and 403, and most of it on 429 per item."""
 
     async def check(served: Running) -> None:
         served.gateway.uploads.mode.switched = True
-        fields = {
-            "Authorization": f"Bearer {SHOP.token.token}",
-            "Content-Type": "application/json",
-        }
-        url = f"http://127.0.0.1:{served.port}/_bulk"
-        session = served.client.session
-        with pytest.raises(aiohttp.ServerDisconnectedError):
-            await session.post(url, data=BULK, headers=fields, skip_auto_headers=["User-Agent"])
-        async with session.post(url, data=BULK, headers=fields) as answer:
-            assert answer.status == 503
+        assert await send_bulk(served, SHOP.token.token, RSYSLOG) == 0
         served.gateway.uploads.mode.switched = False
-        fields["Authorization"] = "Bearer wrong"
-        with pytest.raises(aiohttp.ServerDisconnectedError):
-            await session.post(url, data=BULK, headers=fields, skip_auto_headers=["User-Agent"])
+        assert await send_bulk(served, "wrong", RSYSLOG) == 0
+        assert await send_bulk(served, JSON_ONLY.token.token, RSYSLOG) == 0
+        assert await send_bulk(served, SHOP.token.token, RSYSLOG) == 200
 
-    serve(tmp_path, check)
+    async def closed(served: Running) -> None:
+        assert await send_bulk(served, SHOP.token.token, RSYSLOG) == 0
+
+    serve(tmp_path / "a", check)
+    serve(tmp_path / "b", closed, "otlp")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        RSYSLOG | {"User-Agent": "curl/8"},
+        RSYSLOG | {"Content-Type": "application/x-ndjson"},
+        RSYSLOG | {"Content-Type": "application/json"},
+        RSYSLOG | {"Accept": "application/json"},
+        {"Content-Type": RSYSLOG["Content-Type"]},
+        {},
+    ],
+    ids=["user-agent", "ndjson", "json", "accept", "no-accept", "no-field"],
+)
+def test_other_clients_read_why_they_are_refused(tmp_path: Path, fields: Mapping[str, str]) -> None:
+    """Also those without a `User-Agent`."""
+
+    async def check(served: Running) -> None:
+        served.gateway.uploads.mode.switched = True
+        assert await send_bulk(served, SHOP.token.token, fields) == 503
+        served.gateway.uploads.mode.switched = False
+        assert await send_bulk(served, "wrong", fields) == 401
+        assert await send_bulk(served, JSON_ONLY.token.token, fields) == 403
+        assert await send_bulk(served, SHOP.token.token, fields) == 200
+
+    async def closed(served: Running) -> None:
+        assert await send_bulk(served, SHOP.token.token, fields) == 404
+
+    serve(tmp_path / "a", check)
+    serve(tmp_path / "b", closed, "otlp")

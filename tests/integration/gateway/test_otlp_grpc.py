@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from grpc import aio
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from support.door_client import TestSender, accepted_frames, otlp_logs, post
 from support.gateway import Running, TestKey, run, running
+from support.slow_grpc import stalled_call
 from support.write_faults import RefusingStore
 
 from sluice_gateway.app import serving_grpc
@@ -24,18 +26,29 @@ LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 BODY = otlp_logs("one", "two")
 
 
+LIMIT_S = 0.4
+
+
 @asynccontextmanager
-async def serving(
-    tmp_path: Path, store: ObjectStore | None = None
-) -> AsyncIterator[tuple[Running, aio.Channel]]:
+async def serving_at(
+    tmp_path: Path, store: ObjectStore | None = None, **settings: Any
+) -> AsyncIterator[tuple[Running, int, aio.Channel]]:
     async with (
         running(
             tmp_path, HOST, SHOP, OTHER, doors=("otlp",), otlp_grpc_listen="127.0.0.1:0",
-            door_body_bytes_max=1_000_000, store=store,
+            door_body_bytes_max=1_000_000, store=store, **settings,
         ) as served,
         serving_grpc(served.gateway) as port,
         aio.insecure_channel(f"127.0.0.1:{port}", compression=grpc.Compression.Gzip) as channel,
     ):  # fmt: skip
+        yield served, port, channel
+
+
+@asynccontextmanager
+async def serving(
+    tmp_path: Path, store: ObjectStore | None = None
+) -> AsyncIterator[tuple[Running, aio.Channel]]:
+    async with serving_at(tmp_path, store) as (served, _, channel):
         yield served, channel
 
 
@@ -109,6 +122,31 @@ def test_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
             call = channel.stream_unary(LOGS)(metadata=metadata, timeout=10)
             await call.done_writing()
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(main())
+
+
+@pytest.mark.parametrize("sent", [b"", b"half"], ids=["no-byte", "half-a-message"])
+def test_a_message_that_stalls_is_stopped(tmp_path: Path, sent: bytes) -> None:
+    """Within its limit, as a body over HTTP. A valid call succeeds meanwhile and after it."""
+
+    async def main() -> None:
+        limits = {"body_grace_s": LIMIT_S / 2, "body_rate_min_bytes_per_s": int(2e6 / LIMIT_S)}
+        async with (
+            serving_at(tmp_path, **limits) as (served, port, channel),
+            stalled_call(port, LOGS, SHOP.token.token, sent) as answered,
+        ):
+            loop = asyncio.get_running_loop()
+            started_s = loop.time()
+            assert (await export(channel, BODY, SHOP.token.token))[0] is grpc.StatusCode.OK
+            async with asyncio.timeout(10):
+                while b"too slowly" not in answered:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert loop.time() - started_s < LIMIT_S + 1.5
+            assert b"grpc-status\x0214" in answered
+            assert served.gateway.uploads.budget.held_bytes == 0
+            assert served.gateway.uploads.running.count == 0
+            assert (await export(channel, BODY, SHOP.token.token))[0] is grpc.StatusCode.OK
 
     run(main())
 

@@ -38,7 +38,10 @@ def test_a_plan_that_an_operator_stopped_deletes_nothing(tmp_path: Path) -> None
             assert await world.has(orphan)
             (listed,) = await list_newest_plans(world.store, 10)
             assert isinstance(listed, PlanOverview)
-            assert listed.state == "stopped"
+            assert (listed.state, listed.stopped) == (
+                "stopped",
+                "operator:otto: wait for the backup",
+            )
             audits = await list_newest_audits(world.store, 1)
             assert [one.chain_index for one in audits if isinstance(one, AuditOverview)] == [1]
 

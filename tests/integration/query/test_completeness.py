@@ -89,7 +89,7 @@ def test_a_held_batch_makes_the_answers_partial_that_it_may_belong_to(place: Dep
         assert bodies(result) == ["a"]
         assert result.summary.partial
         (reason,) = result.summary.reasons
-        assert reason.startswith("1 batches are held back")
+        assert reason.startswith("1 batch is held back")
         assert "blob_missing" in reason
     for changes in ({"kind": "metrics"}, {"agents": ("host-2",)}, {"from_ns": DAY0_NS + 1}):
         assert not run_query(place, make_query(**changes)).summary.partial

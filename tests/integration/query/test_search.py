@@ -242,7 +242,7 @@ def test_dead_letters_make_the_result_partial_until_they_are_ingested(place: Dep
     ingest_locally(place.url)
     result = run_query(place, make_query())
     assert bodies(result) == ["good"]
-    assert result.summary.reasons[0].startswith("1 batches could not be ingested (missing)")
+    assert result.summary.reasons[0].startswith("1 batch could not be ingested (missing)")
     assert not run_query(place, make_query(agents=("host-1",))).summary.partial
     assert not run_query(place, make_query(kind="metrics")).summary.partial
     # The batch counts by the time stamps of its records, not by its acceptance.
@@ -261,7 +261,7 @@ def test_a_dead_letter_that_was_accepted_long_after_its_records_counts(place: De
     place.enqueue([late])
     ingest_locally(place.url)
     result = run_query(place, make_query(to_ns=DAY0_NS + MINUTE_NS))
-    assert result.summary.reasons[0].startswith("1 batches could not be ingested (missing)")
+    assert result.summary.reasons[0].startswith("1 batch could not be ingested (missing)")
     later = make_query(from_ns=DAY0_NS + MINUTE_NS, to_ns=DAY0_NS + 6 * 86_400 * NS_PER_S)
     assert not run_query(place, later).summary.partial
 

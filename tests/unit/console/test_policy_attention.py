@@ -7,6 +7,7 @@ import pytest
 from support.policies_settings import GOLDEN, settings
 
 from sluice_console.attention import OverviewFacts, list_attention
+from sluice_console.metrics import ConsoleMetrics
 from sluice_console.policy_attention import PolicyTotals
 from sluice_console.policy_proofs import PolicyProof, PolicyProofs
 from sluice_console.settings import PolicySettings
@@ -20,13 +21,14 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import UnixNs
 
 AWS = policy_set(settings(), Target.AWS)
+COMMAND = "sluice policies denials --settings policies.toml --live"
 
 
 def totals(lost: str = "") -> PolicyTotals:
     kept = tuple(one for one in AWS.bucket.statements if one.sid != lost)
     items = tuple(one for one in required_properties(AWS) if one.name == "accepted-never-deleted")
     report = prove_denials(AWS.with_bucket(Document(statements=kept)), items)
-    return PolicyProof(at_ns=UnixNs(1), report=report).totals()
+    return PolicyProof(at_ns=UnixNs(1), report=report, command=COMMAND).totals()
 
 
 def test_policies_that_deny_everything_need_no_attention() -> None:
@@ -36,7 +38,7 @@ def test_policies_that_deny_everything_need_no_attention() -> None:
 
 def test_a_lost_denial_is_an_error_with_the_request_and_the_statement() -> None:
     (item,) = list_attention(OverviewFacts(policies=totals("NeverDeleted")))
-    assert (item.severity, item.page) == ("error", "store")
+    assert (item.severity, item.page, item.command) == ("error", "store", COMMAND)
     assert item.title == "1 denial of the policies is lost"
     assert "every caller: s3:DeleteObjectVersion" in item.detail
     assert "missing or changed: NeverDeleted" in item.detail
@@ -44,25 +46,25 @@ def test_a_lost_denial_is_an_error_with_the_request_and_the_statement() -> None:
 
 
 def test_policies_that_cannot_be_proved_are_a_warning_with_the_reason() -> None:
-    proof = PolicyProof(at_ns=UnixNs(1), report=None, problem="access denied")
+    proof = PolicyProof(at_ns=UnixNs(1), report=None, command=COMMAND, problem="access denied")
     (item,) = list_attention(OverviewFacts(policies=proof.totals()))
-    assert (item.severity, item.detail) == ("warning", "access denied")
+    assert (item.severity, item.detail, item.command) == ("warning", "access denied", COMMAND)
     (item,) = list_attention(OverviewFacts(policies=PolicyTotals(undecided=2)))
     assert "2 denials" in item.title
 
 
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(BadUsage, match="aws, versitygw"):
-        PolicyProofs(PolicySettings(target="gcs"), SystemClock())
+        PolicyProofs(PolicySettings(target="gcs"), SystemClock(), ConsoleMetrics())
     with pytest.raises(BadUsage, match="prove_s"):
         PolicySettings(prove_s=0.5)
 
 
-def proved(chosen: PolicySettings) -> PolicyProof:
+def proved(chosen: PolicySettings, metrics: ConsoleMetrics) -> PolicyProof:
     """Return the first proof of a separate process."""
 
     async def wait() -> PolicyProof:
-        proofs = PolicyProofs(chosen, SystemClock())
+        proofs = PolicyProofs(chosen, SystemClock(), metrics)
         proofs.refresh()
         proofs.refresh()  # one is running
         async with asyncio.timeout(120):
@@ -75,14 +77,33 @@ def proved(chosen: PolicySettings) -> PolicyProof:
 
 
 def test_a_missing_settings_file_is_the_problem(tmp_path: Path) -> None:
-    found = proved(PolicySettings(file=str(tmp_path / "none.toml")))
+    metrics = ConsoleMetrics()
+    metrics.show_proof(PolicyTotals(denied=41, allowed=1))
+    found = proved(PolicySettings(file=str(tmp_path / "none.toml")), metrics)
     assert found.report is None
     assert "cannot read settings" in found.problem
+    assert shown(metrics) == {}, "nothing is proved, so no alert may rest on an older proof"
+
+
+def shown(metrics: ConsoleMetrics) -> dict[str, float]:
+    (family,) = metrics.registry.collect()
+    return {one.labels["result"]: one.value for one in family.samples}
+
+
+def test_a_lost_denial_is_a_metric_for_an_alert() -> None:
+    metrics = ConsoleMetrics()
+    metrics.show_proof(totals("NeverDeleted"))
+    assert shown(metrics)["allowed"] == 1
+    sound = totals()
+    metrics.show_proof(sound)
+    assert shown(metrics) == {"denied": sound.denied, "allowed": 0, "undecided": 0}
+    assert sound.denied > 0
 
 
 def test_a_proof_that_is_running_ends_with_the_console() -> None:
     async def begin() -> None:
-        proofs = PolicyProofs(PolicySettings(file=str(GOLDEN / "settings.toml")), SystemClock())
+        golden = PolicySettings(file=str(GOLDEN / "settings.toml"))
+        proofs = PolicyProofs(golden, SystemClock(), ConsoleMetrics())
         proofs.refresh()
         await asyncio.sleep(0.2)
         async with asyncio.timeout(5):
@@ -94,7 +115,7 @@ def test_a_proof_that_is_running_ends_with_the_console() -> None:
 
 def test_without_a_file_nothing_is_proved() -> None:
     async def begin() -> None:
-        proofs = PolicyProofs(PolicySettings(), SystemClock())
+        proofs = PolicyProofs(PolicySettings(), SystemClock(), ConsoleMetrics())
         proofs.refresh()
         await asyncio.sleep(0)
         assert proofs.newest is None

@@ -78,7 +78,7 @@ def test_a_held_batch_is_one_reason_and_not_reported_as_not_enqueued() -> None:
     coverage = Coverage(now_ns=NOW, held=(held,), new=(new(),))
     found = decide_completeness(coverage, make_query(), SETTINGS, ())
     assert len(found.reasons) == 1
-    assert found.reasons[0].startswith("1 batches are held back")
+    assert found.reasons[0].startswith("1 batch is held back")
     assert "blob_missing" in found.reasons[0]
 
 

@@ -11,9 +11,11 @@ from support.reconciler_seed import accept, enqueued
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import UnsupportedVersion
 from sluice_protocol.keys import damaged_copy_key, digest_of, segment_key
+from sluice_protocol.outcomes import GetOutcome
+from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.inspection import LaneCondition, LaneStatus, read_lane
+from sluice_queue.inspection import LANES_AT_ONCE, LaneCondition, LaneStatus, read_lane
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.register import decode_register, encode_register
 from sluice_queue.segments import spill
@@ -189,6 +191,35 @@ def test_lane_that_was_never_used_is_not_lost() -> None:
         assert [one.condition for one in await read_queue_status(store, 64)] == [
             LaneCondition.SOUND
         ]
+
+    asyncio.run(run())
+
+
+class CrowdedStore(SimStore):
+    """A store that records how many reads are made at the same time."""
+
+    running = 0
+    most = 0
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        found = await super().get(key, first=first, last=last)
+        self.running -= 1
+        return found
+
+
+def test_lanes_are_read_concurrently_within_a_bound() -> None:
+    """With 64 lanes and 20 ms for each request, one after the other would take four seconds."""
+
+    async def run() -> None:
+        store = CrowdedStore(clock=SimClock())
+        await accept(store, 0, agent="host-1")
+        await make(store).once()
+        store.most = 0
+        await read_queue_status(store, 64)
+        assert store.most == LANES_AT_ONCE
 
     asyncio.run(run())
 

@@ -3,15 +3,18 @@
 import asyncio
 import random
 
+import pytest
+from support.builders import make_identity
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept_logs
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.keys import WORK_LISTS
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import WORK_LISTS, accepted_key
 from sluice_protocol.outcomes import GetOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.explain import explain
+from sluice_reconciler.explain import RecordPlace, explain, find_batches, parse_subject
 from sluice_reconciler.lanes.state import LANES
 from sluice_reconciler.service import Reconciler
 from sluice_store.authority import create_authority
@@ -52,3 +55,51 @@ def test_of_a_long_backlog_only_the_work_lists_of_the_batch_are_read() -> None:
         assert len({key for key in store.read if key.startswith(LANES)}) == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("seq", "start"),
+    [(0, 0), (2, 0), (3, 3), (1_500, 3), (40_002, 3), (40_003, 40_003), (40_004, None)],
+)
+def test_a_record_leads_to_its_batch_whatever_its_size(seq: int, start: int | None) -> None:
+    """Batches of 3, 40 000 and 1 records: the second one is found behind a longer list."""
+    batches = [
+        make_identity(0, count=3),
+        make_identity(3, count=40_000),
+        make_identity(40_003, count=1),
+    ]
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        for one in batches:
+            await store.create(accepted_key(one), b"{}")
+        await store.create(accepted_key(make_identity(1, agent="host-2")), b"{}")
+        prefix = accepted_key(batches[0]).rpartition("/")[0]
+        await store.create(ObjectKey(f"{prefix}/{40_000:020d}-foreign"), b"{}")
+        place = parse_subject(f"{batches[0].agent_id}/{batches[0].boot_id}/{seq}")
+        assert isinstance(place, RecordPlace)
+        found = [one.seq_start for one in await find_batches(store, place)]
+        assert found == ([] if start is None else [start])
+
+    asyncio.run(run())
+
+
+def test_every_batch_of_an_overlap_is_found() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        overlapping = [make_identity(0, count=10), make_identity(5, count=10)]
+        for one in overlapping:
+            await store.create(accepted_key(one), b"{}")
+        who = overlapping[0]
+        place = RecordPlace(agent_id=who.agent_id, boot_id=who.boot_id, seq=7)
+        assert await find_batches(store, place) == overlapping
+
+    asyncio.run(run())
+
+
+def test_a_subject_may_be_the_key_of_a_manifest() -> None:
+    who = make_identity(3, count=4, agent="a/b c")
+    assert parse_subject(accepted_key(who)) == who
+    for text in ("accepted/v1/other", "host-1/boot/x", "host-1/boot/-1", "host-1/5", "nothing"):
+        with pytest.raises(BadUsage):
+            parse_subject(text)

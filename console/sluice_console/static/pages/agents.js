@@ -1,5 +1,5 @@
 // Agents: which sequence numbers of each agent were accepted, and which are missing.
-import { command, count, duration, go, html, placeUrl, safe, useData, useEffect, useState } from "../lib.js";
+import { bytes, command, count, duration, go, html, placeUrl, rate, safe, useData, useEffect, useState } from "../lib.js";
 import { LongTable, useRows } from "../long_table.js";
 import { Badge, Bar, Command, Empty, Head, Loaded, Table, Time } from "../parts.js";
 
@@ -62,10 +62,19 @@ function Boot({ boot }) {
     ${more > 0 && html`<p class="quiet">and ${count(more)} more gaps</p>`}</section>`;
 }
 
+// What the newest sample counted; it lists the busiest agents only.
+function Rate({ agent }) {
+  const from = useData("v1/overview", 30);
+  if (!from.data) return null;
+  const rows = from.data.activity.filter((row) => row.agent_id === agent);
+  const others = from.data.activity.some((row) => row.agent_id === "");
+  return html`<p class="quiet">Accepted now: ${rows.length ? rows.map((row) => `${rate(row.records_per_s)} ${row.kind}/s, ${bytes(row.bytes_per_s)}/s`).join("; ") : others ? "less than the busiest agents, which the overview lists." : "nothing in the last minute."}</p>`;
+}
+
 function One({ agent }) {
   const from = useData(`v1/agents/boots?${new URLSearchParams({ agent })}`, 30);
   return html`<p><a href="#agents">← All agents</a></p><${Head} title=${safe(agent)} tools=${html`<a href=${placeUrl("batches", [], { agent })}>Batches</a><a href=${placeUrl("conflicts", [], { agent })}>Conflicts</a><a href=${placeUrl("explore", [], { agent })}>Records</a>`} />
-    <${Loaded} from=${from}>${(found) => html`<p class="quiet"><${Source} found=${found} /></p>
+    <${Loaded} from=${from}>${(found) => html`<p class="quiet"><${Source} found=${found} /></p><${Rate} agent=${agent} />
       ${found.partial && html`<div class="notice">${safe(found.partial)}</div>`}
       ${found.boots.some((boot) => boot.gaps.some((gap) => !gap.tail)) && html`<div class="notice"><strong>Records are missing.</strong> If the agent still runs, its spool may contain them: <code>sluice agent parked</code> on its machine lists batches that no gateway accepted. A gap that stays means that the records were lost before they were sent.</div>`}
       ${found.boots.map((boot) => html`<${Boot} boot=${boot} key=${boot.boot_id} />`)}

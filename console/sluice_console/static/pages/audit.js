@@ -1,6 +1,6 @@
 // Audit and garbage collection: certificates and their verification, plans, maintenance.
 import { api, bytes, command, count, duration, html, ofNs, safe, useData, useState, capital } from "../lib.js";
-import { Ago, Badge, Command, Decide, Empty, Head, Loaded, Problem, Table, Time } from "../parts.js";
+import { Ago, Badge, Command, Copy, Decide, Empty, Head, Loaded, Problem, Table, Time } from "../parts.js";
 
 const WRONG = ["missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"];
 const words = (text) => safe(text.replaceAll("_", " "));
@@ -33,6 +33,25 @@ const STATES = { planned: ["warning", "planned"], stopped: ["error", "stopped"],
 const versions = (tally) => `${count(tally?.incarnations ?? 0)} versions`;
 const size = (tally) => (tally?.bytes === undefined ? "" : `, ${bytes(tally.bytes)}`);
 
+// What the finished batches of a plan deleted, and what their proofs kept; read when it is opened.
+function Results({ plan }) {
+  const [open, setOpen] = useState(false);
+  const from = useData(open ? `v1/gc/plans/${encodeURIComponent(plan.plan_id)}/results` : null);
+  return html`<details onToggle=${(event) => setOpen(event.target.open)}><summary>What was deleted</summary>
+    ${open && html`<${Loaded} from=${from}>${(found) => (found.batches === 0 ? html`<p>No batch has finished, so nothing is deleted.</p>` : html`<dl class="facts">
+      <dt>deleted</dt><dd>${found.more ? "at least " : ""}${count(found.deleted)} versions, ${bytes(found.deleted_bytes)}, in ${count(found.batches)} finished ${found.batches === 1 ? "batch" : "batches"}</dd>
+      <dt>kept by their proofs</dt><dd>${Object.keys(found.kept).length ? Object.entries(found.kept).map(([clause, number]) => html`<div>${words(clause)}: ${count(number)} versions</div>`) : "none"}</dd>
+      ${found.unreadable.length > 0 && html`<dt>unreadable</dt><dd>${count(found.unreadable.length)} records: <code>${safe(found.unreadable[0])}</code></dd>`}
+      <dt>proofs</dt><dd>each was written before its deletions, under <code>${safe(found.proofs)}</code>; <code>sluice gc show SHA256</code> prints those of a blob</dd></dl>`)}<//>`}</details>`;
+}
+
+const COPIES = [
+  { name: "Blob", cell: (row) => html`<code>${safe(row.sha256)}</code>` },
+  { name: "Size", numeric: true, cell: (row) => bytes(row.size_bytes) },
+  { name: "Deleted", cell: (row) => html`<${Time} ns=${row.copied_at_unix_ns} ms=${false} />` },
+  { name: "Restore", cell: (row) => html`<${Copy} text=${command("sluice gc undo", row.sha256)} label="Copy command" />` },
+];
+
 function Plan({ plan, reload }) {
   if (plan.unreadable) return html`<div class="card"><h3><code>${safe(plan.key)}</code></h3><p><${Badge} tone="error">unreadable<//> ${safe(plan.unreadable)}</p></div>`;
   const [tone, state] = STATES[plan.state] ?? ["plain", plan.state];
@@ -40,8 +59,10 @@ function Plan({ plan, reload }) {
   return html`<div class="card"><div class="row"><h3>Plan <code>${safe(plan.plan_id)}</code></h3><${Badge} tone=${tone}>${state}<//><span class="quiet">made <${Time} ns=${plan.made_at_unix_ns} ms=${false} /> (<${Ago} ns=${plan.made_at_unix_ns} />), from audit <code>${safe(plan.audit_id)}</code></span></div>
     <dl class="facts"><dt>may be deleted</dt><dd>${versions(plan.orphans)}${size(plan.orphans)} that no record names, ${versions(plan.superseded)}${size(plan.superseded)} superseded</dd>
       <dt>of</dt><dd>${versions(plan.blobs)}${size(plan.blobs)} in the audit</dd>
+      ${plan.stopped && html`<dt>stopped</dt><dd>${safe(plan.stopped)}</dd>`}
       <dt>approved</dt><dd>${plan.approval_problem ? html`<${Badge} tone="error">does not count<//> ${safe(plan.approval_problem)}` : plan.approval ? html`by ${safe(plan.approval.by)} <${Time} ns=${plan.approval.approved_at_unix_ns} ms=${false} />${plan.approval.note ? `: ${safe(plan.approval.note)}` : ""}` : html`<span class="quiet">no; runs with <code>require_approval</code> do not execute it</span>`}</dd>
       <dt>kept, and why</dt><dd>${kept.length ? kept.map(([clause, tally]) => html`<div>${words(clause)}: ${versions(tally)}${size(tally)}</div>`) : "nothing else"}</dd></dl>
+    <${Results} plan=${plan} />
     <div class="row">${plan.state === "planned" && html`<${Decide} title="Stop this plan?" label="Stop the plan" danger required explain="Nothing of this plan is deleted from now on, also by a run that has begun. This cannot be undone; make a new plan instead." run=${(reason) => api(`v1/gc/plans/${encodeURIComponent(plan.plan_id)}/stop`, { method: "POST", body: { reason } })} done=${reload} />`}
       ${plan.state === "planned" && !plan.approval && html`<${Decide} title="Approve this plan?" label="Approve the plan" typed=${safe(plan.plan_id)} explain=${`After its grace period a run may delete ${versions(plan.orphans)} that no record names and ${versions(plan.superseded)} superseded. Each is proved again before its deletion. To withdraw an approval, stop the plan.`} run=${(note, typed) => api(`v1/gc/plans/${encodeURIComponent(plan.plan_id)}/approve`, { method: "POST", body: { typed_plan_id: typed, plan_sha256: plan.sha256, note } })} done=${reload} />`}
       ${plan.state === "planned" && html`<${Command} text=${command("sluice gc run", plan.plan_id, "--dry-run")} />${!plan.approval && html`<${Command} text=${command("sluice gc approve", plan.plan_id, "--sha256", plan.sha256)} />`}`}</div></div>`;
@@ -63,5 +84,7 @@ export function Audit() {
       <section><h2>Certificates</h2><${Verify} can=${found.can_verify} />
         <${Table} caption="Certificates" columns=${AUDITS} rows=${found.audits} rowKey=${(row) => row.key} empty=${html`<${Empty} title="No audit yet">Run <code>sluice audit run</code>, or let <code>sluice maintain</code> run it.<//>`} /><${Command} text=${command("sluice audit verify")} /></section>
       <section><h2>Deletion plans</h2>${found.plans.length ? found.plans.map((plan) => html`<${Plan} plan=${plan} reload=${from.reload} key=${plan.key} />`) : html`<${Empty} title="No plan">Nothing is planned to be deleted. After an audit, <code>sluice gc plan</code> makes one.<//>`}</section>
+      <section><h2>Restorable blobs</h2><${Table} caption="Restorable blobs" columns=${COPIES} rows=${found.restorable.blobs} rowKey=${(row) => row.sha256} empty=${html`<p class="quiet">None. Runs with <code>undo</code> keep a copy of each blob until <code>sluice gc purge</code> removes it.</p>`} />
+        ${found.restorable.more && html`<p class="quiet">There are more than these ${count(found.restorable.blobs.length)}.</p>`}</section>
       <section><h2>Maintenance</h2><${Table} caption="Maintenance tasks" columns=${TASKS} rows=${found.maintenance.tasks} rowKey=${(row) => row.task} /><${Command} text=${command("sluice maintain status")} /></section>`}<//>`;
 }

@@ -24,7 +24,7 @@ function List({ query }) {
   const filter = (event) => { event.preventDefault(); go("batches", [], typed ? { agent: typed } : null); };
   const seek = (event) => { const at = new Date(event.target.value); if (!Number.isNaN(at.getTime())) go("batches", [], { before: String(BigInt(at.getTime()) * 1000000n) }); };
   return html`<${Head} title="Batches">${agent ? `Batches of ${safe(agent)}, in the order of their sequence numbers.` : "Accepted batches, the newest first. A batch appears when the reconciler has indexed it."}<//>
-    <div class="filters"><form onSubmit=${open} class="row" role="search"><label>Batch<input data-search size="34" value=${subject} placeholder="agent/boot/start-end, or a sha256" onInput=${(event) => setSubject(event.target.value)} /></label><button type="submit">Open</button></form>
+    <div class="filters"><form onSubmit=${open} class="row" role="search"><label>Batch<input data-search size="34" value=${subject} placeholder="agent/boot/start-end, a sha256 or a key" onInput=${(event) => setSubject(event.target.value)} /></label><button type="submit">Open</button></form>
       <form onSubmit=${filter} class="row"><label>Agent<input value=${typed} placeholder="exact agent id" onInput=${(event) => setTyped(event.target.value)} /></label><button type="submit">Filter</button></form>
       ${!agent && html`<label>Accepted before (local time)<input type="datetime-local" onChange=${seek} /></label>`}</div>
     <${Loaded} from=${from}>${(page) => html`
@@ -66,7 +66,8 @@ function One({ subject }) {
   const from = useData(`v1/batches/path?${new URLSearchParams({ subject })}`);
   return html`<p><a href="#batches">← All batches</a></p><${Head} title="Batch" tools=${html`<button type="button" onClick=${from.reload}>Verify again</button>`}>Every object of one batch, read and verified now.<//>
     <${Loaded} from=${from}>${(paths) => (paths.length ? paths.map((path) => html`<${Timeline} path=${path} />`)
-    : html`<${Empty} title="Nothing names this blob">It is an orphan, or a blob that is not indexed yet. Garbage collection deletes orphans after the retry horizon, each with a proof.<//>`)}<//>`;
+    : subject.includes("/") ? html`<${Empty} title="No accepted batch contains this record">It was never accepted, or the agent, the boot or the number is another one. <code>sluice gaps</code> lists what is missing.<//>`
+      : html`<${Empty} title="Nothing names this blob">It is an orphan, or a blob that is not indexed yet. Garbage collection deletes orphans after the retry horizon, each with a proof.<//>`)}<//>`;
 }
 
 export function Batches({ place }) {

@@ -1,5 +1,5 @@
 // Explore: search with a histogram, fields, live tail, lines around a line, and downloads.
-import { api, bytes, command, count, go, html, placeUrl, quoted, safe, timeText, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
+import { api, bytes, command, count, duration, go, html, placeUrl, quoted, safe, timeText, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
 import { Command, Copy, Empty, Head, Problem, Time } from "../parts.js";
 import { readLines } from "../stream.js";
 
@@ -215,7 +215,7 @@ function Detail({ record, search, add, close }) {
   const plain = ["agent_id", "boot_id", ...(record.severity ? ["severity"] : []), ...(record.name ? ["name"] : [])].map((name) => [name, record[name]]);
   const nested = ["attributes", "resource"].flatMap((group) => Object.entries(record[group] ?? {}).map(([key, value]) => [`${group}.${/[=!<>~"]/.test(key) ? JSON.stringify(key) : key}`, value]));
   const line = (one, here) => html`<div class=${here ? "here" : ""}>${safe(one.ts ?? "")} ${safe(bodyOf(one))}</div>`;
-  return html`<section class="detail card" aria-label="Record"><div class="head"><h2>Record ${safe(record.seq)} of ${safe(record.agent_id)}</h2><div class="tools"><${Copy} text=${JSON.stringify(record)} label="Copy JSON" /><button type="button" onClick=${look}>Lines around it</button><a href=${placeUrl("batches", [], { agent: record.agent_id })}>Batches of the agent</a><button type="button" class="plain" onClick=${close} aria-label="Close the record">✕</button></div></div>
+  return html`<section class="detail card" aria-label="Record"><div class="head"><h2>Record ${safe(record.seq)} of ${safe(record.agent_id)}</h2><div class="tools"><${Copy} text=${JSON.stringify(record)} label="Copy JSON" /><button type="button" onClick=${look}>Lines around it</button><a href=${placeUrl("batches", [keyOf(record)])}>Batch of the record</a><button type="button" class="plain" onClick=${close} aria-label="Close the record">✕</button></div></div>
     <pre>${html`<${Marked} text=${String(bodyOf(record))} ranges=${record.highlights} />`}</pre>
     <dl class="facts"><dt>time</dt><dd>${record.ts ? html`<${Time} at=${record.ts} /> <code class="quiet">${safe(record.ts)}</code>` : "none"}</dd>
       ${[...plain, ...nested].map(([name, value]) => html`<dt><code>${safe(name)}</code></dt><dd>${safe(name === "severity" ? `${value} ${severityName(value)}` : value)} <button type="button" class="copy" aria-label=${`Include ${safe(name)}`} onClick=${() => add(filterText(name, "=", value))}>+</button> <button type="button" class="copy" aria-label=${`Exclude ${safe(name)}`} onClick=${() => add(filterText(name, "!=", value))}>−</button></dd>`)}</dl>
@@ -258,7 +258,7 @@ function Summary({ found, live, tail, search }) {
   const summary = live ? tail.state : found.summary;
   const path = parameters(search, { newest_first: "true" });
   return html`<div class="summary" role="status">
-      <span>${live ? html`<strong>Live</strong>, ${count(tail.records.length)} records` : html`<strong>${count(found.records.length)}</strong> records${found.summary?.more ? ", the newest; there are more" : ""}${found.running ? ` · searching${found.progress ? progressText(found.progress) : "…"}` : ` · ${count(found.summary?.elapsed_ms ?? 0)} ms, ${bytes(found.summary?.bytes_read ?? 0)} read`}`}</span>
+      <span>${live ? html`<strong>Live</strong>, ${count(tail.records.length)} records` : html`<strong>${count(found.records.length)}</strong> records${found.summary?.more ? ", the newest; there are more" : ""}${found.running ? ` · searching${found.progress ? progressText(found.progress) : "…"}` : ` · ${duration((found.summary?.elapsed_ms ?? 0) / 1000)}, ${bytes(found.summary?.bytes_read ?? 0)} read`}`}</span>
       ${summary?.accepted_until && html`<span>complete for what was accepted before <${Time} at=${summary.accepted_until} ms=${false} /></span>`}
       ${!live && html`<span class="row"><a href=${`v1/download?${new URLSearchParams([...path, ["format", "ndjson"]])}`} download>NDJSON</a><a href=${`v1/download?${new URLSearchParams([...path, ["format", "parquet"]])}`} download>Parquet</a></span>`}
     </div>

@@ -9,12 +9,13 @@ const LINES_MAX = 8;
 
 function readChoice(query) {
   const from = query.get("from") ?? "1h";
-  return { metric: query.getAll("metric"), from, step: query.get("step") ?? RANGES.find(([value]) => value === from)?.[2] ?? "1m", agg: query.get("agg") ?? "avg", by_agent: query.get("by_agent") === "true", raw: query.get("raw") === "true" };
+  return { metric: query.getAll("metric"), attribute: query.getAll("attribute"), from, step: query.get("step") ?? RANGES.find(([value]) => value === from)?.[2] ?? "1m", agg: query.get("agg") ?? "avg", by_agent: query.get("by_agent") === "true", raw: query.get("raw") === "true" };
 }
 
 function show(choice) {
   const query = new URLSearchParams({ from: choice.from, step: choice.step, agg: choice.agg });
   for (const name of choice.metric) query.append("metric", name);
+  for (const one of choice.attribute) query.append("attribute", one);
   for (const name of ["by_agent", "raw"]) if (choice[name]) query.set(name, "true");
   location.hash = `#metrics?${query}`;
 }
@@ -27,6 +28,7 @@ function align(found) {
 
 async function readSeries(name, choice, signal) {
   const wanted = new URLSearchParams({ metric: name, from: choice.from, step: choice.step, agg: choice.agg, ...(choice.by_agent && { by_agent: "true" }), ...(choice.raw && { raw: "true" }) });
+  for (const one of choice.attribute) wanted.append("attribute", one);
   const lines = new Map();
   let summary = null;
   await readLines(`v1/query?${wanted}`, signal, (some) => {
@@ -56,6 +58,19 @@ function useSeries(choice) {
   return state;
 }
 
+// Only points with all of these attributes, of the point or of the resource of its batch.
+function Attributes({ choice, change }) {
+  const [text, setText] = useState("");
+  const add = (event) => {
+    event.preventDefault();
+    const wanted = text.trim();
+    if (wanted && !choice.attribute.includes(wanted)) change({ attribute: [...choice.attribute, wanted] });
+    setText("");
+  };
+  return html`<form class="row" onSubmit=${add}><label>Attribute<input size="18" value=${text} placeholder="name=value" pattern="[^=]+=.*" title="A name and a value, as device=sda" onInput=${(event) => setText(event.target.value)} /></label><button type="submit">Add</button></form>
+    ${choice.attribute.length > 0 && html`<div class="row chips">${choice.attribute.map((one) => html`<span class="badge"><code>${safe(one)}</code> <button type="button" class="plain" aria-label=${`Remove ${safe(one)}`} onClick=${() => change({ attribute: choice.attribute.filter((other) => other !== one) })}>✕</button></span>`)}</div>`}`;
+}
+
 function Names({ choice }) {
   const from = useData(`v1/fields/values?${new URLSearchParams({ kind: "metrics", from: choice.from, field: "name", limit: "500" })}`);
   const [text, setText] = useState("");
@@ -78,12 +93,13 @@ export function Metrics({ place }) {
       <label>Step<input size="6" value=${choice.step} onChange=${(event) => change({ step: event.target.value })} /></label>
       <label>Aggregation<select value=${choice.agg} onChange=${(event) => change({ agg: event.target.value })}>${["avg", "min", "max", "sum", "count", "last"].map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
       <label class="inline"><input type="checkbox" checked=${choice.by_agent} onChange=${(event) => change({ by_agent: event.target.checked })} />One line for each agent</label>
-      <label class="inline"><input type="checkbox" checked=${choice.raw} onChange=${(event) => change({ raw: event.target.checked })} />Samples only</label></div>
+      <label class="inline"><input type="checkbox" checked=${choice.raw} onChange=${(event) => change({ raw: event.target.checked })} />Samples only</label>
+      <${Attributes} choice=${choice} change=${change} /></div>
     <div class="explore"><${Names} choice=${choice} /><div class="result"><${Problem} problem=${found.problem} />
       ${partial.map((one) => html`<div class="notice"><strong>Points may be missing.</strong> ${one.reasons.map(safe).join("; ")}</div>`)}
       ${!choice.metric.length ? html`<${Empty} title="No metric is chosen">Choose a name on the left.<//>` : found.data ? (found.data.shown.length
     ? html`<${Chart} data=${found.data.points} names=${found.data.shown.map((one) => safe(one.title))} utc=${clock === "utc"} label=${`${choice.agg} of ${choice.metric.map(safe).join(", ")}`} />
-        <ul class="legend">${found.data.shown.map((one) => html`<li>${safe(one.title)}: ${count(one.points.size)} points</li>`)}${found.data.more > 0 && html`<li>${count(found.data.more)} more lines are not drawn</li>`}</ul>`
+        <ul class="legend">${found.data.shown.map((one) => html`<li>${safe(one.title)}: ${count(one.points.size)} ${one.points.size === 1 ? "point" : "points"}</li>`)}${found.data.more > 0 && html`<li>${count(found.data.more)} more lines are not drawn</li>`}</ul>`
     : html`<${Empty} title="No points in this time">Choose a longer time.<//>`) : !found.problem && html`<${Loading} />`}
-      ${choice.metric.map((name) => html`<${Command} text=${command("sluice query", "--metric", name, "--from", choice.from, "--step", choice.step, "--agg", choice.agg, ...(choice.by_agent ? ["--by-agent"] : []), ...(choice.raw ? ["--raw"] : []))} />`)}</div></div>`;
+      ${choice.metric.map((name) => html`<${Command} text=${command("sluice query", "--metric", name, "--from", choice.from, "--step", choice.step, "--agg", choice.agg, ...choice.attribute.flatMap((one) => ["--attribute", one]), ...(choice.by_agent ? ["--by-agent"] : []), ...(choice.raw ? ["--raw"] : []))} />`)}</div></div>`;
 }

@@ -44,12 +44,19 @@ function Stage({ title, value, unit, detail, history, name, label, late }) {
     <${Spark} times=${history.at_unix_ns} values=${history.series[name]} label=${label} /></div>`;
 }
 
+// Only a reconciler knows what is not indexed yet.
+function unknownLag(services) {
+  const known = services.filter((one) => one.service === "reconciler");
+  if (!known.length) return html`unknown: set <code>reconciler</code> of the console`;
+  return known.every((one) => one.problem) ? "unknown: no reconciler responds" : "not reported yet";
+}
+
 function Path({ found }) {
   const { numbers: now, history } = found;
   const lag = (value) => (value === null ? "–" : duration(value));
   return html`<section aria-labelledby="path"><h2 id="path">Path of a batch</h2><div class="stages">
     <${Stage} title="Accepted" value=${`${found.activity_at_least ? "at least " : ""}${rate(now.batches_per_s)}`} unit=" batches/s" detail=${`${rate(now.records_per_s)} records/s, ${bytes(now.bytes_per_s)}/s`} history=${history} name="batches_per_s" label="Accepted batches per second, last hour" />
-    <${Stage} title="Indexed" value=${lag(now.index_lag_s)} unit="" detail=${now.index_lag_s === null ? "needs the URL of a reconciler" : "age of the oldest that waits"} history=${history} name="index_lag_s" label="Index lag, last hour" late=${now.index_lag_s > 60} />
+    <${Stage} title="Indexed" value=${lag(now.index_lag_s)} unit="" detail=${now.index_lag_s === null ? unknownLag(found.services) : "oldest batch that waits"} history=${history} name="index_lag_s" label="Index lag, last hour" late=${now.index_lag_s > 60} />
     <${Stage} title="Enqueued" value=${lag(now.enqueue_lag_s)} unit="" detail="behind the present" history=${history} name="enqueue_lag_s" label="Enqueue lag, last hour" late=${now.enqueue_lag_s > 60} />
     <${Stage} title="In the lake" value=${lag(now.lake_lag_s)} unit="" detail=${`${count(now.waiting_batches)} batches wait`} history=${history} name="lake_lag_s" label="Lake lag, last hour" late=${now.lake_lag_s > 600} />
   </div></section>`;
@@ -74,10 +81,11 @@ function Tiles({ found }) {
 const usd = (value) => `$${value >= 100 ? count(value) : value.toFixed(2)}`;
 const PARTS = { puts: "PUT requests", lists: "LIST requests", gets: "GET and HEAD requests", storage: "stored blobs" };
 
-function Cost({ cost }) {
+function Cost({ cost, history }) {
   if (!cost) return null;
   return html`<section aria-labelledby="cost"><h2 id="cost">Cost per day</h2>
     <p class="big">${cost.at_least ? "at least " : "about "}${usd(cost.usd_per_day)}</p>
+    <div class="narrow"><${Spark} times=${history.at_unix_ns} values=${history.series.cost_usd_per_day} label="Cost per day, last hour" /></div>
     <dl class="facts">${cost.parts.map((part) => html`<dt>${PARTS[part.name] ?? safe(part.name)}</dt><dd>${usd(part.usd_per_day)} for ${part.name === "storage" ? bytes(part.quantity) : count(part.quantity)}</dd>`)}</dl>
     <p class="quiet">An estimate at the present rate. Requests: ${cost.basis === "counters" ? "the counters of the gateways" : "those that each accepted batch needs"}. ${cost.parts.some((part) => part.name === "storage") ? "Storage: the blobs of the newest audit." : "Storage is unknown until an audit has listed the blobs."} Not contained: transfer, the lake, Spark. List prices: ${safe(cost.price_source)}.</p></section>`;
 }
@@ -112,7 +120,7 @@ export function Overview() {
     <section aria-labelledby="activity"><h2 id="activity">Accepted now</h2>
       ${data.activity_at_least && html`<p class="quiet">At least: more was accepted than one sample reads. The shares of agents are those of the newest batches.</p>`}
       <${Table} caption="Accepted per second by agent and kind" columns=${ACTIVITY} rows=${data.activity} empty=${html`<${Empty} title="Nothing was accepted in the last minute">Start an agent: <code>sluice agent run</code>, or <a href="#batches">look at earlier batches</a>.<//>`} /></section>
-    <${Cost} cost=${data.cost} />
+    <${Cost} cost=${data.cost} history=${data.history} />
     <section aria-labelledby="gateways"><h2 id="gateways">Gateways</h2>
       <${Table} caption="Gateway processes" columns=${GATEWAYS} rows=${open} rowKey=${(row) => row.process} empty=${html`<${Empty} title="No gateway is running">Start one: <code>sluice gateway</code>.<//>`} /></section>`;
 }

@@ -57,7 +57,7 @@ function Filters({ view, role, action }) {
 
 function Proved({ view, role, action }) {
   const { report } = view;
-  const shell = `sluice policies denials --settings ${quoted(view.file)}${view.target === "aws" ? "" : ` --target ${view.target}`}${view.live ? " --live" : ""}${role && ` --role ${role}`}${action && ` --action ${quoted(action)}`}`;
+  const shell = `${view.command}${role && ` --role ${role}`}${action && ` --action ${quoted(action)}`}`;
   return html`<p class="quiet"><${Source} view=${view} /></p>
     <${Lost} rows=${report.denials.filter((one) => one.outcome === "allowed")} />
     <${Filters} view=${view} role=${role} action=${action} />
@@ -76,7 +76,7 @@ export function Policies({ query }) {
   return html`<section aria-labelledby="policies"><h2 id="policies">Policies</h2>
     <${Loaded} from=${from}>${(view) => (!view.file ? html`<${Empty} title="The console does not know the policies">Set <code>file</code> under <code>[console.policies]</code> to the settings file of the policies. The page then shows each request that the bucket must deny, the statement that denies it, and the proof.<//>
         <${Command} text="sluice policies denials --settings policies.toml" />`
-    : view.problem ? html`<div class="problem" role="alert"><strong>The policies cannot be proved</strong><p>${safe(view.problem)}</p></div><${Command} text=${`sluice policies denials --settings ${quoted(view.file)}${view.live ? " --live" : ""}`} />`
+    : view.problem ? html`<div class="problem" role="alert"><strong>The policies cannot be proved</strong><p>${safe(view.problem)}</p></div><${Command} text=${view.command} />`
       : !view.report ? html`<p class="quiet" role="status">Proving; this takes some seconds…</p>`
         : html`<${Proved} view=${view} role=${role} action=${action} />`)}<//></section>`;
 }

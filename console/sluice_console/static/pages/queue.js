@@ -21,7 +21,7 @@ const REASONS = {
 };
 const HELD = [
   { name: "Reason", cell: (row) => html`<${Badge} tone="error">${safe(row.reason)}<//>` },
-  { name: "Batch", wide: true, cell: (row) => html`<code>${safe(row.key)}</code>` },
+  { name: "Batch", wide: true, cell: (row) => html`<a href=${placeUrl("batches", [row.key])}><code>${safe(row.key)}</code></a>` },
   { name: "Found", wide: true, cell: (row) => html`${safe(row.detail)}<br /><span class="quiet">${REASONS[row.reason] ?? ""}</span>` },
   { name: "Since", cell: (row) => html`<${Time} ns=${row.seen_at_unix_ns} ms=${false} />` },
 ];

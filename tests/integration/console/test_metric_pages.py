@@ -1,0 +1,94 @@
+"""Metrics in a real Chromium: series by name and attribute, several in one chart."""
+
+import shlex
+import time
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+from support.builders import make_identity, salted_frame
+from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
+from support.console_world import ConsoleWorld, served_console
+from support.documented_blocks import check_command
+
+from sluice_protocol.records import MetricPoint, metrics_from_records
+from sluice_protocol.units import NS_PER_S
+
+POINTS = 20
+SPAN_NS = 600 * NS_PER_S
+
+pytestmark = [
+    pytest.mark.console,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing: run `make test-console`"),
+]
+
+
+def metric_frame(agent: str, name: str, start: int, device: str) -> bytes:
+    """Return a batch with two points a minute, which are in one span of ten minutes."""
+    end_ns = time.time_ns() // SPAN_NS * SPAN_NS
+    points = [
+        MetricPoint(
+            ts_ns=end_ns - (POINTS - place) * 30 * NS_PER_S,
+            name=name,
+            value=float(place),
+            attributes={"device": device},
+        )
+        for place in range(POINTS)
+    ]
+    who = make_identity(start, count=POINTS, agent=agent, boot="b1")
+    return salted_frame(who, metrics_from_records(points))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
+    with served_console(tmp_path_factory.mktemp("metrics"), trouble=False) as found:
+        found.accept(metric_frame("web-1", "disk.reads", 0, "sda"))
+        found.accept(metric_frame("web-1", "disk.writes", POINTS, "sda"))
+        found.accept(metric_frame("db-2", "disk.reads", 0, "sdb"))
+        yield found
+
+
+def test_several_series_are_drawn_by_name_agent_and_attribute(
+    browser: Browser, world: ConsoleWorld
+) -> None:
+    page = log_in(browser.new_context(viewport={"width": 1280, "height": 900}), world)
+    errors = watch(page)
+    open_place(page, world, "metrics")
+    legend = page.locator(".legend li")
+    names = page.get_by_role("complementary", name="Metrics")
+    names.get_by_role("button", name="disk.reads").click(timeout=20_000)
+    expect(legend).to_have_count(1, timeout=20_000)
+    names.get_by_role("button", name="disk.writes").click()
+    expect(legend).to_have_count(2, timeout=20_000)
+    expect(page.locator(".chart canvas")).to_be_visible()
+    page.get_by_label("One line for each agent").check()
+    expect(legend).to_have_count(3, timeout=20_000)
+    expect(legend.filter(has_text="disk.reads db-2")).to_have_count(1)
+    page.get_by_label("Attribute").fill("device=sdb")
+    page.get_by_role("button", name="Add").click()
+    expect(legend).to_have_count(1, timeout=20_000)
+    expect(legend).to_contain_text("disk.reads db-2")
+    assert "attribute=device%3Dsdb" in page.url
+    page.get_by_label("Aggregation").select_option("max")
+    page.get_by_label("Step").fill("10m")
+    page.keyboard.press("Tab")
+    expect(legend).to_have_text(["disk.reads db-2: 1 point"], timeout=20_000)
+    shown = page.locator(".command code").first.inner_text()
+    assert "--attribute device=sdb" in shown
+    assert "--step 10m --agg max" in shown
+    check_command(shlex.split(shown)[1:])
+    shared = page.context.new_page()
+    shared.goto(page.url)
+    expect(shared.locator(".legend li")).to_have_count(1, timeout=20_000)
+    page.get_by_role("button", name="Remove device=sdb").click()
+    expect(legend).to_have_count(3, timeout=20_000)
+    assert accessibility(page) == []
+    assert errors == []
+    page.context.close()
+
+
+def test_a_wrong_step_is_named(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, "metrics?metric=disk.reads&step=never")
+    expect(page.get_by_role("alert")).to_contain_text("step", timeout=20_000)
+    page.context.close()
