@@ -1,4 +1,4 @@
-"""Deletion of objects by the version that a read has just shown as current.
+"""Deletion and replacement of objects by the version that a read has just shown as current.
 
 A delete names a version, so it never removes what another writer adds meanwhile. A store without
 versioning shows no version: there only lifecycle rules of the operator remove objects.
@@ -10,6 +10,7 @@ from typing import Final
 from sluice_protocol.outcomes import Deleted, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, overwrite_known
 
 VERSIONS_MAX: Final = 100
 """Versions of one object that `delete_versions` deletes, at most."""
@@ -61,3 +62,18 @@ async def delete_versions(store: ObjectStore, key: ObjectKey) -> None:
         outcome = await delete_current_version(store, key)
         if outcome in (CurrentDeletion.MISSING, CurrentDeletion.UNVERSIONED):
             return
+
+
+async def replace_version(
+    store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff
+) -> None:
+    """Overwrite an object of a single writer, and delete the version that was current before.
+
+    Raises:
+        OutcomeUnknown: The retries are spent; the same call may be repeated.
+        StoreError: The store is unreachable or refused a request; the new bytes may be stored.
+    """
+    old = await store.head(key)
+    await overwrite_known(store, key, body, backoff)
+    if isinstance(old, ObjectInfo) and old.incarnation is not None:
+        await store.delete(key, old.incarnation)

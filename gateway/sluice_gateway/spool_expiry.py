@@ -37,9 +37,9 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.deletion import delete_versions
+from sluice_store.deletion import delete_versions, replace_version
 from sluice_store.port import ListPage, ObjectStore
-from sluice_store.retry import Backoff, overwrite_known
+from sluice_store.retry import Backoff
 
 EXPIRED: Final = f"{TRANSFER_MARKERS}expired/"
 MARKERS: Final = f"{TRANSFER_MARKERS}{ACCEPTED}"
@@ -175,11 +175,8 @@ class SpoolExpiry:
 
     async def _write_mark(self, mark: ExpiredMark) -> None:
         key = expired_key(mark.agent_id, mark.boot_id)
-        old = await self._local.head(key)
-        await overwrite_known(self._local, key, encode_record(mark), self._backoff)
+        await replace_version(self._local, key, encode_record(mark), self._backoff)
         self._remember((mark.agent_id, mark.boot_id), mark.through)
-        if isinstance(old, ObjectInfo) and old.incarnation is not None:
-            await self._local.delete(key, old.incarnation)
 
     async def _expire(self, key: ObjectKey) -> bool:
         if self._is_used(key) or _identity_in(key) is None:

@@ -18,10 +18,11 @@ from sluice_gateway.landed_time import LandedTime
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.journals import process_name, started_ns_of
 from sluice_protocol.manifests import TRANSFER_MARKERS, decode_record, encode_record
-from sluice_protocol.outcomes import Found, ObjectInfo
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey, UnixNs
+from sluice_store.deletion import replace_version
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, overwrite_known
+from sluice_store.retry import Backoff
 
 STATE: Final = ObjectKey(f"{TRANSFER_MARKERS}journal.json")
 
@@ -139,8 +140,5 @@ class SpoolRules:
             await self._save(msgspec.structs.replace(self.state, status=status))
 
     async def _save(self, state: SpoolJournalState) -> None:
-        old = await self._local.head(STATE)
-        await overwrite_known(self._local, STATE, encode_record(state), self._backoff)
+        await replace_version(self._local, STATE, encode_record(state), self._backoff)
         self.state = state
-        if isinstance(old, ObjectInfo) and old.incarnation is not None:
-            await self._local.delete(STATE, old.incarnation)

@@ -51,14 +51,18 @@ class Version:
                 stderr=log,
             )
 
-    def run(self, folder: Path, *words: str, stdin: str = "") -> str:
-        """Run a command to its end, which must succeed, and return its output."""
-        done = run_watched(
+    def call(self, folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return run_watched(
             [sys.executable, "-m", "sluice_cli", *words],
             cwd=folder,
             env=self.environment(),
             stdin=stdin,
         )
+
+    def run(self, folder: Path, *words: str, stdin: str = "") -> str:
+        """Run a command to its end, which must succeed, and return its output."""
+        done = self.call(folder, *words, stdin=stdin)
         assert done.returncode == 0, f"{self.name} {words}: {done.stdout}{done.stderr}"
         return done.stdout
 
