@@ -213,9 +213,9 @@ def test_the_overview_without_logins_is_usable_within_a_second(
 
 
 def cold_start_s(browser: Browser, world: ConsoleWorld, wanted: Callable[[Page], Locator]) -> float:
-    """Return the best time of three until something is shown, each without a cache."""
+    """Return the best time of five until something is shown, each without a cache."""
     measured = []
-    for _ in range(3):
+    for _ in range(5):
         context = browser.new_context()
         page = context.new_page()
         hosts: set[str] = set()
