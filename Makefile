@@ -56,7 +56,7 @@ test-browser: setup  ## run the tests that need a real browser; installs Debian'
 
 test-console: setup  ## run the console's tests in Debian's chromium, which is installed if it is missing; SLUICE_TEST_PICTURES=1 writes docs/pictures
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
-	$(BIN)/python -m pytest tests/integration/console tests/unit/console
+	$(BIN)/python -m pytest -m "not long" tests/integration/console tests/unit/console
 
 test-package: setup  ## build the wheel, install it into empty environments, and run every documented command
 	-@deploy/clients/build.sh

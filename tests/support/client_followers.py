@@ -1,4 +1,4 @@
-"""Clients that follow files: Filebeat, rsyslog, syslog-ng and Telegraf."""
+"""Clients that follow files: Filebeat, Fluent Bit, Promtail, rsyslog, syslog-ng and Telegraf."""
 
 import time
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from pathlib import Path
 from support.client_programs import (
     BIN,
     DEBIAN,
+    SAMPLE,
     SEND,
     ClientCase,
     Program,
@@ -55,6 +56,28 @@ def filebeat(served: Fleet, folder: Path) -> Iterator[Follower]:
         environment(served, LOG_FILES=str(path)),
         faults=faults,
     ) as started:
+        yield Follower(started, path)
+
+
+@contextmanager
+def fluent_bit(served: Fleet, folder: Path, config: str = "fluent-bit.conf") -> Iterator[Follower]:
+    """Run it on the files of a folder; run again there, it continues."""
+    path, storage = folder / "shop.log", folder / "storage"
+    path.touch()
+    storage.mkdir(exist_ok=True)
+    host, _, port = served.address.partition(":")
+    env = environment(
+        served,
+        LOG_FILES=str(path),
+        STORAGE=str(storage),
+        FORWARD_HOST=host,
+        FORWARD_PORT=port,
+        SHARED_KEY=served.shared_key,
+        HOSTNAME="shop-1",
+    )
+    faults = r"cannot be retried|no retries left"
+    command = [BIN / "fluent-bit", "-c", SEND / config]
+    with program(command, folder / "client.log", env, faults=faults) as started:
         yield Follower(started, path)
 
 
@@ -106,9 +129,23 @@ def telegraf(served: Fleet, folder: Path) -> Iterator[Follower]:
         yield Follower(started, path, "shop,record=record-{number:08d} value=1 {ns}")
 
 
+@contextmanager
+def promtail(served: Fleet, folder: Path) -> Iterator[Follower]:
+    path = folder / "shop.log"
+    path.touch()
+    command = [BIN / "promtail", "-config.expand-env=true", "-config.file", SEND / "promtail.yaml"]
+    env = environment(served, LOG_FILES=str(path), POSITIONS=str(folder / "positions.yaml"))
+    with program(command, folder / "client.log", env, faults=r"final error|dropp") as started:
+        yield Follower(started, path)
+
+
 FOLLOWERS = (
     ClientCase(name="filebeat", door="elasticsearch", start=filebeat),
+    ClientCase(name="fluent-bit", door="json", start=fluent_bit),
+    ClientCase(name="promtail", door="loki", start=promtail),
     ClientCase(name="rsyslog", door="elasticsearch", start=rsyslog, keeps_identity=False),
     ClientCase(name="syslog-ng", door="json", start=syslog_ng, keeps_identity=False),
-    ClientCase(name="telegraf", door="prometheus", start=telegraf, keeps_identity=False),
+    ClientCase(
+        name="telegraf", door="prometheus", start=telegraf, keeps_identity=False, search=SAMPLE
+    ),
 )

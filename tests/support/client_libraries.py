@@ -111,6 +111,46 @@ def elasticsearch_python(served: Fleet, folder: Path) -> Iterator[Piped]:
         yield Piped(started)
 
 
+@contextmanager
+def opentelemetry_python(served: Fleet, folder: Path) -> Iterator[Piped]:
+    with program(
+        [sys.executable, SEND / "opentelemetry-python.py"],
+        folder / "client.log",
+        environment(served),
+        faults=r"ERROR|[Dd]ropp|[Qq]ueue full",
+        stdin=True,
+    ) as started:
+        yield Piped(started)
+
+
+@contextmanager
+def splunk_handler(served: Fleet, folder: Path) -> Iterator[Piped]:
+    env = environment(served, PYTHONPATH=str(PYTHON))
+    with program(
+        [sys.executable, SEND / "splunk-handler.py"],
+        folder / "client.log",
+        env,
+        faults=r"Exception in Splunk logging handler|dropped",
+        stdin=True,
+    ) as started:
+        yield Piped(started)
+
+
+@contextmanager
+def fluency(served: Fleet, folder: Path) -> Iterator[Piped]:
+    host, _, port = served.address.partition(":")
+    env = environment(served, FLUENT_HOST=host, FLUENT_PORT=port)
+    faults = r"chunk dropped|BufferFull|Exception in thread"
+    with program(
+        ["java", "-cp", f"{JAVA}/*", SEND / "fluency.java"],
+        folder / "client.log",
+        env,
+        faults=faults,
+        stdin=True,
+    ) as started:
+        yield Piped(started)
+
+
 @dataclass
 class Collector:
     """An OpenTelemetry Collector that receives the records as requests of OTLP in JSON."""
@@ -152,7 +192,10 @@ def opentelemetry_collector(served: Fleet, folder: Path) -> Iterator[Collector]:
 LIBRARY_CLIENTS = (
     ClientCase(name="opentelemetry-collector", door="otlp", start=opentelemetry_collector),
     ClientCase(name="elasticsearch-python", door="elasticsearch", start=elasticsearch_python),
+    ClientCase(name="splunk-handler", door="hec", start=splunk_handler),
+    ClientCase(name="fluency", door="forward", start=fluency),
     ClientCase(name="opentelemetry-node", door="otlp", start=opentelemetry_node),
+    ClientCase(name="opentelemetry-python", door="otlp", start=opentelemetry_python),
     ClientCase(name="pino-loki", door="loki", start=pino_loki, retries=False),
     # It drops a batch whose connection breaks: one for each gateway that is killed.
     ClientCase(name="loki4j", door="loki", start=loki4j, lost_max=2 * LOKI4J_RECORDS),

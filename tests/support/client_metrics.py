@@ -12,6 +12,7 @@ from pathlib import Path
 
 from support.client_programs import (
     DEBIAN,
+    SAMPLE,
     ClientCase,
     Program,
     debian_environment,
@@ -150,6 +151,12 @@ def collectd(served: Fleet, folder: Path) -> Iterator[Collectd]:
 
 
 METRIC_CLIENTS = (
-    ClientCase(name="prometheus", door="prometheus", start=prometheus),
-    ClientCase(name="collectd", door="json", start=collectd, retries=False),
+    ClientCase(name="prometheus", door="prometheus", start=prometheus, search=SAMPLE),
+    ClientCase(
+        name="collectd",
+        door="json",
+        start=collectd,
+        retries=False,
+        search=("--attribute", "plugin_instance={record}"),
+    ),
 )

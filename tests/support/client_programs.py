@@ -22,6 +22,8 @@ SEND = Path(__file__).parents[2] / "docs/send"
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/syslog-ng")
 NUMBER = re.compile(rb"record-(\d{8})")
 STOPPED_S = 90
+SAMPLE = ("--kind", "metrics", "--attribute", "record={record}")
+"""Options of `sluice query` that find a sample by its label."""
 
 
 def line_of(number: int) -> str:
@@ -53,6 +55,7 @@ class ClientCase:
         retries: Whether it repeats a request that failed.
         keeps_identity: Whether a repeated request has the same records.
         lost_max: Records that it can lose although it repeats requests.
+        search: Options of `sluice query` that find one record, as its page describes.
     """
 
     name: str
@@ -61,6 +64,7 @@ class ClientCase:
     retries: bool = True
     keeps_identity: bool = True
     lost_max: int = 0
+    search: tuple[str, ...] = ("-q", "{record}")
 
 
 def environment(served: Fleet, **more: str) -> dict[str, str]:

@@ -65,6 +65,7 @@ class Outcome:
         doubled: How many are there more than once.
         errors: What the client itself reports as lost.
         unused: Responses that could not be lost, because the client sent nothing more.
+        searched: Whether `sluice query` finds a record of it.
     """
 
     sent: int
@@ -72,6 +73,7 @@ class Outcome:
     doubled: int
     errors: list[str]
     unused: int
+    searched: bool
 
 
 @dataclass
@@ -122,7 +124,7 @@ def started(
     with ExitStack() as stack:
         trials = []
         for index, case in enumerate(cases):
-            balancer = stack.enter_context(balancing(served.balancer.ports))
+            balancer = stack.enter_context(balancing(served.ports(case.door)))
             place = folder / case.name
             place.mkdir()
             sending = stack.enter_context(case.start(replace(served, balancer=balancer), place))
@@ -210,10 +212,10 @@ def outcomes(trials: Sequence[Trial], store_url: str) -> dict[str, Outcome]:
         sluice("reconciler", "--store", store_url, "--once")
     sluice("spark", "ingest", "--store", store_url, "--once")
     found = found_numbers(store_url)
-    return {trial.case.name: _outcome(trial, found) for trial in trials}
+    return {trial.case.name: _outcome(trial, found, store_url) for trial in trials}
 
 
-def _outcome(trial: Trial, found: Counter[int]) -> Outcome:
+def _outcome(trial: Trial, found: Counter[int], store_url: str) -> Outcome:
     times = [found[number] for number in trial.part(0, 1)]
     return Outcome(
         sent=trial.count,
@@ -221,7 +223,19 @@ def _outcome(trial: Trial, found: Counter[int]) -> Outcome:
         doubled=sum(each > 1 for each in times),
         errors=trial.sending.errors(),
         unused=trial.balancer.lost_responses,
+        searched=_is_searched(trial, found, store_url),
     )
+
+
+def _is_searched(trial: Trial, found: Counter[int], store_url: str) -> bool:
+    """Search for the last record that arrived, as the page of the client describes."""
+    number = next((one for one in reversed(trial.part(0, 1)) if found[one]), None)
+    if number is None:
+        return False
+    record = f"record-{number:08d}"
+    options = [one.format(record=record) for one in trial.case.search]
+    output = sluice("query", "--store", store_url, "--from", "0", "--json", *options)
+    return record.encode() in output
 
 
 def sluice(*arguments: str) -> bytes:

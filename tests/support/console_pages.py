@@ -79,16 +79,20 @@ def accessibility(page: Page) -> list[str]:
     ]
 
 
-CONTROLS: Final = """() => [...document.querySelectorAll("main .filters")].flatMap((bar) => {
-  const boxes = [...bar.querySelectorAll("input:not([type=checkbox]), select, button:not(.plain)")]
-    .map((one) => [one.name || one.textContent.slice(0, 20) || one.placeholder || one.type,
-      one.getBoundingClientRect()]);
-  const after = (at) => boxes.slice(at + 1);
-  return boxes.flatMap(([name, box], at) => after(at)
-    .filter(([, other]) => other.top < box.bottom && box.top < other.bottom)
-    .filter(([, other]) => Math.abs(other.top - box.top) + Math.abs(other.bottom - box.bottom) > 1)
-    .map(([second]) => `${name} and ${second}`));
-})"""
+CONTROLS: Final = """() => {
+  const found = [], wanted = "input:not([type=checkbox]), select, button:not(.plain)";
+  for (const bar of document.querySelectorAll("main .filters")) {
+    const boxes = [...bar.querySelectorAll(wanted)].map((one) => one.getBoundingClientRect());
+    boxes.forEach((box, at) => {
+      for (const other of boxes.slice(at + 1)) {
+        const level = other.top < box.bottom && box.top < other.bottom;
+        const apart = Math.abs(other.top - box.top) + Math.abs(other.bottom - box.bottom);
+        if (level && apart > 1) found.push(`${box.x},${box.y} and ${other.x},${other.y}`);
+      }
+    });
+  }
+  return found;
+}"""
 
 
 def misaligned(page: Page) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.client_programs import BIN, DEBIAN, LIBRARIES, NODE, PYTHON, SEND
+from support.client_programs import BIN, DEBIAN, JAVA, LIBRARIES, NODE, PYTHON, SEND
 from support.documented_blocks import READY_S, Block, PageRun
 from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port, wait_for_port
@@ -41,7 +41,7 @@ BlockRunner = Callable[[PageRun, Block], None] | NotRun
 
 def open_doors(run: PageRun, block: Block) -> None:
     """Create the token and start the gateway, as the block does."""
-    run.replaced["0.0.0.0:24224"] = f"127.0.0.1:{free_port()}"
+    run.replaced |= {"0.0.0.0:": "127.0.0.1:", "24224": str(free_port())}
     run.wait_ready(run.start(run.text(block)))
     assert run.token, "the block prints no token"
 
@@ -124,6 +124,19 @@ def telegraf(run: PageRun, block: Block) -> None:
     )
 
 
+def fluent_bit(run: PageRun, block: Block) -> None:
+    forward = "forward.conf" in block.text
+    copy(run, "fluent-bit-forward.conf" if forward else "fluent-bit.conf")
+    (run.programs / "fluent-bit").symlink_to(needs(BIN / "fluent-bit"))
+    run.replaced["SLUICE_PORT=8080"] = f"SLUICE_PORT={run.address.rpartition(':')[2]}"
+    entry = (run.folder / "principals.toml").read_text()
+    run.replaced["THE_SHARED_KEY"] = entry.partition('shared_key = "')[2].partition('"')[0]
+    (run.folder / "var" / "lib" / "fluent-bit").mkdir(parents=True)
+    path = log_file(run)
+    run.start(run.text(block))
+    run.wait_found(LINE, feed=path)
+
+
 def rsyslog(run: PageRun, block: Block) -> None:
     copy(run, "rsyslog.conf")
     unpacked(run, "rsyslogd", RSYSLOG)
@@ -191,6 +204,38 @@ def elasticsearch_python(run: PageRun, block: Block) -> None:
     (run.folder / "lines").write_text(f"{LINE}\n")
     run.shell(run.text(block))
     run.wait_found(LINE)
+
+
+def opentelemetry_python(run: PageRun, block: Block) -> None:
+    copy(run, "opentelemetry-python.py")
+    (run.folder / "lines").write_text(f"{LINE}\n")
+    run.shell(run.text(block))
+    run.wait_found(LINE)
+
+
+def splunk_handler(run: PageRun, block: Block) -> None:
+    copy(run, "splunk-handler.py")
+    wrap(run, "python", f'PYTHONPATH={needs(PYTHON)} exec {sys.executable} "$@"')
+    (run.folder / "lines").write_text(f"{LINE}\n")
+    run.shell(run.text(block))
+    run.wait_found(LINE)
+
+
+def fluency(run: PageRun, block: Block) -> None:
+    copy(run, "fluency.java")
+    (run.folder / "lib").symlink_to(needs(JAVA))
+    (run.folder / "lines").write_text(f"{LINE}\n")
+    run.shell(run.text(block))
+    run.wait_found(LINE)
+
+
+def promtail(run: PageRun, block: Block) -> None:
+    copy(run, "promtail.yaml")
+    (run.programs / "promtail").symlink_to(needs(BIN / "promtail"))
+    (run.folder / "run").mkdir()
+    path = log_file(run)
+    run.start(run.text(block))
+    run.wait_found(LINE, "-q", LINE, "--attribute", "app=shop", feed=path)
 
 
 def opentelemetry_node(run: PageRun, block: Block) -> None:
@@ -300,15 +345,19 @@ RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
     "elasticsearch-python": (open_doors, elasticsearch_python),
     "filebeat": (open_doors, filebeat),
     "firehose": (open_doors,),
-    "fluent": (open_doors, NotRun(NO_PACKAGE), NotRun(NO_PACKAGE)),
-    "fluent-bit": (open_doors,),
+    "fluency": (open_doors, fluency),
+    "fluent": (open_doors, fluent_bit, NotRun(NO_PACKAGE)),
+    "fluent-bit": (open_doors, fluent_bit),
     "loki4j": (open_doors,),
     "opentelemetry-collector": (open_doors, collector),
     "opentelemetry-node": (open_doors, opentelemetry_node),
+    "opentelemetry-python": (open_doors, opentelemetry_python),
     "pino-loki": (open_doors, pino_loki),
     "prometheus": (open_doors, prometheus),
+    "promtail": (open_doors, promtail),
     "rsyslog": (open_doors, rsyslog),
     "rsyslog-to-agent": (agent, rsyslog_to_agent, rsyslog_over_tls),
+    "splunk-handler": (open_doors, splunk_handler),
     "splunk": (open_doors, serves_urls, NotRun(NO_PACKAGE), NotRun(NO_PACKAGE), NotRun(SPLUNK)),
     "syslog-ng": (open_doors, syslog_ng),
     "syslog-ng-to-agent": (agent, syslog_ng_to_agent, syslog_ng_over_tls),

@@ -5,6 +5,7 @@ lose responses: the request reaches a gateway, and the client sees a closed conn
 """
 
 import asyncio
+import json
 import random
 import socket
 import threading
@@ -192,6 +193,22 @@ class Fleet:
     def token(self) -> str:
         return self.sender.token.token
 
+    @property
+    def shared_key(self) -> str:
+        """The shared key of the sender for the door `forward`; empty without that door."""
+        return self.sender.token.principal.partition('shared_key = "')[2].partition('"')[0]
+
+    def ports(self, door: DoorName) -> list[int]:
+        """Return where the gateways accept a door; for HTTP the list that `start` extends."""
+        if door != "forward":
+            return self.balancer.ports
+        return [
+            int(json.loads(line)["port"])
+            for one in self.gateways
+            for line in one.log.read_text(encoding="utf-8").splitlines()
+            if '"forward_listening"' in line
+        ]
+
     def kill(self) -> None:
         """Kill a gateway; the balancer keeps its port, as a real one does for a while."""
         self.gateways.pop(0).kill()
@@ -246,6 +263,9 @@ def fleet(
     read_url = store.read if store else f"file://{folder}/store"
     sender = TestSender("shop", (), doors=doors)
     options = (*(part for door in doors for part in ("--doors", door)), *flags)
+    if "forward" in doors and "--forward-listen" not in flags:
+        listening = ("--forward-listen", "127.0.0.1:0", "--forward-principal", sender.name)
+        options = (*options, *listening)
     with (
         gateways(folder, sender, count=count, flags=options, store_url=prepared) as started,
         balancing([one.port for one in started]) as balancer,

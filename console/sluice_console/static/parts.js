@@ -70,9 +70,10 @@ export function Command({ text }) {
 }
 
 // Columns: {name, cell(row), numeric, wide}. The wrapper scrolls, so it can be focused.
-export function Table({ caption, columns, rows, rowKey, empty }) {
+// A `tall` table also scrolls in its height.
+export function Table({ caption, columns, rows, rowKey, empty, tall }) {
   if (!rows.length) return empty ?? html`<p class="quiet">None.</p>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
+  return html`<div class=${tall ? "scroll tall" : "scroll"} tabindex="0" role="region" aria-label=${caption}><table>
     <caption class="hidden">${caption}</caption>
     <thead><tr>${columns.map((one) => html`<th scope="col" class=${one.numeric ? "number" : ""}>${one.name}</th>`)}</tr></thead>
     <tbody>${rows.map((row, at) => html`<tr key=${rowKey ? rowKey(row) : at}>

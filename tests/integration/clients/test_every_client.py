@@ -40,9 +40,13 @@ def results(
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_record_arrives(case: ClientCase, results: dict[str, Outcome]) -> None:
-    """Nothing is lost, and only a client that sends other batches than before doubles records."""
+    """Nothing is lost, and only a client that sends other batches than before doubles records.
+
+    A search finds the records.
+    """
     found = results[case.name]
     print(f"client={case.name} {found}")
+    assert found.searched
     if case.retries:
         assert found.lost <= case.lost_max
         assert found.errors == []

@@ -57,18 +57,13 @@ def forward_port(gateway: GatewayProcess) -> int:
     raise AssertionError("the gateway has no port for forward")
 
 
-def shared_key(running: Fleet) -> str:
-    entry = running.sender.token.principal
-    return entry.partition('shared_key = "')[2].partition('"')[0]
-
-
 async def send_chunk(running: Fleet, message: bytes, place: int) -> None:
     """Send a chunk with a new connection to any gateway, until it is acknowledged."""
     for attempt in range(200):
         gateway = running.gateways[(place + attempt) % len(running.gateways)]
         with suppress(OSError, TimeoutError):
             client = await connect(forward_port(gateway))
-            pong = await client.log_in(shared_key(running))
+            pong = await client.log_in(running.shared_key)
             if pong is not None and pong[1]:
                 await client.send(message)
                 if await client.receive() == {"ack": f"chunk-{place}"}:

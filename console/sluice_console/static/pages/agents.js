@@ -76,7 +76,7 @@ function One({ agent }) {
   return html`<p><a href="#agents">← All agents</a></p><${Head} title=${safe(agent)} tools=${html`<a href=${placeUrl("batches", [], { agent })}>Batches</a><a href=${placeUrl("conflicts", [], { agent })}>Conflicts</a><a href=${placeUrl("explore", [], { agent })}>Records</a>`} />
     <${Loaded} from=${from}>${(found) => html`<p class="quiet"><${Source} found=${found} /></p><${Rate} agent=${agent} />
       ${found.partial && html`<div class="notice">${safe(found.partial)}</div>`}
-      ${found.boots.some((boot) => boot.gaps.some((gap) => !gap.tail)) && html`<div class="notice"><strong>Records are missing.</strong> If the agent still runs, its spool may contain them: <code>sluice agent parked</code> on its machine lists batches that no gateway accepted. A gap that stays means that the records were lost before they were sent.</div>`}
+      ${found.boots.some((boot) => boot.gaps.some((gap) => !gap.tail)) && html`<div class="notice"><strong>Records are missing.</strong> If the agent still runs, its spool may contain them: <code>sluice agent parked list</code> on its machine lists batches that no gateway accepted. A gap that stays means that the records were lost before they were sent.</div>`}
       ${found.boots.map((boot) => html`<${Boot} boot=${boot} key=${boot.boot_id} />`)}
       ${found.boots_more > 0 && html`<p class="quiet">and ${count(found.boots_more)} older boots</p>`}
       <${Command} text=${command("sluice gaps", "--agent", agent)} />`}<//>`;

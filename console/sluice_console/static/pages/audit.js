@@ -70,11 +70,11 @@ function Plan({ plan, reload }) {
 
 const TASKS = [
   { name: "Task", cell: (row) => row.task },
-  { name: "State", cell: (row) => html`<${Badge} tone=${row.halted ? "error" : row.failures || row.overdue_s ? "warning" : row.state === "running" ? "good" : "plain"}>${row.halted ? "halted" : row.overdue_s ? "overdue" : words(row.state)}<//>` },
+  { name: "State", cell: (row) => html`<${Badge} tone=${row.halted ? "error" : row.failures || row.overdue_s ? "warning" : row.state === "running" ? "good" : "plain"}>${row.halted ? "halted" : row.overdue_s ? "overdue" : row.failures ? "failing" : words(row.state)}<//>` },
   { name: "Last run", cell: (row) => (row.last_outcome ? html`${words(row.last_outcome)} in ${duration(row.last_duration_s)}` : html`<span class="quiet">never</span>`) },
   { name: "Last success", cell: (row) => html`<${Ago} ns=${row.last_success_unix_ns} />` },
   { name: "Next run", cell: (row) => html`<${Time} ns=${row.next_run_unix_ns} ms=${false} />` },
-  { name: "Problem", wide: true, cell: (row) => safe(row.halted || row.last_reason || "") },
+  { name: "Problem", wide: true, cell: (row) => safe(row.halted || row.last_reason || (row.overdue_s ? `Due for ${duration(row.overdue_s)}, and no process runs it. Start sluice maintain.` : "")) },
 ];
 
 export function Audit() {

@@ -24,7 +24,7 @@ function List({ query }) {
   const filter = (event) => { event.preventDefault(); go("batches", [], typed ? { agent: typed } : null); };
   const seek = (event) => { const at = new Date(event.target.value); if (!Number.isNaN(at.getTime())) go("batches", [], { before: String(BigInt(at.getTime()) * 1000000n) }); };
   return html`<${Head} title="Batches">${agent ? `Batches of ${safe(agent)}, in the order of their sequence numbers.` : "Accepted batches, the newest first. A batch appears when the reconciler has indexed it."}<//>
-    <div class="filters"><form onSubmit=${open} class="row" role="search"><label>Batch<input data-search size="34" value=${subject} placeholder="agent/boot/start-end, a sha256 or a key" onInput=${(event) => setSubject(event.target.value)} /></label><button type="submit">Open</button></form>
+    <div class="filters"><form onSubmit=${open} class="row" role="search"><label>Batch<input data-search size="34" value=${subject} placeholder="agent/boot/start-end, or a sha256" onInput=${(event) => setSubject(event.target.value)} /></label><button type="submit">Open</button></form>
       <form onSubmit=${filter} class="row"><label>Agent<input value=${typed} placeholder="exact agent id" onInput=${(event) => setTyped(event.target.value)} /></label><button type="submit">Filter</button></form>
       ${!agent && html`<label>Accepted before (local time)<input type="datetime-local" onChange=${seek} /></label>`}</div>
     <${Loaded} from=${from}>${(page) => html`
@@ -45,6 +45,8 @@ function QueueStep({ one }) {
   return html`<${Step} tone="" title=${`Not enqueued in ${where}`}><p>The reconciler enqueues it with its next pass.</p><//>`;
 }
 
+const INDEXES = { "accepted-by-time": "by time", "accepted-by-blob": "by blob", "raw-blobs-by-time": "among the blobs of its hour" };
+
 function Timeline({ path }) {
   const { manifest: one, identity: who } = path;
   const subject = subjectOf(who);
@@ -56,7 +58,7 @@ function Timeline({ path }) {
         <p>${path.blob === "ok" ? html`${bytes(one.frame_bytes)}, sha256 <code>${one.frame_sha256}</code>.` : html`<strong>${safe(path.blob)}</strong>. Restore the object from a version or a replica; then the reconciler enqueues the batch.`}</p><${Key} value=${one.raw_blob_key} /><//>`
     : html`<${Step} tone="bad" title="Not accepted"><p>${safe(path.blob)}. No batch of this identity was acknowledged.</p><${Key} value=${path.manifest_key} /><//>`}
     ${path.mark && html`<${Step} tone="bad" title="Held back"><p>The reconciler does not enqueue it. <a href="#queue">See the reason</a>.</p><${Key} value=${path.mark} /><//>`}
-    ${Object.entries(path.indexes).map(([key, present]) => html`<${Step} tone=${present ? "good" : ""} title=${present ? "Indexed" : "Not indexed yet"}><${Key} value=${key} /><//>`)}
+    ${Object.entries(path.indexes).map(([key, present]) => html`<${Step} tone=${present ? "good" : ""} title=${`${present ? "Indexed" : "Not indexed yet"} ${INDEXES[key.split("/")[0]] ?? ""}`}><${Key} value=${key} /><//>`)}
     ${path.queues.map((one) => html`<${QueueStep} one=${one} />`)}
     ${path.quarantined.map((key) => html`<${Step} tone="bad" title="Other bytes were refused"><p><a href=${placeUrl("conflicts", [], { agent: who.agent_id })}>Conflicts of this agent</a></p><${Key} value=${key} /><//>`)}
   </ol><${Command} text=${command("sluice explain", subject)} /></section>`;

@@ -145,6 +145,7 @@ function Fields({ search, ready, add, toggle }) {
   const [open, setOpen] = useState("");
   return html`<aside class="fields" aria-label="Fields"><h2>Fields</h2>
     ${from.problem && html`<p class="quiet">${safe(from.problem.message)}</p>`}
+    ${data && !data.fields.some((one) => one.field !== "body" && one.field !== "value") && html`<p class="quiet">None in this search.</p>`}
     ${data?.sampled && html`<p class="quiet">Counts are of the newest ${count(data.records)} records.</p>`}
     <ul>${(data?.fields ?? []).filter((one) => one.field !== "body" && one.field !== "value").map((one) => html`<li key=${one.field}>
       <div class="field"><button type="button" class="plain" aria-expanded=${open === one.field ? "true" : "false"} onClick=${() => setOpen(open === one.field ? "" : one.field)}><code>${safe(one.field)}</code></button><span class="quiet" title=${`${count(one.count)} records`}>${count(one.distinct)}</span>

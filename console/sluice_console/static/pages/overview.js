@@ -58,7 +58,7 @@ function Path({ found }) {
     <${Stage} title="Accepted" value=${`${found.activity_at_least ? "at least " : ""}${rate(now.batches_per_s)}`} unit=" batches/s" detail=${`${rate(now.records_per_s)} records/s, ${bytes(now.bytes_per_s)}/s`} history=${history} name="batches_per_s" label="Accepted batches per second, last hour" />
     <${Stage} title="Indexed" value=${lag(now.index_lag_s)} unit="" detail=${now.index_lag_s === null ? unknownLag(found.services) : "oldest batch that waits"} history=${history} name="index_lag_s" label="Index lag, last hour" late=${now.index_lag_s > 60} />
     <${Stage} title="Enqueued" value=${lag(now.enqueue_lag_s)} unit="" detail="behind the present" history=${history} name="enqueue_lag_s" label="Enqueue lag, last hour" late=${now.enqueue_lag_s > 60} />
-    <${Stage} title="In the lake" value=${lag(now.lake_lag_s)} unit="" detail=${`${count(now.waiting_batches)} batches wait`} history=${history} name="lake_lag_s" label="Lake lag, last hour" late=${now.lake_lag_s > 600} />
+    <${Stage} title="In the lake" value=${lag(now.lake_lag_s)} unit="" detail=${now.waiting_batches === 1 ? "1 batch waits" : `${count(now.waiting_batches)} batches wait`} history=${history} name="lake_lag_s" label="Lake lag, last hour" late=${now.lake_lag_s > 600} />
   </div></section>`;
 }
 

@@ -62,7 +62,7 @@ function Proved({ view, role, action }) {
     <${Lost} rows=${report.denials.filter((one) => one.outcome === "allowed")} />
     <${Filters} view=${view} role=${role} action=${action} />
     <p class="quiet">${count(report.denied)} of ${count(report.denials.length)} ${role || action ? `shown denials are proved, ${count(view.total)} in total` : "denials are proved"}.</p>
-    <${Table} caption="Requests that must be denied" columns=${columns(view.roles.length - 1)} rows=${report.denials} empty=${html`<${Empty} title="No denial matches">This role may do it, or the policies do not know the action. <a href="#store">Show all</a><//>`} />
+    <${Table} tall caption="Requests that must be denied" columns=${columns(view.roles.length - 1)} rows=${report.denials} empty=${html`<${Empty} title="No denial matches">This role may do it, or the policies do not know the action. <a href="#store">Show all</a><//>`} />
     <${Command} text=${shell} />
     <p class="quiet">The proof is about the text of the documents. Harmless requests test the bucket itself; they need the credentials of each role.</p>
     <${Command} text=${command("sluice doctor --policies", view.file)} />`;

@@ -6,11 +6,11 @@ const LANES = [
   { name: "Queue", cell: (row) => safe(row.queue) },
   { name: "Lane", numeric: true, cell: (row) => row.lane },
   { name: "State", cell: (row) => html`<${Badge} tone=${row.condition === "sound" ? "good" : "error"}>${row.condition}<//>` },
-  { name: "Waiting", numeric: true, cell: (row) => `${count(row.waiting_batches)} batches` },
+  { name: "Waiting batches", numeric: true, cell: (row) => count(row.waiting_batches) },
   { name: "Oldest", numeric: true, cell: (row) => (row.oldest_waiting_s === null ? "" : duration(row.oldest_waiting_s)) },
-  { name: "Latest sequence", numeric: true, cell: (row) => count(row.latest) },
+  { name: "Latest entry", numeric: true, cell: (row) => count(row.latest) },
   { name: "Acknowledged", numeric: true, cell: (row) => count(row.acked_through) },
-  { name: "Consumer epoch", numeric: true, cell: (row) => (row.epoch ? count(row.epoch) : "none yet") },
+  { name: "Epoch", numeric: true, cell: (row) => (row.epoch ? count(row.epoch) : "none yet") },
   { name: "Register", numeric: true, cell: (row) => bytes(row.register_bytes) },
 ];
 const REASONS = {
@@ -19,9 +19,17 @@ const REASONS = {
   invalid_manifest: "The manifest cannot be read. Restore an earlier version of it.",
   foreign_key: "The manifest does not belong under this key. Find out who wrote it.",
 };
+// The batch that the key of a manifest names; agent and boot are in hexadecimal digits there.
+function batchOf(key) {
+  const found = /agent=([0-9a-f]+)\/boot=([0-9a-f]+)\/0*(\d+)-0*(\d+)\.json$/.exec(key);
+  if (!found) return key;
+  const text = (hex) => new TextDecoder().decode(Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16)));
+  return `${text(found[1])}/${text(found[2])}/${found[3]}-${found[4]}`;
+}
+
 const HELD = [
   { name: "Reason", cell: (row) => html`<${Badge} tone="error">${safe(row.reason)}<//>` },
-  { name: "Batch", wide: true, cell: (row) => html`<a href=${placeUrl("batches", [row.key])}><code>${safe(row.key)}</code></a>` },
+  { name: "Batch", wide: true, cell: (row) => html`<a href=${placeUrl("batches", [row.key])}>${safe(batchOf(row.key))}</a><br /><code class="quiet">${safe(row.key)}</code>` },
   { name: "Found", wide: true, cell: (row) => html`${safe(row.detail)}<br /><span class="quiet">${REASONS[row.reason] ?? ""}</span>` },
   { name: "Since", cell: (row) => html`<${Time} ns=${row.seen_at_unix_ns} ms=${false} />` },
 ];
