@@ -94,7 +94,7 @@ def check_command(words: list[str]) -> None:
     here, rest = _application(), words
     while rest and not rest[0].startswith("-") and rest[0] in here:
         here, rest = here[rest[0]], rest[1:]
-    if rest == ["--help"]:
+    if rest == ["--help"] or words == ["--version"]:
         return
     assert here is not _application(), f"no such command: {words}"
     known = here.assemble_argument_collection(parse_docstring=False) if here.default_command else ()
