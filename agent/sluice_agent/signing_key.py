@@ -50,12 +50,20 @@ def make_key(path: Path) -> SigningKey:
             f"key file exists: choose another path or keep using this key, path=`{path}`"
         ) from error
     except OSError as error:
-        raise BadUsage(f"cannot write key file: {error.strerror}, path=`{path}`") from error
-    with os.fdopen(number, "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
+        raise _not_written(path, error) from error
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        path.unlink()  # part of a key would be refused by the next start
+        raise _not_written(path, error) from error
     return SigningKey(key_id=_key_id(key), key=key)
+
+
+def _not_written(path: Path, error: OSError) -> BadUsage:
+    return BadUsage(f"cannot write key file: {error.strerror}, path=`{path}`")
 
 
 def read_key(path: Path) -> SigningKey:

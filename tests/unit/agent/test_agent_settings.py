@@ -1,5 +1,7 @@
 """The agent's settings and key file."""
 
+import errno
+import os
 import tomllib
 from pathlib import Path
 
@@ -33,6 +35,18 @@ def test_keys_are_exchanged_with_the_library(tmp_path: Path) -> None:
         path.touch(mode=0o600)
         path.write_bytes(text)
         assert read_key(path).public_base64 == made.public_base64
+
+
+def test_a_key_that_cannot_be_written_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BadUsage, match="No space left"):
+        make_key(tmp_path / "k.pem")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:
