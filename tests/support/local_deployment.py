@@ -26,6 +26,19 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {**kept, **more}
 
 
+def run_sluice(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a separate process, with no settings in the environment but these."""
+    return subprocess.run(
+        [sys.executable, "-m", "sluice_cli", *words],
+        cwd=folder,
+        env=clean_environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 def free_ports(*more: str) -> list[str]:
     """Return the options that select free ports."""
     return [word for name in (*PORTS, *more) for word in ("--port", f"{name}=0")]

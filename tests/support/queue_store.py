@@ -218,6 +218,21 @@ class SimStore:
         return Versioning.ENABLED
 
 
+class CrowdedStore(SimStore):
+    """A store that records how many reads are made at the same time."""
+
+    running = 0
+    most = 0
+
+    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        found = await super().get(key, first=first, last=last)
+        self.running -= 1
+        return found
+
+
 class UnversionedStore(SimStore):
     """A bucket without versioning: no read shows an object version."""
 

@@ -2,26 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.commands import make_java_home
-from support.local_deployment import clean_environment
+from support.local_deployment import run_sluice
 
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
 
 
 def run(folder: Path, java: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *words],
-        cwd=folder,
-        env=clean_environment(JAVA_HOME=java),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_sluice(folder, *words, JAVA_HOME=java)
 
 
 @pytest.fixture

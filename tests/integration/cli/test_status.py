@@ -1,35 +1,21 @@
 """`sluice status` and `sluice support bundle` on real stores."""
 
 import json
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-from support.local_deployment import clean_environment
-
-
-def sluice(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *arguments],
-        cwd=folder,
-        env=clean_environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+from support.local_deployment import run_sluice
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    assert sluice(tmp_path, "init").returncode == 0
+    assert run_sluice(tmp_path, "init").returncode == 0
     return tmp_path
 
 
 def test_a_new_store_needs_attention(folder: Path) -> None:
-    done = sluice(folder, "status")
+    done = run_sluice(folder, "status")
     assert done.returncode == 1, done.stderr
     assert "error: The store was never tested." in done.stdout
     assert "warning: No reconciler has finished a pass." in done.stdout
@@ -37,8 +23,8 @@ def test_a_new_store_needs_attention(folder: Path) -> None:
 
 def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> None:
     for words in (("doctor",), ("reconciler", "--once")):
-        assert sluice(folder, *words).returncode == 0
-    done = sluice(folder, "status", "--json")
+        assert run_sluice(folder, *words).returncode == 0
+    done = run_sluice(folder, "status", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["attention"] == []
@@ -46,7 +32,7 @@ def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> No
 
 
 def test_a_store_that_is_unreachable_is_one_line(tmp_path: Path) -> None:
-    done = sluice(tmp_path, "status", "--store", "file:///nowhere")
+    done = run_sluice(tmp_path, "status", "--store", "file:///nowhere")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
 
@@ -72,7 +58,7 @@ def test_the_bundle_contains_no_secret(folder: Path) -> None:
     (folder / "sluice.toml").write_text(
         f'[reconciler]\napi_token = "{PLANTED["setting"]}"\nlisten = "127.0.0.1:7001"\n'
     )
-    done = sluice(
+    done = run_sluice(
         folder,
         *("support", "bundle", "--output", "bundle.tar.gz"),
         SLUICE_MAINTAIN_API_TOKEN=PLANTED["variable"],
@@ -95,6 +81,6 @@ def test_the_bundle_contains_no_secret(folder: Path) -> None:
 
 def test_the_bundle_replaces_no_file(folder: Path) -> None:
     (folder / "bundle.tar.gz").write_text("mine")
-    done = sluice(folder, "support", "bundle", "--output", "bundle.tar.gz")
+    done = run_sluice(folder, "support", "bundle", "--output", "bundle.tar.gz")
     assert done.returncode == 2
     assert (folder / "bundle.tar.gz").read_text() == "mine"

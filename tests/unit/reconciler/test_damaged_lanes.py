@@ -5,14 +5,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import CrowdedStore, SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import UnsupportedVersion
 from sluice_protocol.keys import damaged_copy_key, digest_of, segment_key
-from sluice_protocol.outcomes import GetOutcome
-from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LANES_AT_ONCE, LaneCondition, LaneStatus, read_lane
@@ -193,21 +191,6 @@ def test_lane_that_was_never_used_is_not_lost() -> None:
         ]
 
     asyncio.run(run())
-
-
-class CrowdedStore(SimStore):
-    """A store that records how many reads are made at the same time."""
-
-    running = 0
-    most = 0
-
-    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        await asyncio.sleep(0)
-        found = await super().get(key, first=first, last=last)
-        self.running -= 1
-        return found
 
 
 def test_lanes_are_read_concurrently_within_a_bound() -> None:

@@ -2,31 +2,14 @@
 
 import asyncio
 
-from support.queue_store import SimClock, SimStore
+from support.queue_store import CrowdedStore, SimClock, SimStore
 
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, encode_record
-from sluice_protocol.outcomes import GetOutcome
-from sluice_protocol.units import ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.high_water import HighWaterReader
 
 MARKS = 30
-
-
-class Counting(SimStore):
-    """Counts how many reads are in flight."""
-
-    running = 0
-    most = 0
-
-    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        await asyncio.sleep(0)
-        found = await super().get(key, first=first, last=last)
-        self.running -= 1
-        return found
 
 
 def put(store: SimStore, boot: int, seq_end: int) -> None:
@@ -38,7 +21,7 @@ def test_changed_marks_are_read_concurrently() -> None:
     """A restarted reconciler reads the marks of all agents: one at a time would take hours."""
 
     async def run() -> None:
-        store = Counting(clock=SimClock())
+        store = CrowdedStore(clock=SimClock())
         for boot in range(MARKS):
             put(store, boot, 9)
         reader = HighWaterReader(store, RequestLimit(8))
