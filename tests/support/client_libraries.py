@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,42 +98,26 @@ def loki4j(served: Fleet, folder: Path) -> Iterator[Piped]:
         yield Piped(started)
 
 
-@contextmanager
-def elasticsearch_python(served: Fleet, folder: Path) -> Iterator[Piped]:
-    env = environment(served, PYTHONPATH=str(PYTHON))
-    with program(
-        [sys.executable, SEND / "elasticsearch-python.py"],
-        folder / "client.log",
-        env,
-        faults=r"Error",
-        stdin=True,
-    ) as started:
-        yield Piped(started)
+def python_library(
+    name: str, *, faults: str, folder_of_packages: Path | None = PYTHON
+) -> Callable[[Fleet, Path], AbstractContextManager[Piped]]:
+    """Return what starts the program of a page in Python.
 
+    Args:
+        name: The page.
+        faults: What it logs when it loses a record.
+        folder_of_packages: Where its library is; None if it is installed with the tests.
+    """
+    more = {} if folder_of_packages is None else {"PYTHONPATH": str(folder_of_packages)}
 
-@contextmanager
-def opentelemetry_python(served: Fleet, folder: Path) -> Iterator[Piped]:
-    with program(
-        [sys.executable, SEND / "opentelemetry-python.py"],
-        folder / "client.log",
-        environment(served),
-        faults=r"ERROR|[Dd]ropp|[Qq]ueue full",
-        stdin=True,
-    ) as started:
-        yield Piped(started)
+    @contextmanager
+    def start(served: Fleet, folder: Path) -> Iterator[Piped]:
+        command = [sys.executable, SEND / f"{name}.py"]
+        env = environment(served, **more)
+        with program(command, folder / "client.log", env, faults=faults, stdin=True) as started:
+            yield Piped(started)
 
-
-@contextmanager
-def splunk_handler(served: Fleet, folder: Path) -> Iterator[Piped]:
-    env = environment(served, PYTHONPATH=str(PYTHON))
-    with program(
-        [sys.executable, SEND / "splunk-handler.py"],
-        folder / "client.log",
-        env,
-        faults=r"Exception in Splunk logging handler|dropped",
-        stdin=True,
-    ) as started:
-        yield Piped(started)
+    return start
 
 
 @contextmanager
@@ -189,13 +173,37 @@ def opentelemetry_collector(served: Fleet, folder: Path) -> Iterator[Collector]:
         yield Collector(started, f"http://127.0.0.1:{port}/v1/logs")
 
 
+elasticsearch_python = python_library("elasticsearch-python", faults=r"Error")
+splunk_handler = python_library(
+    "splunk-handler", faults=r"Exception in Splunk logging handler|dropped"
+)
+opentelemetry_python = python_library(
+    "opentelemetry-python", faults=r"ERROR|[Dd]ropp|[Qq]ueue full", folder_of_packages=None
+)
+
 LIBRARY_CLIENTS = (
     ClientCase(name="opentelemetry-collector", door="otlp", start=opentelemetry_collector),
-    ClientCase(name="elasticsearch-python", door="elasticsearch", start=elasticsearch_python),
-    ClientCase(name="splunk-handler", door="hec", start=splunk_handler),
+    ClientCase(
+        name="elasticsearch-python",
+        door="elasticsearch",
+        start=elasticsearch_python,
+    ),
+    ClientCase(
+        name="splunk-handler",
+        door="hec",
+        start=python_library(
+            "splunk-handler", faults=r"Exception in Splunk logging handler|dropped"
+        ),
+    ),
     ClientCase(name="fluency", door="forward", start=fluency),
     ClientCase(name="opentelemetry-node", door="otlp", start=opentelemetry_node),
-    ClientCase(name="opentelemetry-python", door="otlp", start=opentelemetry_python),
+    ClientCase(
+        name="opentelemetry-python",
+        door="otlp",
+        start=python_library(
+            "opentelemetry-python", faults=r"ERROR|[Dd]ropp|[Qq]ueue full", folder_of_packages=None
+        ),
+    ),
     ClientCase(name="pino-loki", door="loki", start=pino_loki, retries=False),
     # It drops a batch whose connection breaks: one for each gateway that is killed.
     ClientCase(name="loki4j", door="loki", start=loki4j, lost_max=2 * LOKI4J_RECORDS),

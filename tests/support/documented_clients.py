@@ -198,27 +198,26 @@ def collectd(run: PageRun, block: Block) -> None:
     run.wait_found("documented", "--attribute", "plugin=documented", "--json")
 
 
-def elasticsearch_python(run: PageRun, block: Block) -> None:
-    copy(run, "elasticsearch-python.py")
-    wrap(run, "python", f'PYTHONPATH={needs(PYTHON)} exec {sys.executable} "$@"')
+def python_library(name: str) -> BlockRunner:
+    """Return what runs the program of a page whose library is among those of the clients."""
+
+    def start(run: PageRun, block: Block) -> None:
+        wrap(run, "python", f'PYTHONPATH={needs(PYTHON)} exec {sys.executable} "$@"')
+        run_lines(run, block, f"{name}.py")
+
+    return start
+
+
+def run_lines(run: PageRun, block: Block, name: str) -> None:
+    """Run the program of a page with one line."""
+    copy(run, name)
     (run.folder / "lines").write_text(f"{LINE}\n")
     run.shell(run.text(block))
     run.wait_found(LINE)
 
 
 def opentelemetry_python(run: PageRun, block: Block) -> None:
-    copy(run, "opentelemetry-python.py")
-    (run.folder / "lines").write_text(f"{LINE}\n")
-    run.shell(run.text(block))
-    run.wait_found(LINE)
-
-
-def splunk_handler(run: PageRun, block: Block) -> None:
-    copy(run, "splunk-handler.py")
-    wrap(run, "python", f'PYTHONPATH={needs(PYTHON)} exec {sys.executable} "$@"')
-    (run.folder / "lines").write_text(f"{LINE}\n")
-    run.shell(run.text(block))
-    run.wait_found(LINE)
+    run_lines(run, block, "opentelemetry-python.py")
 
 
 def fluency(run: PageRun, block: Block) -> None:
@@ -342,7 +341,7 @@ SPLUNK = "the client is not free; tests send what its documentation contains"
 RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
     "alloy": (open_doors, serves_urls),
     "collectd": (open_doors, collectd),
-    "elasticsearch-python": (open_doors, elasticsearch_python),
+    "elasticsearch-python": (open_doors, python_library("elasticsearch-python")),
     "filebeat": (open_doors, filebeat),
     "firehose": (open_doors,),
     "fluency": (open_doors, fluency),
@@ -357,7 +356,7 @@ RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
     "promtail": (open_doors, promtail),
     "rsyslog": (open_doors, rsyslog),
     "rsyslog-to-agent": (agent, rsyslog_to_agent, rsyslog_over_tls),
-    "splunk-handler": (open_doors, splunk_handler),
+    "splunk-handler": (open_doors, python_library("splunk-handler")),
     "splunk": (open_doors, serves_urls, NotRun(NO_PACKAGE), NotRun(NO_PACKAGE), NotRun(SPLUNK)),
     "syslog-ng": (open_doors, syslog_ng),
     "syslog-ng-to-agent": (agent, syslog_ng_to_agent, syslog_ng_over_tls),
