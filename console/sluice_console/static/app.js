@@ -1,6 +1,6 @@
 // The shell: navigation, login, keyboard, theme and time zone. Pages are loaded when they open.
 import { h, render } from "preact";
-import { ApiProblem, api, go, html, notice, placeUrl, readPlace, refreshSession, remember, session, sessionEnded, storeUrl, theme, useCell, useEffect, useRef, useState, zone } from "./lib.js";
+import { ApiProblem, api, go, html, notice, placeUrl, readPlace, refreshSession, remember, session, sessionEnded, storeUrl, theme, useCell, useEffect, useLayoutEffect, useRef, useState, zone } from "./lib.js";
 import { Dialog, Loading, Problem } from "./parts.js";
 import { Overview } from "./pages/overview.js";
 
@@ -98,7 +98,7 @@ function switchZone() {
 }
 
 function useKeys(openHelp) {
-  useEffect(() => {
+  useLayoutEffect(() => {  // before the page is painted, so that the first key is not lost
     let pending = 0;
     const press = (event) => {
       const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.target.isContentEditable;
