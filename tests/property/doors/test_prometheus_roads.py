@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.door_bodies import MS, REMOTE_WRITE, label
 from support.otlp_requests import damaged
-from support.proto_bytes import double, integer, part
+from support.proto_bytes import double, has_group, integer, part
 
 from sluice_doors import arrow_roads, prometheus_arrow
 from sluice_doors.arrow_texts import NotPlain
@@ -110,4 +110,7 @@ def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch
     bodies = list(damaged(random.Random(26), [plain, REMOTE_WRITE], count))
     slow = list(map(outcome, bodies))
     monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
-    assert [body for body, one in zip(bodies, slow, strict=True) if outcome(body) != one] == []
+    other = [body for body, one in zip(bodies, slow, strict=True) if outcome(body) != one]
+    # The parser of Arrow ignores a group whose end has another number (ADR 0150).
+    assert [body for body in other if not has_group(body)] == []
+    assert len(other) <= count // 1_000
