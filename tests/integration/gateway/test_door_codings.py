@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -39,8 +40,8 @@ def test_a_request_in_each_coding_is_accepted_once(tmp_path: Path, door: DoorNam
                 answer = await post(served, case.path, encode(plain), SHOP.token.token, headers)
                 assert answer.status == case.status, (coding, answer.body)
             assert len(await accepted_frames(served.store.inner)) == case.writes // 2
-            counted = served.gateway.metrics.door_requests
-            assert counted.labels(door, "new")._value.get() == 1
-            assert counted.labels(door, "duplicate")._value.get() == len(CODINGS) - 1
+            counted = partial(served.count, "sluice_door_requests_total", door=door)
+            assert counted(outcome="new") == 1
+            assert counted(outcome="duplicate") == len(CODINGS) - 1
 
     run(main())

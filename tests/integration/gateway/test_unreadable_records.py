@@ -102,10 +102,9 @@ async def check_kept(served: Running, store: ObjectStore, door: DoorName) -> Non
     columns = frame.columns.attributes
     names = [columns.names[key] for key in columns.keys.tolist()]
     assert names.count("sluice.error") == 1
-    metrics = served.gateway.metrics
-    assert metrics.door_unreadable.labels(door)._value.get() == 1
-    assert metrics.door_records.labels(door)._value.get() == 2
-    assert metrics.door_requests.labels(door, "new")._value.get() == 1
+    assert served.count("sluice_door_unreadable_records_total", door=door) == 1
+    assert served.count("sluice_door_records_total", door=door) == 2
+    assert served.count("sluice_door_requests_total", door=door, outcome="new") == 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.door)
