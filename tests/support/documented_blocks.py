@@ -184,7 +184,8 @@ class PageRun:
     def wait_ready(self, log: Path) -> None:
         """Wait until the gateway is ready, and remember the token that the log contains."""
         end_s = time.monotonic() + READY_S
-        while not is_ready(self.address):
+        # Its own log too: a gateway of another run may have taken the same free port.
+        while "gateway_listening" not in log.read_text() or not is_ready(self.address):
             assert self.started[-1].poll() is None, log.read_text()
             assert time.monotonic() < end_s, log.read_text()
             time.sleep(0.1)
