@@ -129,6 +129,11 @@ def blob_key(digest: Digest) -> ObjectKey:
     return ObjectKey(f"{RAW_BLOBS}sha256/{_fan(digest)}.lmbatch")
 
 
+def trash_key(digest: Digest) -> ObjectKey:
+    """Return the key of the copy of a deleted blob."""
+    return ObjectKey(f"{GC_TRASH}sha256/{_fan(digest)}.lmbatch")
+
+
 def raw_blob_by_time_key(digest: Digest, at_ns: UnixNs) -> ObjectKey:
     """Return the key of the by-time entry of a referenced blob, dated by `accepted_at`."""
     return ObjectKey(f"{RAW_BLOBS_BY_TIME}{hour_path(at_ns)}/sha256={digest}.json")
@@ -327,6 +332,21 @@ def parse_accepted_key(key: str) -> Identity:
         InvalidRecord: The key has another form, or names an identity that is not valid.
     """
     return _parse_tail(ACCEPTED, ".json", key)
+
+
+def parse_trash_key(key: str) -> Digest:
+    """Return the digest that the key of a copy of a deleted blob names.
+
+    Raises:
+        InvalidRecord: The key has another form, or its fan-out does not match its digest.
+    """
+    try:
+        digest = parse_digest(key.rpartition("/")[2].removesuffix(".lmbatch"))
+    except ValueError as error:
+        raise InvalidRecord(key, "key is not a copy in the trash") from error
+    if trash_key(digest) != key:
+        raise InvalidRecord(key, "key is not a copy in the trash")
+    return digest
 
 
 def parse_blob_key(key: str) -> Digest:

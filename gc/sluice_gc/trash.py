@@ -30,9 +30,9 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import Candidate, MayDelete
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_digest
+from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_trash_key, trash_key
 from sluice_protocol.outcomes import Deleted, Found
-from sluice_protocol.units import Digest, ObjectKey
+from sluice_protocol.units import Digest
 from sluice_store.authority import read_authority
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
@@ -68,11 +68,6 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     def found_wrong(self) -> bool:
         """Return True if other bytes exist under the key of the blob."""
         return not self.restored
-
-
-def trash_key(digest: Digest) -> ObjectKey:
-    """Return the key of the copy of a deleted blob."""
-    return ObjectKey(f"{GC_TRASH}sha256/{digest[:2]}/{digest[2:4]}/{digest}.lmbatch")
 
 
 async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
@@ -169,7 +164,7 @@ class _Purge:
     def _case(
         self, listed: ListedIncarnation, named: frozenset[bytes], *, enabled: bool
     ) -> CandidateCase:
-        digest = _digest_of_key(listed.key)
+        digest = parse_trash_key(listed.key)
         names_blob = digest_bytes(digest) in named
         return CandidateCase(
             candidate=listed_candidate(listed, digest),
@@ -196,7 +191,7 @@ def _by_shard(
     shards = {place: parse_shard(place) for place in places}
     found: dict[str, list[ListedIncarnation]] = defaultdict(list)
     for one in copies:
-        digest = _digest_of_key(one.key)
+        digest = parse_trash_key(one.key)
         found[next(place for place, shard in shards.items() if digest in shard)].append(one)
     return found
 
@@ -208,13 +203,3 @@ async def _list_trash(store: ObjectStore) -> list[ListedIncarnation]:
         for one in page.incarnations
         if not one.marker
     ]
-
-
-def _digest_of_key(key: ObjectKey) -> Digest:
-    try:
-        digest = parse_digest(key.rpartition("/")[2].removesuffix(".lmbatch"))
-    except ValueError as error:
-        raise InvalidRecord(key, "key is not a copy in the trash") from error
-    if trash_key(digest) != key:
-        raise InvalidRecord(key, "key is not a copy in the trash")
-    return digest

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import GC_PLANS, GC_PROOFS, GC_TRASH, parse_digest
+from sluice_protocol.keys import GC_PLANS, GC_PROOFS, GC_TRASH, parse_trash_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import ObjectKey
@@ -136,8 +136,8 @@ async def list_restorable(store: ObjectStore) -> RestorableBlobs:
             if len(found) == COPIES_MAX:
                 return RestorableBlobs(blobs=tuple(found), more=True)
             try:
-                digest = parse_digest(one.key.rpartition("/")[2].removesuffix(".lmbatch"))
-            except ValueError:
+                digest = parse_trash_key(one.key)
+            except InvalidRecord:
                 continue  # a foreign key, which `sluice gc purge` reports
             found.append(
                 RestorableBlob(

@@ -6,8 +6,7 @@ import pytest
 from support.queue_store import SimClock, SimStore
 
 from sluice_gc.sweep import BatchDone, SweepFacts
-from sluice_gc.trash import trash_key
-from sluice_protocol.keys import GC_PLANS, GC_TRASH, digest_of
+from sluice_protocol.keys import GC_PLANS, GC_TRASH, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler import plan_results
