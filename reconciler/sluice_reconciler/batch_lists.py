@@ -121,9 +121,8 @@ async def read_newest_batches(
         if listed.cut:
             listed = await _shorter(store, listed, before_s, limit)
             page = await _read_entries(store, listed, limit, OPENED_MAX)
-            return msgspec.structs.replace(
-                page, next=_next_of(page.batches)
-            )  # there are older ones
+            older = _next_of(page.batches)  # the longer span has more
+            return msgspec.structs.replace(page, next=older)
         page = await _read_entries(store, listed, limit, OPENED_MAX)
         if len(page.batches) >= limit:
             break

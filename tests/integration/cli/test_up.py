@@ -19,6 +19,7 @@ from support.local_deployment import (
     clean_environment,
     free_ports,
     is_ready,
+    run_sluice,
     running,
     wait_gone,
 )
@@ -182,15 +183,7 @@ def _is_java(process: psutil.Process) -> bool:
 
 def refused(folder: Path, *options: str, code: int = 2, **env: str) -> str:
     """Run `sluice up`, which must end with one line on standard error; return the line."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice_cli", "up", *options],
-        cwd=folder,
-        env=clean_environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_sluice(folder, "up", *options, **env)
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("sluice: ")
     assert done.stderr.count("\n") == 1
