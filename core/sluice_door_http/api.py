@@ -16,7 +16,13 @@ from sluice_door_http import (
     prometheus,
 )
 from sluice_door_http.closed_doors import closed_endpoints
-from sluice_door_http.routes import RECEIVED_NS, DoorRequest, DoorResult, DoorRoute
+from sluice_door_http.routes import (
+    RECEIVED_NS,
+    AcceptedRequest,
+    DoorRequest,
+    DoorResult,
+    DoorRoute,
+)
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import UnixNs
 from sluice_protocol.upload_http import SHED_HEADER
@@ -88,7 +94,12 @@ class DoorsApi:
     """The endpoints of the open doors."""
 
     def __init__(
-        self, service: DoorAcceptance, doors: Collection[DoorName], *, open_host: bool
+        self,
+        service: DoorAcceptance,
+        doors: Collection[DoorName],
+        *,
+        open_host: bool,
+        on_accepted: Callable[[AcceptedRequest], None] | None = None,
     ) -> None:
         """Bind what accepts the records.
 
@@ -97,10 +108,12 @@ class DoorsApi:
             doors: The open doors.
             open_host: Whether the gate accepts any `Host`, because every request is authenticated
                 by something that a browser cannot send (ADR 0028).
+            on_accepted: Called with each accepted request whose responses follow from the head.
         """
         self._service = service
         self._doors = doors
         self._open_host = open_host
+        self._on_accepted = on_accepted
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield the endpoints of each open door, and refusals at the paths of the others."""
@@ -133,7 +146,21 @@ class DoorsApi:
     ) -> web.StreamResponse:
         request[RECEIVED_NS] = self._service.now_ns()
         request[PROBLEM_RENDERER] = refusals
-        result = await self._service.accept(request, route.read(request))
+        wanted = route.read(request)
+        result = await self._service.accept(request, wanted)
+        if route.from_head and self._on_accepted is not None:
+            self._on_accepted(
+                AcceptedRequest(
+                    request=request,
+                    wanted=wanted,
+                    result=result,
+                    respond=partial(self._respond, route, request),
+                    refuse=partial(self._refuse, route, request),
+                )
+            )
+        return self._respond(route, request, result)
+
+    def _respond(self, route: DoorRoute, request: web.Request, result: DoorResult) -> web.Response:
         self._service.count_accepted(route.door, result)
         response = route.respond(request, result)
         response.headers[IDENTITY_HEADER] = result.identity

@@ -214,6 +214,7 @@ def _route(
         read=read,
         respond=_respond,
         refuse=_refuse,
+        from_head=True,
     )
 
 

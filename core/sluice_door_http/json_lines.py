@@ -98,5 +98,6 @@ ROUTES: Final = (
         read=_read,
         respond=_respond,
         refuse=refuse,
+        from_head=True,
     ),
 )

@@ -67,5 +67,6 @@ ROUTES: Final = (
         read=_read,
         respond=_respond,
         refuse=refuse_in_text,
+        from_head=True,
     ),
 )

@@ -80,6 +80,7 @@ class DoorRoute:
         respond: Returns the response after every record was accepted.
         refuse: Returns the response to a request that is not accepted, or not yet.
         methods: The methods that its clients use.
+        from_head: Whether responses follow from the head of a request and from what was accepted.
     """
 
     door: DoorName
@@ -90,6 +91,26 @@ class DoorRoute:
     respond: Callable[[web.Request, DoorResult], web.Response]
     refuse: Callable[[web.Request, Problem], web.Response]
     methods: tuple[Method, ...] = USUAL_METHODS
+    from_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedRequest:
+    """A request whose records were accepted; the next ones of its client often have the same head.
+
+    Attributes:
+        request: The request; its body is read.
+        wanted: What its head states.
+        result: What was accepted.
+        respond: Returns the response to a request with the same head.
+        refuse: Returns the refusal of such a request.
+    """
+
+    request: web.Request
+    wanted: DoorRequest
+    result: DoorResult
+    respond: Callable[[DoorResult], web.Response]
+    refuse: Callable[[Problem], web.Response]
 
 
 def request_head(

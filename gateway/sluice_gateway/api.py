@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_gateway.connection_guard import guard_of
+from sluice_gateway.connection_guard import ObservedProtocol, guard_of
 from sluice_gateway.listed_uploads import FrameResults, ListedUploads
 from sluice_gateway.metrics import ObservedStore, UploadPhases
 from sluice_gateway.readiness import Readiness
@@ -205,3 +205,5 @@ async def watch_connection(request: web.Request, handler: Handler) -> web.Stream
     finally:
         if guard is not None:
             guard.end()
+            if isinstance(guard.protocol, ObservedProtocol):
+                guard.protocol.finish(request)

@@ -1,5 +1,6 @@
 """The composition root of a gateway: the parts of one worker, and how they are served."""
 
+import asyncio
 import math
 import random  # noqa: TID251 - the seeded source is created here
 import socket
@@ -7,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sluice_gateway.accepted_cache import AcceptedCache
 from sluice_gateway.acceptor import Acceptor
@@ -45,6 +46,9 @@ from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_o
 
 if TYPE_CHECKING:
     from sluice_gateway.doors.service import DoorService
+
+SERVER_IDLE_S: Final = 365 * 86_400.0
+"""When the HTTP server closes an idle connection; the guard does so much earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +228,7 @@ def _open_doors(
 
         return None, tuple(closed_endpoints((), uploads.clock.now_ns, open_host=True))
     from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
+    from sluice_gateway.doors.door_connection import remember_head  # noqa: PLC0415 - as above
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 
     doors = DoorService(
@@ -235,7 +240,8 @@ def _open_doors(
         flush_bytes=settings.door_flush_bytes,
     )
     # Each request has a token, a signature or a client certificate.
-    return doors, tuple(DoorsApi(doors, settings.doors, open_host=True).endpoints())
+    api = DoorsApi(doors, settings.doors, open_host=True, on_accepted=remember_head)
+    return doors, tuple(api.endpoints())
 
 
 def _spooling(
@@ -295,8 +301,8 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
         async with listening_on(
             gateway.api.application(),
             sock,
-            _server_options(settings),
-            wrap=lambda protocol: ConnectionGuard(protocol, limits),
+            _server_options(SERVER_IDLE_S),
+            wrap=lambda protocol: ConnectionGuard(_behind_guard(protocol, gateway.doors), limits),
             tls=server_tls(_tls_files(settings)),
             handshake_s=settings.head_timeout_s,
         ):
@@ -307,12 +313,21 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
             await gateway.doors.close()
 
 
+def _behind_guard(protocol: asyncio.Protocol, doors: "DoorService | None") -> asyncio.Protocol:
+    if doors is None:
+        return protocol
+    from sluice_gateway.doors.door_connection import DoorConnection  # noqa: PLC0415 - as above
+
+    return DoorConnection(protocol, doors)
+
+
 @asynccontextmanager
 async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterator[None]:
     """Serve the health checks and metrics of this worker on a separate port."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     application = gateway.api.health_application()
-    async with listening(application, address, _server_options(gateway.settings)):
+    options = _server_options(gateway.settings.idle_timeout_s)
+    async with listening(application, address, options):
         yield
 
 
@@ -372,10 +387,10 @@ def _connection_limits(
     )
 
 
-def _server_options(settings: GatewaySettings) -> ServerOptions:
+def _server_options(keepalive_s: float) -> ServerOptions:
     return ServerOptions(
         decompress=False,  # the digest is over the bytes as they are sent
-        keepalive_s=2 * settings.idle_timeout_s,  # the timer of the guard fires first
+        keepalive_s=keepalive_s,
         lingering_s=0.0,  # `send_before_body` discards, with a bound on bytes too
         shutdown_s=1.0,
     )

@@ -58,6 +58,14 @@ class ConnectionLimits:
             del self._addresses[guard.address]
 
 
+class ObservedProtocol(asyncio.Protocol):
+    """A protocol behind the guard that learns when a request was handled."""
+
+    def finish(self, request: web.Request) -> None:
+        """Note that the server writes the response to a request next, without waiting."""
+        raise NotImplementedError
+
+
 class ConnectionGuard(asyncio.Protocol):
     """One connection: idle, waiting for a request head, or in a request."""
 
@@ -71,6 +79,11 @@ class ConnectionGuard(asyncio.Protocol):
         self._reason = ""
         self._idle = False
         self.address = ""
+
+    @property
+    def protocol(self) -> asyncio.Protocol:
+        """The protocol behind the guard."""
+        return self._protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer of the first head, or close the connection when there are too many."""

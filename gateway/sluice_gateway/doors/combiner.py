@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.admission import BodyBudget
+from sluice_gateway.admission import BodyBudget, memory_cost
 from sluice_gateway.doors.combined_frames import (
     DoorLane,
     SmallRequest,
@@ -47,16 +47,18 @@ IDLE_S: Final = 3600
 
 log = structlog.get_logger()
 
+Answer = Callable[[SluiceError | None], None]
+"""Called once: with None when a request is accepted, or with why it is not; never raises."""
 AcceptFrame = Callable[[Upload], Awaitable[None]]
 """Accepts a frame, or raises a `SluiceError` if it is not accepted or its outcome is unknown."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Waiting:
-    """A request, and what its senders wait for: None once it is accepted."""
+    """A request, and how its senders are answered."""
 
     request: SmallRequest
-    answers: list[asyncio.Future[SluiceError | None]] = field(default_factory=list)
+    answers: list[Answer]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,31 +170,50 @@ class Combiner:
         Raises:
             SluiceError: The request is not accepted, or its outcome is unknown.
         """
+        answer = asyncio.get_running_loop().create_future()
+        duplicate = self.add(request, partial(_settle, answer))
+        failure = await answer
+        if failure is not None:
+            raise failure.with_traceback(None)  # other senders raise the same object
+        return duplicate
+
+    def add(self, request: SmallRequest, answer: Answer) -> bool:
+        """Let a request wait for its frame, also if its client goes away.
+
+        Args:
+            request: The request.
+            answer: How its sender is answered.
+
+        Returns:
+            Whether the same request was waiting already, so that it is stored once.
+
+        Raises:
+            HttpRefusal: Too many bytes wait; the answer is not called.
+        """
         place, name = request.lane, request.request
         lane = self._open(place)
         known = None if name is None else lane.known.get(name)
         if known is not None:
-            await _answered(known)
+            known.answers.append(answer)
             return True
         waiting_bytes_max = max(WAITING_BYTES_MAX, 2 * self._flush.bytes_least)
         if lane.waiting_bytes + request.size_bytes > waiting_bytes_max:
             raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
-        with self._budget.take(request.size_bytes):
-            waiting = _Waiting(request=request)
-            lane.waiting.append(waiting)
-            lane.waiting_bytes += request.size_bytes
-            lane.frame_bytes += request.frame_bytes
-            if name is not None:
-                lane.known[name] = waiting
-            if (
-                lane.frame_bytes >= self._flush.bytes_least
-                or lane.waiting_bytes >= waiting_bytes_max // 2
-                or len(lane.waiting) >= PARTS_MAX
-            ):
-                lane.is_due.set()
-            if lane.task is None:
-                lane.task = asyncio.create_task(self._run(place, lane))
-            await _answered(waiting)
+        self._budget.reserve(memory_cost(request.size_bytes))
+        waiting = _Waiting(request=request, answers=[answer])
+        lane.waiting.append(waiting)
+        lane.waiting_bytes += request.size_bytes
+        lane.frame_bytes += request.frame_bytes
+        if name is not None:
+            lane.known[name] = waiting
+        if (
+            lane.frame_bytes >= self._flush.bytes_least
+            or lane.waiting_bytes >= waiting_bytes_max // 2
+            or len(lane.waiting) >= PARTS_MAX
+        ):
+            lane.is_due.set()
+        if lane.task is None:
+            lane.task = asyncio.create_task(self._run(place, lane))
         return False
 
     async def close(self) -> None:
@@ -250,7 +271,7 @@ class Combiner:
             try:
                 upload = await self._make(name, lane, [one.request for one in taken])
             except (InvalidFrame, TooLarge):
-                taken = _refuse_invalid(lane, taken)
+                taken = self._refuse_invalid(lane, taken)
                 if not taken:
                     return
                 upload = await self._make(name, lane, [one.request for one in taken])
@@ -264,7 +285,7 @@ class Combiner:
         if failure is not None:
             lane.boot_id, lane.seq_next = self._ids.ulid(), 0
         for one in taken:
-            _answer(lane, one, failure)
+            self._answer(lane, one, failure)
 
     async def _make(
         self, name: DoorLane, lane: _OpenLane, requests: Sequence[SmallRequest]
@@ -282,40 +303,40 @@ class Combiner:
             parts=parts,
         )
 
+    def _refuse_invalid(self, lane: _OpenLane, taken: list[_Waiting]) -> list[_Waiting]:
+        """Refuse the requests that break a rule of frames; return the others.
 
-def _refuse_invalid(lane: _OpenLane, taken: list[_Waiting]) -> list[_Waiting]:
-    """Refuse the requests that break a rule of frames; return the others.
+        The rules are checked for whole frames, and only then for each request: decoders break none.
+        """
+        valid = []
+        for one in taken:
+            try:
+                check_records(decoded(one.request.records))
+            except InvalidFrame as error:
+                self._answer(lane, one, error)
+            else:
+                valid.append(one)
+        return valid
 
-    The rules are checked for whole frames, and only then for each request: decoders break none.
-    """
-    valid = []
-    for one in taken:
-        try:
-            check_records(decoded(one.request.records))
-        except InvalidFrame as error:
-            _answer(lane, one, error)
-        else:
-            valid.append(one)
-    return valid
-
-
-def _answer(lane: _OpenLane, one: _Waiting, failure: SluiceError | None) -> None:
-    if one.request.request is not None:
-        del lane.known[one.request.request]
-    for answer in one.answers:
-        if not answer.done():  # its client may have gone away
-            answer.set_result(failure)
+    def _answer(self, lane: _OpenLane, one: _Waiting, failure: SluiceError | None) -> None:
+        if one.request.request is not None:
+            del lane.known[one.request.request]
+        self._budget.release(memory_cost(one.request.size_bytes))
+        stated = None if failure is None else _stated(failure)
+        for answer in one.answers:
+            answer(stated)
 
 
-async def _answered(waiting: _Waiting) -> None:
-    """Wait for the answer; the request stays in its frame if its client goes away."""
-    answer = asyncio.get_running_loop().create_future()
-    waiting.answers.append(answer)
-    failure = await answer
+def _settle(waiter: asyncio.Future[SluiceError | None], failure: SluiceError | None) -> None:
+    if not waiter.done():  # its client may have gone away
+        waiter.set_result(failure)
+
+
+def _stated(failure: SluiceError) -> SluiceError:
+    """Return what the sender of a request learns about its frame."""
     if isinstance(failure, InvalidFrame):
-        raise failure  # never: the request itself breaks a rule
-    if failure is not None:
-        raise later(failure)
+        return failure  # never: the request itself breaks a rule
+    return later(failure)
 
 
 def later(failure: SluiceError) -> HttpRefusal:

@@ -26,15 +26,12 @@ from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.doors.frames import MadeFrame, make_frames
 from sluice_gateway.doors.freed_memory import FreedMemory, separate_large_blocks
+from sluice_gateway.doors.own_batches import OwnBatches
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, Upload
-from sluice_protocol.errors import ErrorCode, TooLarge
-from sluice_protocol.frame import decode_head
-from sluice_protocol.keys import accepted_key, blob_key, digest_of
-from sluice_protocol.manifests import decode_accepted
-from sluice_protocol.outcomes import Found
+from sluice_protocol.errors import ErrorCode, SluiceError, TooLarge
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore
@@ -97,7 +94,7 @@ class DoorService:
         """
         separate_large_blocks()
         self.uploads = uploads
-        self._store = store
+        self._own = OwnBatches(uploads, store)
         self._body_bytes_max = body_bytes_max
         self._own_frame_bytes = own_frame_bytes
         self._process = uploads.ids.ulid().encode()
@@ -165,6 +162,49 @@ class DoorService:
             with uploads.budget.take(reserved_bytes):
                 return await self._accept_body(body, sender, wanted, reserved_bytes)
 
+    def begin_small(
+        self,
+        body: bytes,
+        token: str,
+        wanted: DoorRequest,
+        answer: Callable[[DoorResult | SluiceError], None],
+    ) -> bool:
+        """Begin to accept a request whose records are combined with those of others.
+
+        Args:
+            body: At most `INLINE_BYTES_MAX`.
+            token: The token of the sender.
+            wanted: What the head states; it names no key.
+            answer: Called once, later, if this returns True: with what was accepted, or why not.
+
+        Returns:
+            Whether the request was begun. If not, nothing has happened: `accept` accepts or refuses
+            it. It is not a small one, or cannot be accepted now, or something is wrong with it.
+        """
+        uploads = self.uploads
+        if self.is_full():
+            return False
+        try:
+            sender = uploads.principals.current.token_sender(token, self.now_ns() // NS_PER_S)
+            check_door_right(sender, wanted.door)
+            made, unreadable = self._decoder(sender, wanted)(_plain_inline(body, wanted))
+        except SluiceError:
+            return False
+        if len(made) != 1 or not isinstance(made[0], SmallRequest):
+            return False
+        small, duplicate = made[0], False
+
+        def finish(failure: SluiceError | None) -> None:
+            uploads.running.end()
+            answer(failure or _result_of(made, unreadable, [duplicate]))
+
+        try:
+            duplicate = self._combiner.add(small, finish)
+        except HttpRefusal:
+            return False
+        uploads.running.begin()
+        return True
+
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
         """Count a request that was accepted."""
         metrics = self.uploads.metrics
@@ -183,14 +223,8 @@ class DoorService:
         small = [one for one in made if isinstance(one, SmallRequest)]
         frames = [one for one in made if isinstance(one, MadeFrame)]
         duplicates = await self._accept_small(small)
-        duplicates += [await self._accept_frame(one, sender) for one in frames]
-        return DoorResult(
-            records=sum(one.count for one in made),
-            unreadable=unreadable,
-            duplicate=bool(made) and all(duplicates),
-            source=made[0].source if made else "none",
-            combined=bool(small),
-        )
+        duplicates += [await self._own.accept(one, sender) for one in frames]
+        return _result_of(made, unreadable, duplicates)
 
     async def _accept_small(self, small: Sequence[SmallRequest]) -> list[bool]:
         """Accept the records of each kind; all of them are waited for, whatever becomes of one."""
@@ -229,16 +263,10 @@ class DoorService:
     async def _make(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest, reserved_bytes: int
     ) -> _Made:
-        origin = RequestOrigin(
-            principal=sender.principal,
-            door=wanted.door,
-            key=wanted.key,
-            unique=b"%s-%d" % (self._process, next(self._requests)),
-        )
-        make = partial(self._decode, wanted, origin, self.uploads.clock.now_ns())
+        make = self._decoder(sender, wanted)
         if len(body) <= INLINE_BYTES_MAX:
             with suppress(BodyTooLarge):
-                return make(decompress(body, wanted.coding, bytes_max=2 * INLINE_BYTES_MAX))
+                return make(_plain_inline(body, wanted))
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(
             self._threads, self._decode_small, body, wanted.coding, make
@@ -252,6 +280,16 @@ class DoorService:
                 alone_bytes = budget.room_bytes(reserved_bytes + extra_bytes)
                 with budget.take(min(DECODED_TIMES * len(found), alone_bytes)):
                     return await loop.run_in_executor(self._large, self._make_large, make, found)
+
+    def _decoder(self, sender: VerifiedSender, wanted: DoorRequest) -> Callable[[bytes], _Made]:
+        """Return what decodes the body of a request without its coding."""
+        origin = RequestOrigin(
+            principal=sender.principal,
+            door=wanted.door,
+            key=wanted.key,
+            unique=b"%s-%d" % (self._process, next(self._requests)),
+        )
+        return partial(self._decode, wanted, origin, self.now_ns())
 
     def _decode_small(
         self, body: bytes, coding: str, make: Callable[[bytes], _Made]
@@ -303,48 +341,26 @@ class DoorService:
             size_bytes=found.size_bytes,
         )
 
-    async def _accept_frame(self, made: MadeFrame, sender: VerifiedSender) -> bool:
-        """Accept one frame; return whether its records were accepted before."""
-        accepted = None if made.reproducible else await self._accepted_frame(made)
-        if accepted is None:
-            result = await self._upload(made.frame, sender)
-            if isinstance(result, AcceptedResponse):
-                return result.duplicate
-            if result.code is not ErrorCode.IDENTITY_CONFLICT:
-                raise HttpRefusal(result.code, result.detail)
-            log.error("door_frames_differ", identity=made.envelope.identity, digest=made.digest)
-            accepted = await self._accepted_frame(made)
-        if accepted is None:
-            raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, "the accepted frame cannot be read")
-        again = await self._upload(accepted, sender)
-        if not isinstance(again, AcceptedResponse):
-            raise HttpRefusal(again.code, again.detail)
-        return True
 
-    async def _upload(self, frame: bytes, sender: VerifiedSender) -> AcceptedResponse | Problem:
-        envelope = decode_head(frame).envelope
-        upload = Upload(
-            frame=frame,
-            digest=digest_of(frame),
-            identity=envelope.identity,
-            envelope=envelope,
-            principal=sender.principal,
-            attempt_id=self.uploads.ids.ulid(),
-        )
-        return await self.uploads.accept_made(upload, UploadPhases(self.uploads.clock))
+def _plain_inline(body: bytes, wanted: DoorRequest) -> bytes:
+    """Return a small body without its coding.
 
-    async def _accepted_frame(self, made: MadeFrame) -> bytes | None:
-        """Return the frame that owns the identity; None where nothing owns it.
+    Raises:
+        BodyTooLarge: It is too large to be decoded on the event loop.
+    """
+    return decompress(body, wanted.coding, bytes_max=2 * INLINE_BYTES_MAX)
 
-        It has the same records, because the identity follows from them. It is uploaded again in
-        place of the new frame, so that the acceptance journal of this gateway names it too.
-        """
-        key = accepted_key(made.envelope.identity)
-        found = await self._store.get(key)
-        if not isinstance(found, Found):
-            return None
-        blob = await self._store.get(blob_key(decode_accepted(key, found.body).digest))
-        return blob.body if isinstance(blob, Found) else None
+
+def _result_of(
+    made: Sequence[MadeFrame | SmallRequest], unreadable: int, duplicates: Sequence[bool]
+) -> DoorResult:
+    return DoorResult(
+        records=sum(one.count for one in made),
+        unreadable=unreadable,
+        duplicate=bool(made) and all(duplicates),
+        source=made[0].source if made else "none",
+        combined=any(isinstance(one, SmallRequest) for one in made),
+    )
 
 
 def _memory_bytes(length_bytes: int) -> int:
