@@ -62,11 +62,15 @@ def bind_shared(host: str, port: int) -> socket.socket:
     Raises:
         OSError: The address cannot be bound.
     """
+    return _bind(host, port, is_shared=True)
+
+
+def _bind(host: str, port: int, *, is_shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(is_shared))
         sock.bind((host, port))
     except OSError:
         sock.close()
@@ -81,14 +85,19 @@ def cannot_listen(error: OSError, name: str, listen: str) -> BadUsage:
     return BadUsage(f"cannot listen: {reason}; choose another address, {name}=`{listen}`")
 
 
-def bind_shared_setting(name: str, listen: str) -> socket.socket:
-    """Bind the `HOST:PORT` of a setting as `bind_shared` does.
+def bind_setting(name: str, listen: str, *, is_shared: bool) -> socket.socket:
+    """Return a socket that is bound to the `HOST:PORT` of a setting.
+
+    Args:
+        name: The setting.
+        listen: Its value.
+        is_shared: Whether other processes can bind the same port.
 
     Raises:
         BadUsage: The address has another form or cannot be bound; the error names the setting.
     """
     try:
-        return bind_shared(*parse_listen(listen))
+        return _bind(*parse_listen(listen), is_shared=is_shared)
     except OSError as error:
         raise cannot_listen(error, name, listen) from error
 

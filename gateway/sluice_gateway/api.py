@@ -6,7 +6,6 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_gateway.connection_guard import ObservedProtocol, guard_of
 from sluice_gateway.listed_uploads import FrameResults, ListedUploads
 from sluice_gateway.metrics import ObservedStore, UploadPhases
 from sluice_gateway.readiness import Readiness
@@ -22,6 +21,7 @@ from sluice_protocol.upload_http import (
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
+from sluice_web.connection_guard import ObservedProtocol, guard_of
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import check_length, json_response

@@ -1,21 +1,16 @@
-"""The composition root of a gateway: the parts of one worker, and how they are served."""
+"""The composition root of a gateway: the parts of one worker."""
 
-import asyncio
 import math
 import random  # noqa: TID251 - the seeded source is created here
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sluice_gateway.accepted_cache import AcceptedCache
 from sluice_gateway.acceptor import Acceptor
 from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads
 from sluice_gateway.api import GatewayApi
-from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
-from sluice_gateway.frame_reader import BodyPace, FrameReader
+from sluice_gateway.frame_reader import FrameReader
 from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.journal_ports import JournalOwner, JournalRules, StoreRules, UploadJournal
 from sluice_gateway.journal_writer import AcceptanceJournal
@@ -41,14 +36,11 @@ from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_store.url import parse_local_path
 from sluice_web.addresses import parse_allowed_hosts
+from sluice_web.connection_guard import BodyPace
 from sluice_web.endpoints import Endpoint
-from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
 if TYPE_CHECKING:
     from sluice_gateway.doors.service import DoorService
-
-SERVER_IDLE_S: Final = 365 * 86_400.0
-"""When the HTTP server closes an idle connection; the guard does so much earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,129 +277,9 @@ def _spool_capacity(
 
 
 def _frame_reader(settings: GatewaySettings) -> FrameReader:
-    return FrameReader(frame_bytes_max=settings.frame_bytes_max, pace=_body_pace(settings))
+    return FrameReader(frame_bytes_max=settings.frame_bytes_max, pace=body_pace(settings))
 
 
-def _body_pace(settings: GatewaySettings) -> BodyPace:
+def body_pace(settings: GatewaySettings) -> BodyPace:
+    """Return how slowly a body, or a message of a door, may arrive."""
     return BodyPace(grace_s=settings.body_grace_s, rate_min=settings.body_rate_min_bytes_per_s)
-
-
-@asynccontextmanager
-async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
-    """Serve on a bound socket until the block ends; open requests have a second to end."""
-    settings = gateway.settings
-    limits = _connection_limits(settings, gateway.metrics, settings.idle_timeout_s)
-    try:
-        async with listening_on(
-            gateway.api.application(),
-            sock,
-            _server_options(SERVER_IDLE_S),
-            wrap=lambda protocol: ConnectionGuard(_behind_guard(protocol, gateway.doors), limits),
-            tls=server_tls(_tls_files(settings)),
-            handshake_s=settings.head_timeout_s,
-        ):
-            yield
-    finally:
-        gateway.uploads.frames.close()
-        if gateway.doors is not None:
-            await gateway.doors.close()
-
-
-def _behind_guard(protocol: asyncio.Protocol, doors: "DoorService | None") -> asyncio.Protocol:
-    if doors is None:
-        return protocol
-    from sluice_gateway.doors.door_connection import DoorConnection  # noqa: PLC0415 - as above
-
-    return DoorConnection(protocol, doors)
-
-
-@asynccontextmanager
-async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterator[None]:
-    """Serve the health checks and metrics of this worker on a separate port."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    application = gateway.api.health_application()
-    options = _server_options(gateway.settings.idle_timeout_s)
-    async with listening(application, address, options):
-        yield
-
-
-@asynccontextmanager
-async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
-    """Serve OTLP over gRPC until the block ends; yield the port."""
-    from sluice_gateway.doors.grpc_messages import MessageReader  # noqa: PLC0415 - an extra
-    from sluice_gateway.doors.grpc_server import serving_otlp_grpc  # noqa: PLC0415
-
-    settings, doors = gateway.settings, gateway.doors
-    if doors is None:
-        raise BadUsage("otlp_grpc_listen needs otlp in doors")
-    messages = MessageReader(
-        doors.uploads.budget,
-        _body_pace(settings),
-        message_bytes_max=settings.door_body_bytes_max,
-        inflight_bytes_max=settings.inflight_bytes_max,
-    )
-    tls = _grpc_tls_files(settings)
-    async with serving_otlp_grpc(doors, settings.otlp_grpc_listen, messages, tls=tls) as port:
-        yield port
-
-
-@asynccontextmanager
-async def serving_forward_port(gateway: Gateway) -> AsyncIterator[int]:
-    """Serve Fluent's forward protocol until the block ends; yield the port."""
-    from sluice_gateway.doors.forward_server import (  # noqa: PLC0415 - an extra
-        ForwardRules,
-        serving_forward,
-    )
-
-    settings, doors = gateway.settings, gateway.doors
-    if doors is None:
-        raise BadUsage("forward_listen needs forward in doors")
-    rules = ForwardRules(
-        principal=settings.forward_principal,
-        hostname=f"sluice/{gateway.uploads.collector_id}",  # clients refuse their host name
-        message_bytes_max=settings.door_body_bytes_max,
-        login_s=settings.head_timeout_s,
-        pace=_body_pace(settings),
-    )
-    limits = _connection_limits(settings, gateway.metrics, settings.forward_idle_timeout_s)
-    tls = _tls_files(settings)
-    async with serving_forward(doors, settings.forward_listen, rules, limits, tls=tls) as port:
-        yield port
-
-
-def _connection_limits(
-    settings: GatewaySettings, metrics: GatewayMetrics, idle_timeout_s: float
-) -> ConnectionLimits:
-    return ConnectionLimits(
-        connections_max=settings.connections_max,
-        per_address_max=settings.connections_per_address_max,
-        head_timeout_s=settings.head_timeout_s,
-        idle_timeout_s=idle_timeout_s,
-        metrics=metrics,
-    )
-
-
-def _server_options(keepalive_s: float) -> ServerOptions:
-    return ServerOptions(
-        decompress=False,  # the digest is over the bytes as they are sent
-        keepalive_s=keepalive_s,
-        lingering_s=0.0,  # `send_before_body` discards, with a bound on bytes too
-        shutdown_s=1.0,
-    )
-
-
-def _tls_files(settings: GatewaySettings) -> TlsFiles | None:
-    if settings.tls_certificate is None or settings.tls_key is None:
-        return None
-    return TlsFiles(
-        certificate=settings.tls_certificate,
-        key=settings.tls_key,
-        client_ca=settings.tls_client_ca,
-    )
-
-
-def _grpc_tls_files(settings: GatewaySettings) -> TlsFiles | None:
-    files = _tls_files(settings)
-    if files is None or settings.otlp_grpc_client_certificates:
-        return files
-    return replace(files, client_ca=None)

@@ -9,7 +9,6 @@ frame of 16 MiB may decompress to 64 MiB and memory must stay bounded.
 import asyncio
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -23,6 +22,7 @@ from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
 from sluice_web.application import send_continue
+from sluice_web.connection_guard import BodyPace
 from sluice_web.problems import HttpRefusal
 
 BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -47,19 +47,6 @@ class ReceivedBody(msgspec.Struct, frozen=True, kw_only=True):
     digest: Digest
     sent_before: bool = False
     high_water: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyPace:
-    """How slowly a body may arrive.
-
-    Attributes:
-        grace_s: Time in which no byte needs to arrive, seconds.
-        rate_min: Minimum rate after that, bytes per second.
-    """
-
-    grace_s: float
-    rate_min: int
 
 
 class FrameReader:

@@ -16,7 +16,7 @@ import structlog
 from sluice_gateway.settings import GatewaySettings, check_settings
 from sluice_gateway.worker import WorkerPlan, configure_logs, run_worker, worker_main
 from sluice_web.addresses import parse_listen
-from sluice_web.listening import bind_shared_setting
+from sluice_web.listening import bind_setting
 
 CHECK_INTERVAL_S: Final = 0.5
 END_MARGIN_S: Final = 10.0
@@ -37,8 +37,10 @@ def run_gateway(settings: GatewaySettings, store_url: str) -> int:
     with ExitStack() as stack:
         # Every address is bound before a worker starts, so that one that is taken is one line.
         for name, listen in _further_addresses(settings):
-            stack.enter_context(closing(bind_shared_setting(name, listen)))
-        reserved = stack.enter_context(closing(bind_shared_setting("listen", settings.listen)))
+            stack.enter_context(closing(bind_setting(name, listen, is_shared=True)))
+        reserved = stack.enter_context(
+            closing(bind_setting("listen", settings.listen, is_shared=True))
+        )
         plan = WorkerPlan(
             settings=settings,
             store_url=store_url,

@@ -13,18 +13,17 @@ import structlog
 import uvloop
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from sluice_gateway.app import (
-    Gateway,
-    build_gateway,
+from sluice_gateway.app import Gateway, build_gateway
+from sluice_gateway.background import start_background_tasks
+from sluice_gateway.machine_time import machine_now
+from sluice_gateway.mode_switch import adopt_records
+from sluice_gateway.readiness import require_proof
+from sluice_gateway.serving import (
     serving,
     serving_forward_port,
     serving_grpc,
     serving_health,
 )
-from sluice_gateway.background import start_background_tasks
-from sluice_gateway.machine_time import machine_now
-from sluice_gateway.mode_switch import adopt_records
-from sluice_gateway.readiness import require_proof
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import lock_spool, mirror_authority
 from sluice_protocol.errors import SluiceError

@@ -16,11 +16,11 @@ from aiohttp import HttpVersion11, web
 
 from sluice_door_http.routes import AcceptedRequest, DoorResult
 from sluice_door_http.sent_tokens import sent_token
-from sluice_gateway.connection_guard import ConnectionGuard, ObservedProtocol, guard_of
 from sluice_gateway.doors.repeated_heads import HEAD_BYTES_MAX, RepeatedHead, head_of, repeated_head
 from sluice_gateway.doors.service import INLINE_BYTES_MAX, DoorService
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
+from sluice_web.connection_guard import ConnectionGuard, ObservedProtocol, guard_of
 from sluice_web.problems import describe_error
 from sluice_web.response_bytes import response_bytes
 

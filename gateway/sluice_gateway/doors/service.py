@@ -95,6 +95,8 @@ class DoorService:
         separate_large_blocks()
         self.uploads = uploads
         self._own = OwnBatches(uploads, store)
+        self.budget = uploads.budget
+        self.clock = uploads.clock
         self._body_bytes_max = body_bytes_max
         self._own_frame_bytes = own_frame_bytes
         self._process = uploads.ids.ulid().encode()
@@ -121,6 +123,10 @@ class DoorService:
     def now_ns(self) -> UnixNs:
         """Return the time."""
         return self.uploads.clock.now_ns()
+
+    def is_stopping(self) -> bool:
+        """Return whether this gateway is shutting down."""
+        return self.uploads.running.draining
 
     def sheds(self) -> bool:
         """Return whether senders should use another gateway for a while."""

@@ -111,8 +111,8 @@ def test_these_commands_need_no_extra(folder: Path, arguments: tuple[str, ...]) 
 def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(folder: Path) -> None:
     """Without doors, syslog and health they would cost two fifths of the start."""
     unused = (
-        f"{ALL},prometheus_client,sluice_store,sluice_doors,sluice_door_http,sluice_gateway,"
-        "sluice_lake,cyclopts,docstring_parser,rich,pygments,tomllib,ulid"
+        f"{ALL},prometheus_client,sluice_store,sluice_doors,sluice_door_http,"
+        "sluice_door_ports,sluice_gateway,sluice_lake,cyclopts,docstring_parser,rich,pygments,tomllib,ulid"
     )
     key = without(ALL, folder, "agent", "init", "--key", "k.pem", "--agent-id", "a")
     assert key.returncode == 0, key.stderr

@@ -26,8 +26,8 @@ from support.forward_door import (
 )
 from support.gateway import Running, run, running
 
-from sluice_gateway.app import serving_forward_port
-from sluice_gateway.doors import forward_server
+from sluice_door_ports import forward_server
+from sluice_gateway.serving import serving_forward_port
 
 
 @pytest.fixture(scope="module")

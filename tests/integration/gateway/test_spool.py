@@ -25,7 +25,8 @@ from support.gateway import (
 )
 from support.listed_uploads import send_list
 
-from sluice_gateway.app import Gateway, build_gateway, serving
+from sluice_gateway.app import Gateway, build_gateway
+from sluice_gateway.serving import serving
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim_authority, mirror_authority
 from sluice_gateway.spool_transfer import SpoolTransfer

@@ -8,12 +8,12 @@ from sluice_gateway.frame_reader import (
     INLINE_BYTES_MAX,
     INLINE_RAW_BYTES_MAX,
     BodyBuffer,
-    BodyPace,
     FrameReader,
     announced_raw_bytes,
 )
 from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.frame import decode_head
+from sluice_web.connection_guard import BodyPace
 
 PACE = BodyPace(grace_s=1.0, rate_min=1)
 

@@ -3,7 +3,7 @@
 A message with the option `chunk` is answered by `ack` only after every record is accepted. Several
 chunks of a connection are accepted at the same time, and acks are sent in the order of acceptance.
 Without `chunk` the client learns nothing: its messages are accepted together, after all messages
-before them. While that fails the gateway tries again and reads nothing more, so that the client
+before them. While that fails the server tries again and reads nothing more, so that the client
 waits.
 Source: Fluent forward protocol specification 1 and 1.5.
 """
@@ -14,34 +14,33 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import structlog
 
 from sluice_door_http.routes import SERVER_ERRORS, DoorRequest
-from sluice_doors.decoded import BodyUnreadable, DecodedRecords
-from sluice_doors.forward import decode_forward
-from sluice_doors.forward_handshake import PING_BYTES_MAX, encode_ack, read_ping
-from sluice_gateway.connection_guard import ConnectionLimits
-from sluice_gateway.doors.forward_chunks import RunningChunks
-from sluice_gateway.doors.forward_login import (
+from sluice_door_ports.acceptance import MessageAcceptance
+from sluice_door_ports.forward_chunks import RunningChunks
+from sluice_door_ports.forward_login import (
     ForwardIdentity,
-    certificate_identity,
+    ForwardSenders,
     decide_login,
     new_greeting,
 )
-from sluice_gateway.doors.forward_stream import Chunk, ForwardStream
-from sluice_gateway.doors.service import DoorService
-from sluice_gateway.frame_reader import BodyPace
+from sluice_door_ports.forward_stream import Chunk, ForwardStream
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.forward import decode_forward
+from sluice_doors.forward_handshake import PING_BYTES_MAX, encode_ack, read_ping
 from sluice_protocol.errors import SluiceError, Unauthenticated
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_web.listening import BACKLOG, TlsFiles, bind_shared_setting, server_tls
+from sluice_web.connection_guard import BodyPace, ConnectionLimits
+from sluice_web.listening import BACKLOG, TlsFiles, bind_setting, server_tls
 from sluice_web.problems import HttpRefusal, describe_error
 
-RETRY_S_MAX: Final = 600.0
-"""Time for which messages without a name are tried again; after it they are lost."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
 _PATH: Final = "forward"
+
+Sender = TypeVar("Sender")
 
 log = structlog.get_logger()
 
@@ -51,42 +50,57 @@ class ForwardRules:
     """How connections are treated.
 
     Attributes:
-        principal: Whose connections need no handshake; empty to require one.
         hostname: The name of this server in the handshake.
         message_bytes_max: Largest message, and largest entries of one after decompression.
         login_s: Time for the handshake.
         pace: How slowly a message may arrive.
+        retry_s_max: Time for which messages without a name are tried again; after it they are lost.
+        end_s: Time to accept what was read when the server stops.
     """
 
-    principal: str
     hostname: str
     message_bytes_max: int
     login_s: float
     pace: BodyPace
+    retry_s_max: float
+    end_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardServer:
-    """Accepts the messages of all connections of one worker."""
+class ForwardServer(Generic[Sender]):
+    """Accepts the messages of all connections of one process.
 
-    doors: DoorService
+    Attributes:
+        doors: Accepts the messages.
+        senders: Who may send.
+        rules: How connections are treated.
+        running: The task and the stream of each connection.
+    """
+
+    doors: MessageAcceptance[Sender]
+    senders: ForwardSenders[Sender]
     rules: ForwardRules
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    running: dict[asyncio.Task[None], ForwardStream] = field(default_factory=dict)
 
     def new_stream(self) -> ForwardStream:
         """Return the stream of a new connection, and start to serve it."""
-        uploads, rules = self.doors.uploads, self.rules
-        stream = ForwardStream(rules.message_bytes_max, uploads.budget, rules.pace)
+        rules = self.rules
+        stream = ForwardStream(rules.message_bytes_max, self.doors.budget, rules.pace)
         task = asyncio.create_task(self._serve(stream))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.running[task] = stream
+        task.add_done_callback(self.running.pop)
         return stream
 
     async def close(self) -> None:
-        """End all connections."""
-        for task in self.tasks:
+        """Read no more, accept what was read while there is time, and end all connections."""
+        if self.running and self.rules.end_s:
+            for stream in self.running.values():
+                stream.end()
+            await asyncio.wait(tuple(self.running), timeout=self.rules.end_s)
+        left = tuple(self.running)
+        for task in left:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _serve(self, stream: ForwardStream) -> None:
         try:
@@ -115,9 +129,7 @@ class ForwardServer:
             Unauthenticated: The client has not proved who it is.
             BodyUnreadable: It sent something else than a `PING`.
         """
-        identity = certificate_identity(stream.certificate)
-        if identity is None and self.rules.principal:
-            identity = ForwardIdentity(name=self.rules.principal)
+        identity = self.senders.of_connection(stream.certificate)
         if identity is None:
             identity = await self._shake_hands(stream)
         stream.message_bytes_max = self.rules.message_bytes_max
@@ -133,14 +145,11 @@ class ForwardServer:
         message, _, count = received
         if count != 1:
             raise BodyUnreadable("the client sent no PING: it needs a shared key")
-        uploads = self.doors.uploads
-        now_s = uploads.clock.now_ns() // NS_PER_S
-        decided = decide_login(
-            uploads.principals.current, greeting, read_ping(message), self.rules.hostname, now_s
-        )
+        keys, ping = self.senders.shared_keys(), read_ping(message)
+        decided = decide_login(keys, greeting, ping, self.rules.hostname)
         await stream.write(decided.response)
         if decided.identity is None:
-            raise Unauthenticated("no principal has this shared key, user and password")
+            raise Unauthenticated("no sender has this shared key, user and password")
         return decided.identity
 
     async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
@@ -181,36 +190,34 @@ class ForwardServer:
         Raises:
             SluiceError: They are lost.
         """
-        uploads = self.doors.uploads
-        until_ns = uploads.clock.monotonic_ns() + int(RETRY_S_MAX * NS_PER_S)
+        clock, doors = self.doors.clock, self.doors
+        until_s = clock.monotonic_ns() / NS_PER_S + self.rules.retry_s_max
         pause_s = PAUSE_S_MIN
         while True:
             try:
                 await self._accept_body(identity, body, b"")
             except asyncio.CancelledError:
-                _log_lost(count, "the gateway stopped")
+                _log_lost(count, "the server stopped")
                 raise
             except SluiceError as error:
                 problem = describe_error(error, path=_PATH, peer="")
-                late = uploads.clock.monotonic_ns() > until_ns
-                if problem.status < SERVER_ERRORS or uploads.running.draining or late:
+                is_late = clock.monotonic_ns() / NS_PER_S > until_s
+                if problem.status < SERVER_ERRORS or doors.is_stopping() or is_late:
                     _log_lost(count, problem.detail)
                     raise
-                self.doors.count_refused("forward", problem)
+                doors.count_refused("forward", problem)
             else:
                 return
             try:
-                with uploads.budget.take(len(body)):
-                    await uploads.clock.sleep(pause_s * (0.5 + secrets.randbelow(1000) / 1000))
+                with doors.budget.take(len(body)):
+                    await clock.sleep(pause_s * (0.5 + secrets.randbelow(1000) / 1000))
             except (HttpRefusal, asyncio.CancelledError):
-                _log_lost(count, "the gateway stopped or is out of memory")
+                _log_lost(count, "the server stopped or is out of memory")
                 raise
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def _accept_body(self, identity: ForwardIdentity, body: bytes, key: bytes) -> None:
-        uploads = self.doors.uploads
-        now_s = uploads.clock.now_ns() // NS_PER_S
-        sender = identity.sender(uploads.principals.current, now_s)
+        sender = self.senders.of_identity(identity)
         wanted = DoorRequest(door="forward", decode=self._decode, coding="identity", key=key)
         result = await self.doors.accept_message(body, sender, wanted)
         self.doors.count_accepted("forward", result)
@@ -225,44 +232,43 @@ def _log_lost(count: int, reason: str) -> None:
 
 @asynccontextmanager
 async def serving_forward(
-    doors: DoorService,
+    server: ForwardServer[Sender],
     listen: str,
-    rules: ForwardRules,
     limits: ConnectionLimits,
     *,
     tls: TlsFiles | None,
+    is_shared: bool = False,
 ) -> AsyncIterator[int]:
     """Serve until the block ends; yield the port.
 
     Args:
-        doors: Accepts the messages.
+        server: Accepts the messages.
         listen: Host and port; port 0 selects a free one.
-        rules: How connections are treated.
-        limits: How many there may be, and how long one may idle.
+        limits: How many connections there may be, and how long one may idle.
         tls: The certificate of the server, and the authorities of client certificates.
+        is_shared: Whether other processes may bind the same port.
 
     Raises:
         BadUsage: The address cannot be bound, or the certificate cannot be read.
     """
     context = server_tls(tls)
-    sock = bind_shared_setting("forward_listen", listen)
+    sock = bind_setting("forward_listen", listen, is_shared=is_shared)
     host, port = sock.getsockname()[:2]
-    forward = ForwardServer(doors=doors, rules=rules)
-    server = await asyncio.get_running_loop().create_server(
-        partial(_guarded, forward, limits),
+    listener = await asyncio.get_running_loop().create_server(
+        partial(_guarded, server, limits),
         sock=sock,
         backlog=BACKLOG,
         ssl=context,
-        ssl_handshake_timeout=None if context is None else rules.login_s,
+        ssl_handshake_timeout=None if context is None else server.rules.login_s,
     )
     log.info("forward_listening", address=host, port=port)
     try:
         yield port
     finally:
-        server.close()
+        listener.close()
         with suppress(asyncio.CancelledError):
-            await forward.close()
+            await server.close()
 
 
-def _guarded(forward: ForwardServer, limits: ConnectionLimits) -> asyncio.Protocol:
+def _guarded(forward: ForwardServer[Sender], limits: ConnectionLimits) -> asyncio.Protocol:
     return forward.new_stream().guarded(limits)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from sluice_door_ports.acceptance import MemoryBudget
 from sluice_doors.decoded import BodyUnreadable
-from sluice_gateway.admission import BodyBudget, memory_cost
-from sluice_gateway.frame_reader import BodyPace
 from sluice_protocol.errors import ErrorCode
+from sluice_web.connection_guard import BodyPace
 from sluice_web.problems import HttpRefusal
 
 QUICK_S: Final = 2.0
@@ -31,10 +31,10 @@ class Call(Protocol):
 
 
 class MessageReader:
-    """Reads the messages of one worker."""
+    """Reads the messages of one process."""
 
     def __init__(
-        self, budget: BodyBudget, pace: BodyPace, *, message_bytes_max: int, inflight_bytes_max: int
+        self, budget: MemoryBudget, pace: BodyPace, *, message_bytes_max: int, slow_max: int
     ) -> None:
         """Bind the limits.
 
@@ -42,12 +42,12 @@ class MessageReader:
             budget: The memory that bodies may use.
             pace: How slowly a body may arrive over HTTP.
             message_bytes_max: Largest message.
-            inflight_bytes_max: The size of the budget.
+            slow_max: How many messages may arrive slowly at the same time.
         """
         self._budget = budget
         self._quick_s = min(QUICK_S, pace.grace_s)
         self._rest_s = time_max_s(pace, message_bytes_max) - self._quick_s
-        self._slow_max = slow_max(message_bytes_max, inflight_bytes_max)
+        self._slow_max = slow_max
         self.message_bytes_max = message_bytes_max
         self.slow = 0
 
@@ -85,7 +85,7 @@ class MessageReader:
         """
         if self.slow >= self._slow_max:
             raise HttpRefusal(
-                ErrorCode.OVERLOADED, "too many messages arrive slowly: try another gateway"
+                ErrorCode.OVERLOADED, "too many messages arrive slowly: send it again later"
             )
         with self._budget.take(self.message_bytes_max):
             self.slow += 1
@@ -100,6 +100,11 @@ def time_max_s(pace: BodyPace, message_bytes_max: int) -> float:
     return pace.grace_s + min(PACED_BYTES, message_bytes_max) / pace.rate_min
 
 
-def slow_max(message_bytes_max: int, inflight_bytes_max: int) -> int:
-    """Return how many messages may arrive slowly: those of half the budget, at least one."""
-    return max(1, inflight_bytes_max // (2 * memory_cost(message_bytes_max)))
+def slow_max(cost_bytes: int, budget_bytes: int) -> int:
+    """Return how many messages may arrive slowly: those of half the budget, at least one.
+
+    Args:
+        cost_bytes: What the budget counts for the largest message.
+        budget_bytes: The size of the budget.
+    """
+    return max(1, budget_bytes // (2 * cost_bytes))

@@ -1,24 +1,60 @@
-"""Limits between a socket and the HTTP server: number of connections, slow heads, idle time.
+"""Limits between a socket and a server: number of connections, slow heads, idle time.
 
 aiohttp does not limit the time of a request head, and keeps idle connections for an hour. The
 guard is a protocol that passes every byte on. It closes connections above the limits, with a slow
-head, or idle for too long. The deadline of a body is in `frame_reader`.
+head, or idle for too long. Who reads a body enforces its pace.
 """
 
 import asyncio
 from collections import Counter
-from typing import Final, cast
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
 
 from aiohttp import web
-
-from sluice_gateway.metrics import GatewayMetrics
 
 REQUEST_S_MAX: Final = 1800.0
 """Limit of a whole request; every phase of it has a shorter limit."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyPace:
+    """How slowly a body may arrive.
+
+    Attributes:
+        grace_s: Time in which no byte needs to arrive, seconds.
+        rate_min: Minimum rate after that, bytes per second.
+    """
+
+    grace_s: float
+    rate_min: int
+
+
+class _Counter(Protocol):
+    def inc(self) -> None: ...
+
+
+class OpenConnections(Protocol):
+    """A gauge of open connections."""
+
+    def inc(self) -> None:
+        """Count a connection that was opened."""
+        ...
+
+    def dec(self) -> None:
+        """Count a connection that ended."""
+        ...
+
+
+class ClosedConnections(Protocol):
+    """Counters of the connections that a server closed."""
+
+    def labels(self, reason: str, /) -> _Counter:
+        """Return the counter of a reason."""
+        ...
+
+
 class ConnectionLimits:
-    """The open connections of one worker and their limits."""
+    """The open connections of one server and their limits."""
 
     def __init__(
         self,
@@ -27,13 +63,15 @@ class ConnectionLimits:
         per_address_max: int,
         head_timeout_s: float,
         idle_timeout_s: float,
-        metrics: GatewayMetrics,
+        opened: OpenConnections,
+        closed: ClosedConnections,
     ) -> None:
         self._connections_max = connections_max
         self._per_address_max = per_address_max
         self.head_timeout_s = head_timeout_s
         self.idle_timeout_s = idle_timeout_s
-        self.metrics = metrics
+        self._opened = opened
+        self.closed = closed
         self._open: set[ConnectionGuard] = set()
         self._addresses: Counter[str] = Counter()
 
@@ -41,17 +79,17 @@ class ConnectionLimits:
         """Add a connection; return whether there is room for it."""
         full = len(self._open) >= self._connections_max
         if full or self._addresses[guard.address] >= self._per_address_max:
-            self.metrics.closed.labels("too_many").inc()
+            self.closed.labels("too_many").inc()
             return False
         self._open.add(guard)
         self._addresses[guard.address] += 1
-        self.metrics.connections.inc()
+        self._opened.inc()
         return True
 
     def leave(self, guard: "ConnectionGuard") -> None:
         """Remove a connection that `enter` added."""
         if guard in self._open:
-            self.metrics.connections.dec()
+            self._opened.dec()
         self._open.discard(guard)
         self._addresses[guard.address] -= 1
         if self._addresses[guard.address] <= 0:
@@ -154,7 +192,7 @@ class ConnectionGuard(asyncio.Protocol):
         if self._loop.time() < self._limit_s:
             self._timer = self._loop.call_at(self._limit_s, self._on_timer)
         elif self._transport is not None:
-            self._limits.metrics.closed.labels(self._reason).inc()
+            self._limits.closed.labels(self._reason).inc()
             self._transport.abort()
 
 

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
+from sluice_door_ports.grpc_messages import PACED_BYTES, MessageReader, slow_max, time_max_s
 from sluice_doors.decoded import BodyUnreadable
 from sluice_gateway.admission import BodyBudget, memory_cost
-from sluice_gateway.doors.grpc_messages import PACED_BYTES, MessageReader, slow_max, time_max_s
-from sluice_gateway.frame_reader import BodyPace
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_protocol.errors import ErrorCode
+from sluice_web.connection_guard import BodyPace
 from sluice_web.problems import HttpRefusal
 
 LARGEST = 1000
@@ -31,8 +31,8 @@ class SentCall:
 
 def new_reader() -> tuple[MessageReader, BodyBudget]:
     budget = BodyBudget(INFLIGHT, GatewayMetrics(), random.Random(1))
-    limits = {"message_bytes_max": LARGEST, "inflight_bytes_max": INFLIGHT}
-    return MessageReader(budget, PACE, **limits), budget
+    slow = slow_max(memory_cost(LARGEST), INFLIGHT)
+    return MessageReader(budget, PACE, message_bytes_max=LARGEST, slow_max=slow), budget
 
 
 def test_a_message_that_arrives_with_its_call_is_not_counted() -> None:
@@ -82,7 +82,7 @@ def test_slow_messages_leave_half_of_the_budget_to_others() -> None:
         await asyncio.sleep(PACE.grace_s + 0.02)
         refused = [task for task in slow if task.done()]
         assert [str(task.exception()) for task in refused] == [
-            "too many messages arrive slowly: try another gateway"
+            "too many messages arrive slowly: send it again later"
         ]
         assert budget.held_bytes == INFLIGHT // 2
         quick = SentCall()
@@ -133,5 +133,5 @@ def test_limits_follow_from_the_settings() -> None:
     pace = BodyPace(grace_s=10.0, rate_min=16 * 1024)
     assert time_max_s(pace, 20 * PACED_BYTES) == 74.0
     assert time_max_s(pace, 16 * 1024) == 11.0
-    assert slow_max(20 * PACED_BYTES, 256 * PACED_BYTES) == 5
-    assert slow_max(20 * PACED_BYTES, 50 * PACED_BYTES) == 1
+    assert slow_max(memory_cost(20 * PACED_BYTES), 256 * PACED_BYTES) == 5
+    assert slow_max(memory_cost(20 * PACED_BYTES), 50 * PACED_BYTES) == 1

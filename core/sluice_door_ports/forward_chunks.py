@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from sluice_gateway.doors.forward_stream import READ_AHEAD_BYTES, ForwardStream
+from sluice_door_ports.forward_stream import READ_AHEAD_BYTES, ForwardStream
 
 CHUNKS_MAX: Final = 16
 """Chunks of a connection that are accepted at the same time."""

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from sluice_door_ports.forward_chunks import CHUNKS_MAX, RunningChunks
+from sluice_door_ports.forward_stream import READ_AHEAD_BYTES, ForwardStream
 from sluice_gateway.admission import BodyBudget
-from sluice_gateway.doors.forward_chunks import CHUNKS_MAX, RunningChunks
-from sluice_gateway.doors.forward_stream import READ_AHEAD_BYTES, ForwardStream
-from sluice_gateway.frame_reader import BodyPace
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_web.connection_guard import BodyPace
 
 
 class Chunks:

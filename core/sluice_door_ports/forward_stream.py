@@ -1,7 +1,7 @@
 """One connection as a stream of messages: limits of memory and time, and back pressure.
 
 Bytes are read ahead up to a limit while a message is accepted; then the socket is not read until
-the gateway continues, and TCP stops the client. A message that is not complete has to arrive at a
+the server continues, and TCP stops the client. A message that is not complete has to arrive at a
 minimum rate, and its bytes are counted in the budget of bodies.
 """
 
@@ -10,11 +10,10 @@ from collections import deque
 from contextlib import ExitStack
 from typing import Final, cast
 
+from sluice_door_ports.acceptance import MemoryBudget
 from sluice_doors.forward_messages import MessageSplitter, read_message
-from sluice_gateway.admission import BodyBudget
-from sluice_gateway.connection_guard import ConnectionGuard, ConnectionLimits
-from sluice_gateway.frame_reader import BodyPace
 from sluice_protocol.errors import ErrorCode, TooLarge
+from sluice_web.connection_guard import BodyPace, ConnectionGuard, ConnectionLimits
 from sluice_web.problems import HttpRefusal
 
 READ_AHEAD_BYTES: Final = 1024 * 1024
@@ -30,7 +29,7 @@ Chunk = str | bytes
 class ForwardStream(asyncio.Protocol):
     """The messages of a connection, and the responses to them."""
 
-    def __init__(self, message_bytes_max: int, budget: BodyBudget, pace: BodyPace) -> None:
+    def __init__(self, message_bytes_max: int, budget: MemoryBudget, pace: BodyPace) -> None:
         """Start without a connection; `guarded` makes the protocol that a server needs."""
         self._splitter = MessageSplitter(message_bytes_max)
         self._budget = budget
@@ -100,6 +99,11 @@ class ForwardStream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
         self._reserved.close()
+
+    def end(self) -> None:
+        """End the stream after the bytes that have arrived, and read no more."""
+        self._pause()
+        self._end()
 
     def set_busy(self, *, busy: bool) -> None:
         """Note whether messages are being accepted: until their end the connection is not idle."""

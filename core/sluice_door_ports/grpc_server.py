@@ -9,8 +9,9 @@ Source: OpenTelemetry protocol specification 1.x, "OTLP/gRPC".
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -19,18 +20,19 @@ from grpc import aio
 from sluice_door_http.otlp import PROTOBUF_TYPE, export_response
 from sluice_door_http.routes import SERVER_ERRORS, Decode, DoorRequest
 from sluice_door_http.sent_tokens import token_of
+from sluice_door_ports.acceptance import MessageAcceptance
+from sluice_door_ports.grpc_messages import MessageReader
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
-from sluice_gateway.doors.grpc_messages import MessageReader
-from sluice_gateway.doors.service import DoorService
-from sluice_gateway.principals import VerifiedSender
-from sluice_protocol.errors import BadUsage, Unauthenticated
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import UnixNs
 from sluice_web.listening import TlsFiles
 from sluice_web.problems import Problem, describe_error
 
-END_S: Final = 5.0
-"""Time that running calls have to end when the server stops."""
+STREAMS_MAX: Final = 100
+"""Calls of a connection at the same time; the client waits with further ones."""
+IDLE_S: Final = 300.0
+"""Time that a connection without a call stays open: a client connects again unnoticed."""
 _PACKAGE: Final = "/opentelemetry.proto.collector"
 _STATUS_CODES: Final = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -40,7 +42,41 @@ _STATUS_CODES: Final = {
 _PEER_SPIFFE_ID: Final = "peer_spiffe_id"
 """The property of `grpc_security_constants.h`."""
 
+Sender = TypeVar("Sender")
+Sender_co = TypeVar("Sender_co", covariant=True)
+
 log = structlog.get_logger()
+
+
+class CallSenders(Protocol[Sender_co]):
+    """Who may send."""
+
+    def of_call(self, token: str | None, spiffe: str | None) -> Sender_co:
+        """Return the sender of a call.
+
+        Args:
+            token: What the call contains; None where it contains none.
+            spiffe: The SPIFFE id of the client certificate; None without one.
+
+        Raises:
+            Unauthenticated: Neither identifies a sender.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcRules:
+    """How connections are treated.
+
+    Attributes:
+        connections_max: Most open connections; a further one is closed.
+        handshake_s: Time for the handshakes of TLS and HTTP/2.
+        end_s: Time that running calls have to end when the server stops.
+    """
+
+    connections_max: int
+    handshake_s: float
+    end_s: float
 
 
 def _logs(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
@@ -57,13 +93,25 @@ _METHODS: Final[dict[str, Decode]] = {
 }
 
 
-class OtlpMethods(grpc.GenericRpcHandler):
+class OtlpMethods(grpc.GenericRpcHandler, Generic[Sender]):
     """The methods that exporters call, with requests and responses as bytes."""
 
-    def __init__(self, doors: DoorService, messages: MessageReader) -> None:
-        """Bind the acceptance of this worker."""
+    def __init__(
+        self,
+        doors: MessageAcceptance[Sender],
+        senders: CallSenders[Sender],
+        messages: MessageReader,
+    ) -> None:
+        """Bind the acceptance of this process.
+
+        Args:
+            doors: Accepts the messages.
+            senders: Who may send.
+            messages: Reads the messages; gRPC bounds them after decompression.
+        """
         self._doors = doors
-        self._messages = messages
+        self._senders = senders
+        self.messages = messages
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -84,8 +132,8 @@ class OtlpMethods(grpc.GenericRpcHandler):
     ) -> bytes:
         wanted = DoorRequest(door="otlp", decode=decode, coding="identity")
         try:
-            sender = self._sender(context)
-            message = await self._messages.read(context)
+            sender = self._senders.of_call(_token(context), _spiffe_id(context))
+            message = await self.messages.read(context)
             result = await self._doors.accept_message(message, sender, wanted)
         except Exception as error:  # noqa: BLE001 - every error becomes a status, as over HTTP
             problem = describe_error(error, path=method, peer=context.peer())
@@ -93,19 +141,6 @@ class OtlpMethods(grpc.GenericRpcHandler):
             await _refuse(context, problem)
         self._doors.count_accepted("otlp", result)
         return export_response(result)
-
-    def _sender(self, context: "aio.ServicerContext[bytes, bytes]") -> VerifiedSender:
-        """Return the owner of the token; without one that of the client certificate.
-
-        Raises:
-            Unauthenticated: There is neither, or no principal has it.
-        """
-        uploads = self._doors.uploads
-        token = _token(context)
-        if token is not None:
-            now_s = uploads.clock.now_ns() // NS_PER_S
-            return uploads.principals.current.token_sender(token, now_s)
-        return uploads.principals.current.spiffe_sender(_spiffe_id(context))
 
 
 def _token(context: "aio.ServicerContext[bytes, bytes]") -> str | None:
@@ -115,17 +150,14 @@ def _token(context: "aio.ServicerContext[bytes, bytes]") -> str | None:
     return None
 
 
-def _spiffe_id(context: "aio.ServicerContext[bytes, bytes]") -> str:
+def _spiffe_id(context: "aio.ServicerContext[bytes, bytes]") -> str | None:
     """Return the SPIFFE id of a verified client certificate, by the rule of the HTTP door.
 
     gRPC reads it only where the certificate has exactly one URI SAN, and that is a SPIFFE id.
-
-    Raises:
-        Unauthenticated: There is no certificate, or it has no such id.
     """
     for found in context.auth_context().get(_PEER_SPIFFE_ID, ()):
         return found.decode(errors="replace")
-    raise Unauthenticated("neither a token nor a client certificate with one SPIFFE URI SAN")
+    return None
 
 
 async def _refuse(context: "aio.ServicerContext[bytes, bytes]", problem: Problem) -> NoReturn:
@@ -139,26 +171,36 @@ async def _refuse(context: "aio.ServicerContext[bytes, bytes]", problem: Problem
 
 @asynccontextmanager
 async def serving_otlp_grpc(
-    doors: DoorService, address: str, messages: MessageReader, *, tls: TlsFiles | None
+    methods: OtlpMethods[Sender],
+    address: str,
+    rules: GrpcRules,
+    *,
+    tls: TlsFiles | None,
+    is_shared: bool = False,
 ) -> AsyncIterator[int]:
     """Serve until the block ends; yield the port.
 
     Args:
-        doors: Accepts the messages.
+        methods: Accepts the messages.
         address: Address and port; port 0 selects a free one.
-        messages: Reads the messages; gRPC bounds them after decompression.
+        rules: How connections are treated.
         tls: The certificate of the server. With authorities of client certificates every client
             needs one: gRPC for Python cannot ask for one without requiring it.
+        is_shared: Whether other processes may bind the same port.
 
     Raises:
         BadUsage: The address cannot be bound, or the certificate cannot be read.
     """
     options = (
-        ("grpc.max_receive_message_length", messages.message_bytes_max),
-        ("grpc.so_reuseport", 1),
+        ("grpc.max_receive_message_length", methods.messages.message_bytes_max),
+        ("grpc.so_reuseport", int(is_shared)),
+        ("grpc.max_allowed_incoming_connections", rules.connections_max),
+        ("grpc.max_concurrent_streams", STREAMS_MAX),
+        ("grpc.max_connection_idle_ms", round(IDLE_S * 1000)),
+        ("grpc.server_handshake_timeout_ms", round(rules.handshake_s * 1000)),
     )
     server = aio.server(options=options)
-    server.add_generic_rpc_handlers((OtlpMethods(doors, messages),))
+    server.add_generic_rpc_handlers((methods,))
     try:
         if tls is None:
             port = server.add_insecure_port(address)
@@ -173,7 +215,7 @@ async def serving_otlp_grpc(
     try:
         yield port
     finally:
-        await server.stop(END_S)
+        await server.stop(rules.end_s)
 
 
 def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:

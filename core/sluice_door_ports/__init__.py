@@ -1,0 +1,1 @@
+"""Doors on separate ports, which gateway and agent share: OTLP over gRPC and Fluent forward."""

@@ -1,0 +1,97 @@
+"""Who sent a message to a door on a separate port, by the principals file as it is now."""
+
+from collections.abc import Iterator, Mapping
+
+from sluice_door_ports.forward_login import ForwardIdentity, SharedKey
+from sluice_gateway.authentication import spiffe_id
+from sluice_gateway.principals import (
+    KnownForwardKey,
+    Principals,
+    PrincipalsFile,
+    VerifiedSender,
+)
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import Unauthenticated
+from sluice_protocol.units import NS_PER_S
+
+
+class DoorSenders:
+    """The principals of gRPC calls (`CallSenders`) and of connections (`ForwardSenders`)."""
+
+    def __init__(
+        self, principals: PrincipalsFile, clock: Clock, *, forward_principal: str = ""
+    ) -> None:
+        """Bind the principals.
+
+        Args:
+            principals: The principals file.
+            clock: Decides whether a token or key has expired.
+            forward_principal: Whose connections of the forward protocol need no handshake; empty to
+                require one.
+        """
+        self._principals = principals
+        self._clock = clock
+        self._forward_principal = forward_principal
+
+    def of_call(self, token: str | None, spiffe: str | None) -> VerifiedSender:
+        """Return the owner of the token; without one that of the client certificate.
+
+        Raises:
+            Unauthenticated: There is neither, or no principal has it.
+        """
+        if token is not None:
+            return self._current.token_sender(token, self._now_s())
+        if spiffe is None:
+            raise Unauthenticated(
+                "neither a token nor a client certificate with one SPIFFE URI SAN"
+            )
+        return self._current.spiffe_sender(spiffe)
+
+    def of_connection(self, certificate: Mapping[str, object] | None) -> ForwardIdentity | None:
+        """Return the identity of the client certificate, else that of the port, if there is one.
+
+        Raises:
+            Unauthenticated: The certificate has not exactly one SPIFFE id.
+        """
+        if certificate:
+            return ForwardIdentity(spiffe=spiffe_id(certificate))
+        return ForwardIdentity(name=self._forward_principal) if self._forward_principal else None
+
+    def shared_keys(self) -> Iterator[SharedKey]:
+        """Yield the keys that have not expired."""
+        for key_id, known in self._current.forward.items():
+            if not self._is_expired(known):
+                yield SharedKey(
+                    id=key_id,
+                    shared_key=known.shared_key,
+                    username=known.username,
+                    password=known.password,
+                )
+
+    def of_identity(self, identity: ForwardIdentity) -> VerifiedSender:
+        """Return the principal that this is now.
+
+        Raises:
+            Unauthenticated: The principals file has no such key, id or name any more.
+        """
+        if identity.spiffe:
+            return self._current.spiffe_sender(identity.spiffe)
+        if identity.name:
+            found = self._current.names.get(identity.name)
+            if found is None:
+                raise Unauthenticated("the principal of forward_principal is not known")
+            return found
+        known = self._current.forward.get(identity.key_id)
+        if known is None or self._is_expired(known):
+            raise Unauthenticated("no principal has this shared key any more")
+        return known.sender
+
+    @property
+    def _current(self) -> Principals:
+        return self._principals.current
+
+    def _now_s(self) -> int:
+        return self._clock.now_ns() // NS_PER_S
+
+    def _is_expired(self, known: KnownForwardKey) -> bool:
+        return known.not_after_s is not None and self._now_s() > known.not_after_s
