@@ -143,7 +143,7 @@ class ConsoleApi:
                 method="GET",
                 path="/v1/agents",
                 handler=self._list_agents,
-                summary="List agents with their gaps",
+                summary="List agents with their gaps and rates",
                 parameters=(_TEXT, _ORDER, _PLACE, _LIMIT),
                 result=AgentPage,
             ),
@@ -151,7 +151,7 @@ class ConsoleApi:
                 method="GET",
                 path="/v1/agents/boots",
                 handler=self._show_agent,
-                summary="Return the boots of one agent",
+                summary="Return the boots of one agent with their rates",
                 parameters=(_AGENT,),
                 result=AgentDetail,
             ),
@@ -224,6 +224,7 @@ class ConsoleApi:
     async def _list_agents(self, request: web.Request) -> web.Response:
         report = await self._agents.read()
         page = report.page(
+            self._sampler.rates,
             order=cast(AgentOrder, _ORDER.read(request.query)),
             text=_TEXT.read(request.query) or "",
             after=_PLACE.read(request.query),
@@ -235,7 +236,7 @@ class ConsoleApi:
         agent = _AGENT.read(request.query)
         if agent is None:
             raise BadUsage("agent is required")
-        detail = (await self._agents.read()).detail(agent)
+        detail = (await self._agents.read()).detail(agent, self._sampler.rates)
         if detail is None:
             raise HttpRefusal(
                 ErrorCode.NOT_FOUND, f"no batch of this agent in the report, agent=`{agent}`"

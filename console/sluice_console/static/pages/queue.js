@@ -48,11 +48,11 @@ const lanesOf = (served) => [
   { name: "Lane", numeric: true, cell: (row) => row.lane },
   { name: "State", cell: (row) => html`<${Badge} tone=${row.condition === "sound" ? "good" : "error"}>${row.condition}<//>` },
   { name: "Owner", wide: true, cell: (row) => html`<${Owner} found=${row.ownership} />` },
+  { name: "Consumer", cell: (row) => html`<${Consumer} row=${row} served=${served} />` },
   { name: "Waiting batches", numeric: true, cell: (row) => count(row.waiting_batches) },
   { name: "Oldest", numeric: true, cell: (row) => (row.oldest_waiting_s === null ? "" : duration(row.oldest_waiting_s)) },
   { name: "Latest entry", numeric: true, cell: (row) => count(row.latest) },
   { name: "Acknowledged", numeric: true, cell: (row) => count(row.acked_through) },
-  { name: "Consumer", cell: (row) => html`<${Consumer} row=${row} served=${served} />` },
   { name: "Register", numeric: true, cell: (row) => bytes(row.register_bytes) },
 ];
 const REASONS = {
