@@ -9,9 +9,17 @@ from rich.console import Console
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_queue.inspection import LaneCondition, LaneStatus
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_queue.inspection import (
+    LaneCondition,
+    LaneOwnership,
+    LaneStatus,
+    OwnerName,
+    OwnershipState,
+)
 from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
+from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
@@ -26,7 +34,7 @@ def status(
     store: StoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:
-    """Show every lane: appended, acknowledged and pending entries.
+    """Show every lane: appended, acknowledged and pending entries, and its owner.
 
     Returns:
         0, or 1 if a lane is lost or damaged.
@@ -38,11 +46,17 @@ def status(
 
 async def _status(url: str, queue: str | None) -> list[LaneStatus]:
     async with open_store(url) as store:
-        return await read_lanes(store, url, (await read_authority(store)).lanes, queue)
+        lanes = (await read_authority(store)).lanes
+        members = await read_live_members(store)
+        return await read_lanes(store, url, lanes, queue, members)
 
 
 async def read_lanes(
-    store: ObjectStore, url: str, count: int, queue: str | None = None
+    store: ObjectStore,
+    url: str,
+    count: int,
+    queue: str | None = None,
+    members: LiveMembers | None = None,
 ) -> list[LaneStatus]:
     """Read the status of every lane, and compare the queue of the lake with the lake.
 
@@ -51,6 +65,7 @@ async def read_lanes(
         url: Its URL, for the lake.
         count: The number of lanes of the authority.
         queue: Only this queue.
+        members: The live reconcilers, to tell the owners of lanes; None if they are not needed.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
@@ -58,7 +73,7 @@ async def read_lanes(
     persisted = {}
     if queue in (None, INGEST_QUEUE):
         persisted = await _read_persisted(store, url, count)
-    return await read_queue_status(store, count, queue, persisted)
+    return await read_queue_status(store, count, queue, persisted, members)
 
 
 async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:
@@ -91,15 +106,40 @@ def _draw(console: Console, lanes: list[LaneStatus], queue: str | None) -> None:
         console.print(f"{which} has an entry yet; `sluice reconciler` fills its queues")
         return
     for one in lanes:
-        if one.condition is not LaneCondition.SOUND:
-            console.print(f"{one.queue}.{one.lane:03d}  {one.condition.value}: {one.problem}")
-            continue
-        age = (
-            "" if one.oldest_waiting_s is None else f", the oldest for {one.oldest_waiting_s:.1f} s"
-        )
-        console.print(
-            f"{one.queue}.{one.lane:03d}  appended {one.latest}, acknowledged {one.acked_through},"
-            f" pending {one.waiting} entries with {one.waiting_batches} batches{age};"
-            f" epoch {one.epoch}, register {format_size(one.register_bytes)},"
-            f" {one.segments} segments"
-        )
+        console.print(f"{one.queue}.{one.lane:03d}  {_counts(one)}", markup=False)
+        if one.ownership is not None:
+            console.print(f"  {_owner(one.ownership)}", markup=False)
+
+
+def _counts(one: LaneStatus) -> str:
+    if one.condition is not LaneCondition.SOUND:
+        return f"{one.condition.value}: {one.problem}"
+    age = "" if one.oldest_waiting_s is None else f", the oldest for {one.oldest_waiting_s:.1f} s"
+    consumer = f" of consumer {one.consumer_id[:8]}" if one.consumer_id else ""
+    return (
+        f"appended {one.latest}, acknowledged {one.acked_through},"
+        f" pending {one.waiting} entries with {one.waiting_batches} batches{age};"
+        f" epoch {one.epoch}{consumer}, register {format_size(one.register_bytes)},"
+        f" {one.segments} segments"
+    )
+
+
+def _owner(found: LaneOwnership) -> str:
+    """Return who owns a lane as one line."""
+    names = "; ".join(_name(one) for one in found.owners)
+    if found.state is OwnershipState.OWNED:
+        shown = f"owner {names}"
+    elif found.owners:
+        shown = f"owner {found.state.value}, {names}"
+    else:
+        shown = f"owner {found.state.value}"
+    return f"{shown}: {found.detail}" if found.detail else shown
+
+
+def _name(one: OwnerName) -> str:
+    """Return a reconciler by its machine and address, or by its id if it gave neither."""
+    host = f"{one.host} (pid {one.pid})" if one.host and one.pid else one.host
+    shown = " ".join(part for part in (host, one.url) if part) or one.member
+    if one.since_unix_ns is None:
+        return shown
+    return f"{shown} since {format_rfc3339(one.since_unix_ns)}"

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from sluice_console.agent_rates import AcceptedRate, AgentRates, RateWindow
 from sluice_console.reconcilers import ServiceClient, ServiceFailed, read_boots
 from sluice_protocol.clock import Clock
 from sluice_protocol.timestamps import format_rfc3339
@@ -42,6 +44,7 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
         last_accepted_s: Time since its latest batch was accepted, seconds.
         in_transit: Whether all of its gaps are young and at the end of a boot.
         bars: Accepted parts of its latest boot, each as two shares of the whole, 0 to 1.
+        rate: What it sent in the window of the page; None if that is not known.
     """
 
     agent_id: str
@@ -54,6 +57,7 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
     last_accepted_s: float
     in_transit: bool
     bars: tuple[tuple[float, float], ...]
+    rate: AcceptedRate | None = None
 
 
 class AgentPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +69,7 @@ class AgentPage(msgspec.Struct, frozen=True, kw_only=True):
         with_gaps: Number of all agents with gaps.
         as_of: When the report was made, RFC 3339.
         source: `reconciler` or `store`.
+        window: The time of the rates, and how complete they are.
         partial: Why agents may be missing; empty if none are.
         next: `after` of the next page; None on the last page.
     """
@@ -74,6 +79,7 @@ class AgentPage(msgspec.Struct, frozen=True, kw_only=True):
     with_gaps: int
     as_of: str
     source: str
+    window: RateWindow
     partial: str = ""
     next: str | None = None
 
@@ -87,6 +93,10 @@ class AgentDetail(msgspec.Struct, frozen=True, kw_only=True):
         boots_more: Number of boots that are not listed.
         as_of: When the report was made, RFC 3339.
         source: `reconciler` or `store`.
+        window: The time of the rates, and how complete they are.
+        rate: What all of its boots sent in that time, also those that began after the report; None
+            if that is not known.
+        boot_rates: The same for each listed boot, in the same order.
         partial: Why batches may be missing; empty if none are.
     """
 
@@ -95,6 +105,9 @@ class AgentDetail(msgspec.Struct, frozen=True, kw_only=True):
     boots_more: int
     as_of: str
     source: str
+    window: RateWindow
+    rate: AcceptedRate | None
+    boot_rates: tuple[AcceptedRate | None, ...]
     partial: str = ""
 
 
@@ -120,18 +133,23 @@ class AgentReport:
         """Number of agents with a gap that is not in transit."""
         return sum(1 for row in self.rows if _is_faulty(row))
 
-    def page(self, *, order: AgentOrder, text: str, after: int, limit: int) -> AgentPage:
-        """Return a page; `after` is the number of rows before it."""
+    def page(
+        self, rates: AgentRates, *, order: AgentOrder, text: str, after: int, limit: int
+    ) -> AgentPage:
+        """Return a page with rates; `after` is the number of rows before it."""
         if order not in self.sorted_rows:
             self.sorted_rows[order] = tuple(sorted(self.rows, key=_ORDERS[order]))
         rows = self._matching(order, text.lower())
         end = after + limit
         return AgentPage(
-            agents=rows[after:end],
+            agents=tuple(
+                replace(row, rate=rates.of_agent(row.agent_id)) for row in rows[after:end]
+            ),
             total=len(rows),
             with_gaps=self.with_gaps,
             as_of=self.as_of,
             source=self.source,
+            window=rates.window(),
             partial=self.partial,
             next=str(end) if end < len(rows) else None,
         )
@@ -149,18 +167,22 @@ class AgentReport:
             self.found_rows[order, text] = found
         return found
 
-    def detail(self, agent_id: str) -> AgentDetail | None:
-        """Return one agent, or None if the report does not contain it."""
+    def detail(self, agent_id: str, rates: AgentRates) -> AgentDetail | None:
+        """Return one agent with rates, or None if the report does not contain it."""
         boots = self.boots.get(agent_id)
         if boots is None:
             return None
         ordered = sorted(boots, key=lambda one: one.last_accepted_s)
+        shown = tuple(ordered[:BOOTS_SHOWN_MAX])
         return AgentDetail(
             agent_id=agent_id,
-            boots=tuple(ordered[:BOOTS_SHOWN_MAX]),
+            boots=shown,
             boots_more=max(0, len(ordered) - BOOTS_SHOWN_MAX),
             as_of=self.as_of,
             source=self.source,
+            window=rates.window(),
+            rate=rates.of_agent(agent_id),
+            boot_rates=tuple(rates.of_boot(agent_id, one.boot_id) for one in shown),
             partial=self.partial,
         )
 

@@ -9,22 +9,16 @@ from aiohttp import web
 
 from sluice_console.access import conflict_access
 from sluice_console.agents import AgentDetail, AgentOrder, AgentPage, AgentReports
-from sluice_console.gateway_health import GatewayHealth
 from sluice_console.overview import Overview
 from sluice_console.sampler import Sampler
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock
 from sluice_protocol.conflicts import parse_conflict_id
-from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import BadUsage, ErrorCode, StoreError
 from sluice_protocol.keys import ACCEPTED
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.inspection import LaneStatus
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.batch_lists import BatchPage, read_batches, read_newest_batches
-from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.explain import BatchPath, explain, parse_subject
-from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.verify import list_hold_records
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import ConflictRecords, read_conflict_records
 from sluice_store.doctor_result import DoctorResult, read_doctor
@@ -41,7 +35,6 @@ from sluice_web.parameters import (
 )
 from sluice_web.problems import HttpRefusal
 
-HOLDS_MAX: Final = 500
 FIRST_SAMPLE_S: Final = 20.0
 AHEAD_S: Final = 60
 """How far the clock of the store may be ahead of this machine's, seconds."""
@@ -58,26 +51,6 @@ _LIMIT: Final = IntegerParameter(name="limit", default=100, maximum=500)
 _SUBJECT: Final = TextParameter(name="subject", chars_max=2000)
 
 log = structlog.get_logger()
-
-
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """The queues, what is held back before them, and the gateways that feed them.
-
-    Attributes:
-        lanes: Every lane of every queue.
-        discovery: How far discovery is.
-        held: The held batches; at most 500.
-        held_more: Whether there are more.
-        held_unreadable: Keys of hold records that cannot be read.
-        gateways: The health of each gateway whose metrics are read, in the newest sample.
-    """
-
-    lanes: tuple[LaneStatus, ...]
-    discovery: DiscoveryStatus
-    held: tuple[HoldRecord, ...]
-    held_more: bool
-    held_unreadable: tuple[str, ...]
-    gateways: tuple[GatewayHealth, ...]
 
 
 class StoreView(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,13 +112,6 @@ class ConsoleApi:
             *self._batch_endpoints(),
             Endpoint(
                 method="GET",
-                path="/v1/queue",
-                handler=self._queue,
-                summary="Return every lane, the held batches and the gateway processes",
-                result=QueueView,
-            ),
-            Endpoint(
-                method="GET",
                 path="/v1/store",
                 handler=self._store_view,
                 summary="Return the settings of the store and the newest result of the doctor",
@@ -177,7 +143,7 @@ class ConsoleApi:
                 method="GET",
                 path="/v1/agents",
                 handler=self._list_agents,
-                summary="List agents with their gaps",
+                summary="List agents with their gaps and rates",
                 parameters=(_TEXT, _ORDER, _PLACE, _LIMIT),
                 result=AgentPage,
             ),
@@ -185,7 +151,7 @@ class ConsoleApi:
                 method="GET",
                 path="/v1/agents/boots",
                 handler=self._show_agent,
-                summary="Return the boots of one agent",
+                summary="Return the boots of one agent with their rates",
                 parameters=(_AGENT,),
                 result=AgentDetail,
             ),
@@ -258,6 +224,7 @@ class ConsoleApi:
     async def _list_agents(self, request: web.Request) -> web.Response:
         report = await self._agents.read()
         page = report.page(
+            self._sampler.rates,
             order=cast(AgentOrder, _ORDER.read(request.query)),
             text=_TEXT.read(request.query) or "",
             after=_PLACE.read(request.query),
@@ -269,7 +236,7 @@ class ConsoleApi:
         agent = _AGENT.read(request.query)
         if agent is None:
             raise BadUsage("agent is required")
-        detail = (await self._agents.read()).detail(agent)
+        detail = (await self._agents.read()).detail(agent, self._sampler.rates)
         if detail is None:
             raise HttpRefusal(
                 ErrorCode.NOT_FOUND, f"no batch of this agent in the report, agent=`{agent}`"
@@ -303,25 +270,6 @@ class ConsoleApi:
     async def _explain(self, request: web.Request) -> web.Response:
         subject = parse_subject((_SUBJECT.read(request.query) or "").strip())
         return json_response(await explain(self._store, subject))
-
-    async def _queue(self, request: web.Request) -> web.Response:
-        del request
-        authority = await read_authority(self._store)
-        held: list[HoldRecord] = []
-        damaged: set[ObjectKey] = set()
-        async for record in list_hold_records(self._store, damaged):
-            if len(held) == HOLDS_MAX:
-                break
-            held.append(record)
-        view = QueueView(
-            lanes=tuple(await read_queue_status(self._store, authority.lanes)),
-            discovery=await read_discovery_status(self._store),
-            held=tuple(held),
-            held_more=len(held) == HOLDS_MAX,
-            held_unreadable=tuple(sorted(damaged)),
-            gateways=self._sampler.gateways,
-        )
-        return json_response(view)
 
     async def _store_view(self, request: web.Request) -> web.Response:
         del request

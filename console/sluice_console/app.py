@@ -24,6 +24,7 @@ from sluice_console.oidc import PendingLogins
 from sluice_console.oidc_login import OidcLogin, OidcProvider
 from sluice_console.policy_pages import PolicyPages
 from sluice_console.policy_proofs import PolicyProofs
+from sluice_console.queue_pages import QueuePages
 from sluice_console.reconcilers import ServiceClient
 from sluice_console.sampler import SampledSources, Sampler
 from sluice_console.sessions import LoginLimit, SessionBook
@@ -103,6 +104,7 @@ async def open_console(
                 *site.endpoints(),
                 *logins,
                 *api.endpoints(),
+                *QueuePages(store, clients.reconcilers, sampler).endpoints(),
                 *AuditPages(store, clock, split_list(settings.trusted_keys)).endpoints(),
                 *PolicyPages(settings.policies, policies).endpoints(),
                 *ExploreApi(clients.query).endpoints(),

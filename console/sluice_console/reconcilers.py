@@ -118,6 +118,10 @@ class ServiceClient:
                         f"the {self.service} refuses the token: set {self.service}_token to its"
                         " api_token"
                     )
+                if response.status == 404:  # noqa: PLR2004 - RFC 9110 section 15.5.5
+                    raise ServiceFailed(
+                        f"it does not know {path.partition('?')[0]}: upgrade the {self.service}"
+                    )
                 if response.status != 200:  # noqa: PLR2004 - RFC 9110 section 15.3.1
                     raise ServiceFailed(f"unexpected status {response.status}: see its log")
                 body = await read_up_to(response, RESPONSE_BYTES_MAX)

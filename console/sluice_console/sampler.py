@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from sluice_console.agent_rates import AgentRates
 from sluice_console.agents import AgentReports
 from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
 from sluice_console.costs import DailyCost, RequestRates, estimate_cost, rates_of_batches
@@ -149,6 +150,7 @@ class Sampler:
         self._number = 0
         self.current: Overview | None = None
         self.gateways: tuple[GatewayHealth, ...] = ()
+        self.rates = AgentRates()
 
     async def run(self) -> None:
         """Take samples until the task is cancelled."""
@@ -184,7 +186,7 @@ class Sampler:
                 run.read("conflicts", count_open_conflicts(sources.conflicts, CONFLICTS_MAX))
             )
             holding = group.create_task(run.read("held batches", count_held(sources.store)))
-            accepting = group.create_task(run.read("accepted batches", self._read_activity(now_ns)))
+            accepting = group.create_task(self._activity(run, now_ns, discovering))
             checking = group.create_task(self._services())
             indexing = group.create_task(self._index_lag())
             counting = group.create_task(run.read("gateways", sources.counters.read()))
@@ -267,12 +269,20 @@ class Sampler:
         lanes = await read_queue_status(self._sources.store, authority.lanes)
         return authority.acceptance, tuple(lanes)
 
-    async def _read_activity(self, now_ns: int) -> ActivityTotals:
+    async def _activity(
+        self, run: _SampleRun, now_ns: int, discovering: asyncio.Task[DiscoveryStatus | None]
+    ) -> ActivityTotals | None:
+        """Count what was accepted lately, after it is known how far the index is."""
+        found = await discovering
+        indexed_ns = None if found is None else found.complete_through_unix_ns
+        return await run.read("accepted batches", self._read_activity(now_ns, indexed_ns))
+
+    async def _read_activity(self, now_ns: int, indexed_ns: int | None) -> ActivityTotals:
         """Count what was accepted since the last sample, half a minute ago."""
         end_ns = now_ns - int(ACTIVITY_DELAY_S * NS_PER_S)
         span_ns = int(max(self._sample_s, IDLE_SAMPLE_S) * NS_PER_S)
         since_ns = max(self._activity_ns or 0, end_ns - span_ns)
-        page = await read_span(
+        span = await read_span(
             self._sources.store,
             since_ns,
             end_ns,
@@ -280,8 +290,9 @@ class Sampler:
             opened_max=ACTIVITY_OBJECTS_MAX,
         )
         self._activity_ns = end_ns
+        self.rates.add(span, indexed_ns)
         span_s = max(1e-3, (end_ns - since_ns) / NS_PER_S)
-        return sum_activity(page.batches, span_s, at_least=page.next is not None)
+        return sum_activity(span.batches, span_s, at_least=span.is_cut)
 
     async def _services(self) -> tuple[ServiceState, ...]:
         return tuple(await asyncio.gather(*(one.check() for one in self._sources.clients)))

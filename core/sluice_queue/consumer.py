@@ -130,6 +130,11 @@ class Consumer:
         return self._holder.epoch
 
     @property
+    def owner_id(self) -> bytes:
+        """The id under which this consumer claimed its epoch; the register contains it."""
+        return self._holder.owner
+
+    @property
     def acked_through(self) -> int:
         """The durable acknowledged sequence that this consumer last read or wrote."""
         return self._durable

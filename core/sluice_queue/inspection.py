@@ -169,6 +169,53 @@ class LaneCondition(StrEnum):
     DAMAGED = "damaged"
 
 
+class OwnershipState(StrEnum):
+    """Whether a reconciler owns a lane: only the owner appends to it."""
+
+    OWNED = "owned"
+    UNOWNED = "unowned"
+    UNKNOWN = "unknown"
+    LAPSED = "lapsed"
+    DISPUTED = "disputed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerName:
+    """One reconciler, as its claim or its member record names it.
+
+    Attributes:
+        member: Its id.
+        url: Where its operator API is reached; empty if it is unknown.
+        host: The name of its machine; empty if it is unknown.
+        pid: Its process id on that machine; 0 if it is unknown.
+        since_unix_ns: When it claimed the lane, by the store's clock; None if that is unknown, or
+            if it claims the lane with its next batch.
+        is_running: Whether its heartbeat is current; None if it writes none.
+    """
+
+    member: str
+    url: str
+    host: str
+    pid: int
+    since_unix_ns: int | None
+    is_running: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOwnership:
+    """Who owns a lane.
+
+    Attributes:
+        state: Whether it has one owner.
+        owners: The processes that report the lane; the last known one of a lapsed lane.
+        detail: What is unusual and what to do; empty if nothing is.
+    """
+
+    state: OwnershipState
+    owners: tuple[OwnerName, ...] = ()
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStatus:
     """The status of one lane, as the command line and metrics report it.
@@ -184,10 +231,12 @@ class LaneStatus:
         waiting_batches: Number of batches in them.
         oldest_waiting_s: Time since the acceptance of the oldest pending batch, seconds, or None.
         epoch: Epoch of the consumer, 0 before the first.
+        consumer_id: The id of that consumer in the register, 32 hex digits; empty before the first.
         segments: Number of segments that the register names.
         register_bytes: Size of the register.
         condition: Whether the lane works.
         problem: What is wrong and what to do; empty for a sound lane.
+        ownership: Which reconciler appends to the lane; None if that was not read.
     """
 
     queue: str
@@ -198,10 +247,12 @@ class LaneStatus:
     waiting_batches: int = 0
     oldest_waiting_s: float | None = None
     epoch: int = 0
+    consumer_id: str = ""
     segments: int = 0
     register_bytes: int = 0
     condition: LaneCondition = LaneCondition.SOUND
     problem: str = ""
+    ownership: LaneOwnership | None = None
 
 
 async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
@@ -245,6 +296,7 @@ def status_of(view: LaneSnapshot) -> LaneStatus:
         waiting_batches=sum(one.batches for one in view.descriptors),
         oldest_waiting_s=None if oldest is None else max(0, view.date_ns - oldest) / NS_PER_S,
         epoch=view.state.epoch,
+        consumer_id=view.state.owner.hex() if view.state.epoch else "",
         segments=len(view.state.segments),
         register_bytes=view.register_bytes,
     )

@@ -54,7 +54,7 @@ class _Lane:
 
 def _claim(lane: _Lane) -> None:
     lane.claims += 1
-    lane.leases.claim(str(lane.claims), "consumer", _ENDS_NS)
+    lane.leases.claim(str(lane.claims), "consumer", 0, _ENDS_NS)
 
 
 def _commit(lane: _Lane) -> None:

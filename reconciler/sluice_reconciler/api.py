@@ -27,6 +27,7 @@ from sluice_reconciler.completeness import BootReport
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.sns_webhook import PageFetcher, SnsWebhook
@@ -261,7 +262,7 @@ class OperatorApi:
                 method="GET",
                 path="/v1/queue",
                 handler=self._queue,
-                summary="Return the backlog of each lane",
+                summary="Return the backlog and the owner of each lane",
                 parameters=(QUEUE,),
                 result=LaneList,
             ),
@@ -359,5 +360,6 @@ class OperatorApi:
 
     async def _queue(self, request: web.Request) -> web.Response:
         count, queue = self._reconciler.authority.lanes, QUEUE.read(request.query)
-        lanes = await read_queue_status(self._store, count, queue)
+        members = await read_live_members(self._store)
+        lanes = await read_queue_status(self._store, count, queue, members=members)
         return json_response(LaneList(tuple(lanes)))

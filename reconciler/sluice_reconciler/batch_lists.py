@@ -45,6 +45,30 @@ class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class BatchSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """The indexed batches of a span of time.
+
+    Attributes:
+        batches: Their manifests, the newest first.
+        unreadable: Keys of index objects that cannot be read.
+        since_unix_ns: The start of the span, inclusive.
+        before_unix_ns: Its end, exclusive.
+        complete_since_unix_ns: Every indexed batch that was accepted between this time and the end
+            is contained; `since_unix_ns` if the whole span was read.
+    """
+
+    batches: tuple[AcceptedManifest, ...]
+    unreadable: tuple[str, ...]
+    since_unix_ns: int
+    before_unix_ns: int
+    complete_since_unix_ns: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only the newest part of the span was read."""
+        return self.complete_since_unix_ns > self.since_unix_ns
+
+
 async def read_batches(
     store: ObjectStore, agent: str | None, limit: int, after: str = ""
 ) -> BatchPage:
@@ -156,32 +180,72 @@ async def _shorter(store: ObjectStore, cut: "_Listed", complete_s: float, limit:
 
 async def read_span(
     store: ObjectStore, since_ns: int, before_ns: int, limit: int, opened_max: int = OPENED_MAX
-) -> BatchPage:
+) -> BatchSpan:
     """Return the newest indexed batches that were accepted in [since, before), the newest first.
 
     Args:
         store: The store.
         since_ns: The start of the span, inclusive, Unix ns.
         before_ns: The end of the span, exclusive, Unix ns.
-        limit: Most batches of the page.
+        limit: Most batches to return.
         opened_max: Most index objects to read.
 
     Raises:
         StoreError: The store is unreachable or refused.
     """
-    return await _read_entries(
-        store, await _index_keys(store, since_ns, before_ns), limit, opened_max
+    listed = await _index_keys(store, since_ns, before_ns)
+    read = await _open_newest(store, listed, limit, opened_max)
+    complete_ns = before_ns if listed.cut else listed.since_ns
+    if read.opened < len(listed.keys):
+        complete_ns = max(complete_ns, _last_ns(listed.keys[read.opened]) + 1)
+    if len(read.batches) > limit:
+        complete_ns = max(complete_ns, read.batches[limit].accepted_at_unix_ns + 1)
+    return BatchSpan(
+        batches=tuple(read.batches[:limit]),
+        unreadable=tuple(read.broken),
+        since_unix_ns=listed.since_ns,
+        before_unix_ns=before_ns,
+        complete_since_unix_ns=min(complete_ns, max(before_ns, listed.since_ns)),
     )
 
 
 async def _read_entries(
     store: ObjectStore, listed: "_Listed", limit: int, opened_max: int
 ) -> BatchPage:
-    """Return the newest entries of index objects."""
-    keys, since_ns, before_ns = listed.keys, listed.since_ns, listed.before_ns
+    """Return the newest entries of index objects as a page."""
+    read = await _open_newest(store, listed, limit, opened_max)
+    shown = tuple(read.batches[:limit])
+    more = read.opened < len(listed.keys) or len(read.batches) >= limit
+    return BatchPage(
+        batches=shown,
+        unreadable=tuple(read.broken),
+        since_unix_ns=listed.since_ns,
+        next=_next_of(shown) if more else None,
+    )
+
+
+class _Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """The entries of the newest index objects of a span.
+
+    Attributes:
+        batches: The manifests, the newest first.
+        broken: Keys of index objects that cannot be read.
+        opened: How many index objects were read.
+    """
+
+    batches: list[AcceptedManifest]
+    broken: list[str]
+    opened: int
+
+
+async def _open_newest(
+    store: ObjectStore, listed: "_Listed", limit: int, opened_max: int
+) -> _Opened:
+    """Read index objects until there are enough entries."""
+    keys = listed.keys
     found: dict[ObjectKey, AcceptedManifest] = {}
     broken: list[str] = []
-    opened, enough = 0, False
+    opened = 0
     for at in range(0, min(len(keys), opened_max), READS_AT_ONCE):
         some = keys[at : at + READS_AT_ONCE]
         opened += len(some)
@@ -194,20 +258,12 @@ async def _read_entries(
                 found |= {
                     entry: one
                     for entry, one in entries.items()
-                    if since_ns <= one.accepted_at_unix_ns < before_ns
+                    if listed.since_ns <= one.accepted_at_unix_ns < listed.before_ns
                 }
-        enough = len(found) >= limit
-        if enough:
+        if len(found) >= limit:
             break
     batches = sorted(found.values(), key=lambda one: one.accepted_at_unix_ns, reverse=True)
-    shown = tuple(batches[:limit])
-    more = len(batches) > limit or opened < len(keys) or enough
-    return BatchPage(
-        batches=shown,
-        unreadable=tuple(broken),
-        since_unix_ns=since_ns,
-        next=_next_of(shown) if more else None,
-    )
+    return _Opened(batches=batches, broken=broken, opened=opened)
 
 
 def _next_of(shown: tuple[AcceptedManifest, ...]) -> str | None:
@@ -257,6 +313,11 @@ def _first_ns(key: ObjectKey) -> int | None:
         return span.first_ns
     name = key.rpartition("/")[2][:20]
     return int(name) if name.isascii() and name.isdecimal() else None
+
+
+def _last_ns(key: ObjectKey) -> int:
+    """Return the last instant in an index object, of which both forms of key have 20 digits."""
+    return int(key.rpartition("/")[2][:20])
 
 
 def _entries(key: ObjectKey, body: bytes) -> dict[ObjectKey, AcceptedManifest] | InvalidRecord:

@@ -20,6 +20,7 @@ from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Runtime
 from sluice_reconciler.leases import LaneLeases, Lease
+from sluice_reconciler.served_lanes import ServedLane, holders_of
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -102,6 +103,7 @@ class ClaimedEntry:
 class _Lane:
     consumer: Consumer
     leases: LaneLeases
+    opened_ns: int
 
 
 class HttpQueue:
@@ -148,7 +150,7 @@ class HttpQueue:
     async def _claim_lane(self, number: int, count: int, consumer: str) -> list[ClaimedEntry]:
         try:
             lane = await self._open(number)
-            lane.leases.expire(self._runtime.clock.monotonic_ns())
+            lane.leases.expire(self._now_ns)
             if lane.leases.pending < count and len(lane.leases.leases) < LEASES_MAX:
                 lane.leases.offer(await lane.consumer.next_descriptors(READ_AHEAD))
         except Fenced:
@@ -156,7 +158,9 @@ class HttpQueue:
             return []
         found: list[ClaimedEntry] = []
         for _ in range(count):
-            lease = lane.leases.claim(self._runtime.ids.ulid(), consumer, self._ends_ns())
+            lease = lane.leases.claim(
+                self._runtime.ids.ulid(), consumer, self._now_ns, self._ends_ns()
+            )
             if lease is None:
                 break
             found.append(await self._render(number, lane, lease))
@@ -168,11 +172,29 @@ class HttpQueue:
                 self._store, queue=self.queue, lane=number, runtime=self._runtime
             )
             leases = LaneLeases(acked_through=consumer.acked_through)
-            self._lanes[number] = _Lane(consumer=consumer, leases=leases)
+            self._lanes[number] = _Lane(consumer=consumer, leases=leases, opened_ns=self._now_ns)
         return self._lanes[number]
 
+    @property
+    def _now_ns(self) -> int:
+        return self._runtime.clock.monotonic_ns()
+
     def _ends_ns(self) -> int:
-        return self._runtime.clock.monotonic_ns() + int(self._lease_s * NS_PER_S)
+        return self._now_ns + int(self._lease_s * NS_PER_S)
+
+    def served_lanes(self) -> list[ServedLane]:
+        """Return the lanes that this process opened, with the consumers that hold leases."""
+        return [
+            ServedLane(
+                queue=self.queue,
+                lane=number,
+                epoch=lane.consumer.epoch,
+                consumer_id=lane.consumer.owner_id.hex(),
+                opened_s=(self._now_ns - lane.opened_ns) / NS_PER_S,
+                holders=holders_of(lane.leases.leases, self._now_ns),
+            )
+            for number, lane in sorted(self._lanes.items())
+        ]
 
     async def _render(self, number: int, lane: _Lane, lease: Lease) -> ClaimedEntry:
         try:

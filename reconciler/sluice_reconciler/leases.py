@@ -29,6 +29,7 @@ class Lease:
         lease_id: Identifies this claim.
         entry: The claimed entry.
         consumer: The name that the consumer gave.
+        since_ns: When the entry was claimed, by the monotonic clock.
         ends_ns: When the entry may be claimed again, by the monotonic clock.
         attempts: How often the entry was claimed before.
     """
@@ -36,6 +37,7 @@ class Lease:
     lease_id: str
     entry: Descriptor
     consumer: str
+    since_ns: int
     ends_ns: int
     attempts: int
 
@@ -80,13 +82,18 @@ class LaneLeases:
         self._pending.append((lease.attempts + 1, lease.entry))
         self._pending.sort(key=lambda one: one[1].sequence)
 
-    def claim(self, lease_id: str, consumer: str, ends_ns: int) -> Lease | None:
+    def claim(self, lease_id: str, consumer: str, now_ns: int, ends_ns: int) -> Lease | None:
         """Lease the oldest pending entry; return None if there is none."""
         if not self._pending:
             return None
         attempts, entry = self._pending.pop(0)
         lease = Lease(
-            lease_id=lease_id, entry=entry, consumer=consumer, ends_ns=ends_ns, attempts=attempts
+            lease_id=lease_id,
+            entry=entry,
+            consumer=consumer,
+            since_ns=now_ns,
+            ends_ns=ends_ns,
+            attempts=attempts,
         )
         self._leased[entry.sequence] = lease
         return lease

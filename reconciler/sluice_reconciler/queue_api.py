@@ -18,6 +18,7 @@ from sluice_reconciler.queue_data import (
     error_line,
     summary_line,
 )
+from sluice_reconciler.served_lanes import ServedLane
 from sluice_store.port import ObjectStore
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import decode_body, json_response
@@ -74,6 +75,12 @@ class ExtendedCount(msgspec.Struct, frozen=True):
     extended: int
 
 
+class ServedLanes(msgspec.Struct, frozen=True):
+    """The lanes of queues over HTTP that this process opened; empty without such queues."""
+
+    lanes: list[ServedLane]
+
+
 class QueueApi:
     """The endpoints over the queues that one reconciler serves."""
 
@@ -101,6 +108,13 @@ class QueueApi:
                 body=LeaseIds,
                 result=CommittedCount,
                 problems=_FENCED,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/queue/consumers",
+                handler=self._consumers,
+                summary="Return the lanes that this process serves, and who holds leases",
+                result=ServedLanes,
             ),
             Endpoint(
                 method="POST",
@@ -170,6 +184,11 @@ class QueueApi:
         body = decode_body(await request.read(), LeaseIds)
         queue = self._queue(body.queue)
         return queue, body.lease_ids, queue.redirect_url(queue.lanes_of(body.lease_ids))
+
+    async def _consumers(self, request: web.Request) -> web.Response:
+        del request
+        lanes = [one for queue in self._queues.values() for one in queue.served_lanes()]
+        return json_response(ServedLanes(lanes))
 
     async def _commit(self, request: web.Request) -> web.Response:
         queue, lease_ids, elsewhere = await self._leases(request)

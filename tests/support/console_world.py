@@ -142,7 +142,7 @@ REFUSED = frame(AGENT, 0, [lines(0)[0], "GET /orders/1 500 18 ms", lines(0)[2]],
 
 @asynccontextmanager
 async def deployment(
-    folder: Path, *, trouble: bool = True, services: bool = True
+    folder: Path, *, trouble: bool = True, services: bool = True, http_queues: str = ""
 ) -> AsyncIterator[ConsoleWorld]:
     """Accept batches through a real gateway, with every kind of trouble, and serve the sources.
 
@@ -154,7 +154,9 @@ async def deployment(
         authority = await create_authority(store)
         if trouble:
             await _accept(world, store, authority)
-        settings = ReconcilerSettings(api_token=SERVICE_TOKEN, tail_interval_s=0.0)
+        settings = ReconcilerSettings(
+            api_token=SERVICE_TOKEN, tail_interval_s=0.0, http_queues=http_queues
+        )
         await Reconciler(store, authority, settings=settings).once()
         if trouble:
             result = await examine([store], [f"file://{world.store_folder}"], SystemIds())
@@ -178,6 +180,7 @@ async def deployment(
         ):
             (url,) = await stack.enter_async_context(listening(app, "127.0.0.1:0", options))
             setattr(world, name, url)
+        reconciler.share.url = world.reconciler_url
         yield world
 
 
@@ -237,6 +240,7 @@ def served_console(
     *,
     trouble: bool = True,
     services: bool = True,
+    http_queues: str = "",
     plant: Callable[[ConsoleWorld], None] = lambda _: None,
 ) -> Iterator[ConsoleWorld]:
     """Serve everything in a background thread, so that a test may block.
@@ -249,7 +253,8 @@ def served_console(
     async def serve() -> None:
         state.stop = asyncio.Event()
         state.loop = asyncio.get_running_loop()
-        async with deployment(folder, trouble=trouble, services=services) as world:
+        options = {"trouble": trouble, "services": services}
+        async with deployment(folder, http_queues=http_queues, **options) as world:
             sources: dict[str, Any] = {"reconciler": world.reconciler_url, "query": world.query_url}
             used = replace(settings, **sources) if services else settings
             plant(world)

@@ -5,7 +5,7 @@ is lost or damaged. Nothing is written here. Source: ADR 0049.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -17,6 +17,7 @@ from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import (
     LANES_AT_ONCE,
     LaneCondition,
+    LaneOwnership,
     LaneStatus,
     list_lanes,
     read_entries,
@@ -24,10 +25,13 @@ from sluice_queue.inspection import (
 )
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, body_descriptors, decode_register
+from sluice_reconciler.lanes.member_records import LiveMembers
+from sluice_reconciler.lanes.ownership import decide_ownership, unread_ownership
 from sluice_reconciler.lanes.part_log import check_parts
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneStateDamaged,
+    StoredLaneState,
     lane_key,
     list_lane_states,
     read_lane_state,
@@ -88,9 +92,27 @@ async def find_defect(
         StoreError: The store is unreachable or refused a request.
         UnsupportedVersion: The register was written by a newer version, which can read it.
     """
+    return await _defect_of(
+        store, lane, await _read_state(store, lane), persisted, segments=segments
+    )
+
+
+async def _read_state(store: ObjectStore, lane: Lane) -> StoredLaneState | LaneStateDamaged | None:
     try:
-        stored = await read_lane_state(store, lane)
+        return await read_lane_state(store, lane)
     except LaneStateDamaged as error:
+        return error
+
+
+async def _defect_of(
+    store: ObjectStore,
+    lane: Lane,
+    stored: StoredLaneState | LaneStateDamaged | None,
+    persisted: int,
+    *,
+    segments: bool,
+) -> LaneDefect | None:
+    if isinstance(stored, LaneStateDamaged):
         register = await _find_register_defect(store, lane, None, persisted, segments=segments)
         if register is not None:
             return register
@@ -98,7 +120,7 @@ async def find_defect(
             lane=lane,
             kind=DefectKind.STATE_DAMAGED,
             key=lane_key(lane),
-            detail=error.reason,
+            detail=stored.reason,
         )
     record = stored.record if stored is not None else None
     register = await _find_register_defect(store, lane, record, persisted, segments=segments)
@@ -186,6 +208,7 @@ async def read_queue_status(
     lanes: int,
     queue: str | None = None,
     persisted: Mapping[Lane, int] | None = None,
+    members: LiveMembers | None = None,
 ) -> list[LaneStatus]:
     """Read the status of every lane that exists or existed, of one queue or of all, in order.
 
@@ -197,6 +220,8 @@ async def read_queue_status(
         lanes: The number of lanes in the authority's settings.
         queue: The queue; None for all.
         persisted: The last sequence that the consumer of each lane persisted, where it is known.
+        members: The live reconcilers, from `read_live_members`, to tell who owns each lane; None if
+            that is not needed.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
@@ -212,9 +237,12 @@ async def read_queue_status(
 
     async def check(lane: Lane) -> None:
         place = (lane.queue, lane.lane)
-        if place in found and found[place].condition is not LaneCondition.SOUND:
+        sound = place not in found or found[place].condition is LaneCondition.SOUND
+        if not sound and members is None:
             return
-        defect = await find_defect(store, lane, persisted=known.get(lane, 0))
+        stored, defect = await _read_state(store, lane), None
+        if sound:
+            defect = await _defect_of(store, lane, stored, known.get(lane, 0), segments=False)
         if defect is not None:
             found[place] = LaneStatus(
                 queue=lane.queue,
@@ -222,7 +250,17 @@ async def read_queue_status(
                 condition=_CONDITIONS[defect.kind],
                 problem=describe(defect),
             )
+        if members is not None and place in found:
+            found[place] = replace(found[place], ownership=_ownership(lane, stored, members))
 
     all_lanes = {*expected, *existing, *recorded, *consumed}
     await run_concurrently(all_lanes, check, concurrency=LANES_AT_ONCE)
     return [found[place] for place in sorted(found)]
+
+
+def _ownership(
+    lane: Lane, stored: StoredLaneState | LaneStateDamaged | None, members: LiveMembers
+) -> LaneOwnership:
+    if isinstance(stored, LaneStateDamaged):
+        return unread_ownership(lane.lane, members)
+    return decide_ownership(lane.lane, stored.record if stored is not None else None, members)

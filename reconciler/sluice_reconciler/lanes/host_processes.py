@@ -6,6 +6,7 @@ nothing is known here: it counts as running until its record lapses.
 """
 
 import os
+import socket
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -43,6 +44,10 @@ class HostProcesses(Protocol):
         """Return True if a process has ended; False if it runs or nothing is known of it."""
         ...
 
+    def host_name(self) -> str:
+        """Return the name of this machine."""
+        ...
+
 
 class SystemProcesses:
     """The processes that `/proc` shows; on a system without it, nothing is known."""
@@ -74,6 +79,10 @@ class SystemProcesses:
             pass  # It exists, and belongs to another user.
         found = _read_stat(process.pid)
         return found is not None and (found[0] in _ENDED or found[1] != process.started)
+
+    def host_name(self) -> str:
+        """Return the name of this machine; in a container that of the container or pod."""
+        return socket.gethostname()
 
 
 def _read_stat(pid: int) -> tuple[str, int] | None:

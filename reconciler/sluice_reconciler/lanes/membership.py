@@ -51,6 +51,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
         lanes: The lanes that it works on, of every queue, in order.
         leaving: Whether it stopped: its lanes may be taken.
         process: The process, so that another one of the same machine can see that it has ended.
+        host: The name of its machine; empty in records of earlier releases.
     """
 
     schema: Literal["sluice.reconciler_member.v1"] = "sluice.reconciler_member.v1"
@@ -59,6 +60,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[int, ...] = ()
     leaving: bool = False
     process: HostProcess | None = None
+    host: str = ""
 
 
 def member_key(member: str) -> ObjectKey:

@@ -48,6 +48,7 @@ from sluice_reconciler.lanes.runs import RECENT_MAX
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import (
     LaneRecord,
+    OwnerClaim,
     StoredLaneState,
     encode_lane,
     lane_key,
@@ -102,7 +103,12 @@ class LaneOwner:
 
     @classmethod
     async def take(
-        cls, store: ObjectStore, lane: Lane, runtime: Runtime, cache: PartCache | None = None
+        cls,
+        store: ObjectStore,
+        lane: Lane,
+        runtime: Runtime,
+        cache: PartCache | None = None,
+        claim: OwnerClaim | None = None,
     ) -> "LaneOwner":
         """Take the lane over and resolve the append intent of an earlier owner.
 
@@ -111,6 +117,7 @@ class LaneOwner:
             lane: The lane.
             runtime: Time, ids and random numbers.
             cache: Parts of the lane's state that were read before.
+            claim: This process, without a time; None for a claim without a name.
 
         Raises:
             LaneTakenOver: A rival took the lane over at the same time.
@@ -122,7 +129,7 @@ class LaneOwner:
         cache = cache if cache is not None else PartCache()
         # Most parts are read before the earlier owner is fenced.
         await read_ledger(store, lane, cache)
-        stored = await _raise_owner_term(store, lane, runtime)
+        stored = await _raise_owner_term(store, lane, runtime, claim)
         record = stored.record
         try:
             ledger = await load_ledger(store, stored, cache)
@@ -340,7 +347,9 @@ async def _swap(
         await budget.wait_or_raise()
 
 
-async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) -> StoredLaneState:
+async def _raise_owner_term(
+    store: ObjectStore, lane: Lane, runtime: Runtime, claim: OwnerClaim | None = None
+) -> StoredLaneState:
     """Write the next owner term into the lane's state; create the state if there is none."""
     budget = RetryBudget("take", lane_key(lane), runtime.backoff(SWAP_RETRY))
     while True:
@@ -354,6 +363,7 @@ async def _raise_owner_term(store: ObjectStore, lane: Lane, runtime: Runtime) ->
                 nonce=runtime.id_bytes().hex(),
                 owner_term=old.owner_term + 1,
                 released=UNSET,
+                owner=replace(claim, since_unix_ns=stored.date_ns) if claim else UNSET,
             )
             try:
                 return await _swap(store, lane, stored, record, runtime, stored.boots)

@@ -11,18 +11,20 @@ The steps of one beat, and what happens if the process dies after it:
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
 
 import structlog
 from msgspec.structs import replace
 
 from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, SluiceError, StoreError
-from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Found
-from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Runtime
 from sluice_reconciler.lanes.host_processes import HostProcesses, SystemProcesses
+from sluice_reconciler.lanes.member_records import (
+    MEMBERS_MAX,
+    SeenRecord,
+    read_member_record,
+)
 from sluice_reconciler.lanes.membership import (
     HANDOVER_MAX_S,
     HEARTBEAT_S,
@@ -34,6 +36,7 @@ from sluice_reconciler.lanes.membership import (
     is_live,
     member_key,
 )
+from sluice_reconciler.lanes.state import OwnerClaim
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.deletion import delete_current_version
@@ -41,15 +44,6 @@ from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.retry import WRITE_RETRY, overwrite_known
 
 log = structlog.get_logger()
-
-MEMBERS_MAX: Final = 1000
-"""Member records that are read, at most; more reconcilers than lanes have no work anyway."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SeenRecord:
-    etag: ETag
-    record: MemberRecord
 
 
 class LaneShare:
@@ -79,13 +73,18 @@ class LaneShare:
         self._workers = workers
         self._runtime = runtime
         self._metrics = metrics
-        self._mine = MemberRecord(member=runtime.ids.ulid(), process=self._processes.current())
-        self._seen: dict[ObjectKey, _SeenRecord] = {}
+        self._mine = MemberRecord(
+            member=runtime.ids.ulid(),
+            process=self._processes.current(),
+            host=self._processes.host_name(),
+        )
+        self._seen: dict[ObjectKey, SeenRecord] = {}
         self._others: tuple[MemberRecord, ...] = ()
         self._awaited_since_ns: dict[int, int] = {}
         self._beat_at_ns: int | None = None
         self.url = ""
         """Where this process is reached, as the record shows it."""
+        workers.claim_as(self.claim)
 
     @property
     def member(self) -> str:
@@ -96,6 +95,17 @@ class LaneShare:
     def members(self) -> tuple[MemberRecord, ...]:
         """The live members as last read, this one included, in order."""
         return tuple(sorted((self._mine, *self._others), key=lambda one: one.member))
+
+    def claim(self) -> OwnerClaim:
+        """Return this process as the lanes that it takes name it."""
+        mine = self._mine
+        return OwnerClaim(
+            member=mine.member,
+            url=self.url,
+            host=mine.host,
+            pid=mine.process.pid if mine.process is not None else 0,
+            sharing=self._beat_at_ns is not None,
+        )
 
     def owner_of(self, lane: int) -> MemberRecord | None:
         """Return the live member that works on a lane; None while it is handed over."""
@@ -195,7 +205,7 @@ class LaneShare:
 
         A process of this machine that was killed is recognised before its record lapses.
         """
-        seen: dict[ObjectKey, _SeenRecord] = {}
+        seen: dict[ObjectKey, SeenRecord] = {}
         for one in (await self._list_live())[:MEMBERS_MAX]:
             before = self._seen.get(one.key)
             found = before if before and before.etag == one.etag else await self._read(one.key)
@@ -223,16 +233,12 @@ class LaneShare:
     def _has_ended(self, record: MemberRecord) -> bool:
         return record.process is not None and self._processes.has_ended(record.process)
 
-    async def _read(self, key: ObjectKey) -> _SeenRecord | None:
-        read = await self._store.get(key)
-        if not isinstance(read, Found):
-            return None
+    async def _read(self, key: ObjectKey) -> SeenRecord | None:
         try:
-            record = decode_record(key, read.body, MemberRecord)
+            return await read_member_record(self._store, key)
         except InvalidRecord as error:
             log.warning("member_record_unreadable", key=key, reason=error.reason)
             return None
-        return _SeenRecord(etag=read.info.etag, record=record)
 
     async def leave(self) -> None:
         """Let others take the lanes; call it after the ledgers were stored.

@@ -10,12 +10,13 @@ is the ledger of what was enqueued and the append intent for what is enqueued ne
 - `runs`: the parts with everything else, oldest run first (`lane_parts`). A part is created once,
   before the first record that names it, and never changed.
 - `settled_s`, `unsettled`: what is known of lives that are in no part (`retirement`).
+- `owner`: the process that raised the owner term. It fences nothing: it is shown to operators.
 - `requests`: the runs with the requests of combined batches, oldest first (`request_log`), except
   those of `recent`.
 
 A crash between the intent and the append leaves `pending` set. The next owner reads from the
 queue's register whether the append is there, so no batch is enqueued twice or forgotten.
-Source: `docs/reconciler.md`, Exactly once; ADR 0042, 0140.
+Source: `docs/reconciler.md`, Exactly once; ADR 0042, 0140, 0145.
 """
 
 import re
@@ -92,6 +93,27 @@ class RequestRunReference(msgspec.Struct, frozen=True, array_like=True):
     newest_s: int
 
 
+class OwnerClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that took a lane, as the lane state names it.
+
+    Attributes:
+        member: Its ULID, as in its member record.
+        url: Where its operator API is reached; empty if it has none.
+        host: The name of its machine.
+        pid: Its number in its pid namespace; 0 if unknown.
+        sharing: Whether it writes a member record. Of another process it is not known whether it
+            still runs.
+        since_unix_ns: When it took the lane, by the store's clock.
+    """
+
+    member: str
+    url: str = ""
+    host: str = ""
+    pid: int = 0
+    sharing: bool = False
+    since_unix_ns: int = 0
+
+
 Run = tuple[PartReference, ...]
 """Parts that have no life in common, in the order of their keys."""
 
@@ -118,6 +140,8 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
             missing if there are none.
         released: Whether the owner stopped in order: any process may take the lane without a wait.
             Missing in every other write.
+        owner: The process that raised the owner term; missing if it gave no name. It stays after a
+            release.
     """
 
     schema: Literal["sluice.reconciler_lane.v3"] = "sluice.reconciler_lane.v3"
@@ -135,6 +159,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     unsettled: tuple[IntendedBatch, ...] = ()
     requests: tuple[RequestRunReference, ...] | msgspec.UnsetType = msgspec.UNSET
     released: bool | msgspec.UnsetType = msgspec.UNSET
+    owner: OwnerClaim | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def has_owner(self) -> bool:

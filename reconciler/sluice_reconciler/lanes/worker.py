@@ -26,7 +26,7 @@ from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lanes.part_log import PartCache, read_ledger
 from sluice_reconciler.lanes.retirement import UNSETTLED_MAX, ShownPass
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
-from sluice_reconciler.lanes.state import LaneStateDamaged
+from sluice_reconciler.lanes.state import LaneStateDamaged, OwnerClaim
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.port import ObjectStore
 
@@ -34,6 +34,8 @@ log = structlog.get_logger()
 
 HeldReader = Callable[[], Awaitable[Sequence[Identity] | None]]
 """Returns every batch that is held back, or None if some cannot be read."""
+
+ClaimMaker = Callable[[], OwnerClaim | None]
 
 RIVALS_MAX: Final = 5
 """How often one enqueue may lose its lane before its batches are left to the next pass."""
@@ -70,6 +72,8 @@ class LaneWorker:
         self._ledger = Ledger()
         self._parts = PartCache()
         self._forgets_before_s = 0
+        self.claim: ClaimMaker = lambda: None
+        """Names this process in the lane's state when it takes the lane."""
 
     @property
     def ledger(self) -> Ledger:
@@ -144,7 +148,9 @@ class LaneWorker:
 
     async def _enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
         if self._owner is None or self._owner.in_doubt:
-            self._owner = await LaneOwner.take(self._store, self.lane, self._runtime, self._parts)
+            self._owner = await LaneOwner.take(
+                self._store, self.lane, self._runtime, self._parts, self.claim()
+            )
             self._ledger = self._owner.ledger
             self._owner.forget_requests(self._forgets_before_s)
             if self._owner.forgotten:
@@ -289,6 +295,11 @@ class LaneWorkers:
     def of_members(self) -> frozenset[int]:
         """The lanes that other reconcilers work on, if lanes are shared; none otherwise."""
         return self.elsewhere if self._shared is not None else frozenset()
+
+    def claim_as(self, claim: ClaimMaker) -> None:
+        """Name this process in the state of each lane that it takes from now on."""
+        for worker in self:
+            worker.claim = claim
 
     def works_on(self, key: ObjectKey) -> bool:
         """Return True if this process works on the lane of an accepted key, or shares no lanes."""

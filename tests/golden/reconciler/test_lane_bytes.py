@@ -3,11 +3,12 @@
 What is inside the zstd frame is pinned; the frame may differ between versions of the library.
 """
 
+import msgspec
 import zstandard
 from msgspec.structs import replace
 from support.golden import GOLDEN, golden
 
-from sluice_protocol.manifests import encode_record
+from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
 from sluice_reconciler.lanes.parts import (
@@ -24,6 +25,7 @@ from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneRecordV1,
     LaneRecordV2,
+    OwnerClaim,
     PartReference,
     RequestRunReference,
     decode_lane,
@@ -73,6 +75,21 @@ RECORD = LaneRecord(
 )
 
 
+EarlierLaneRecord = msgspec.defstruct(
+    "EarlierLaneRecord",
+    [
+        (one.encode_name, one.type, one.default)
+        if one.default is not msgspec.NODEFAULT
+        else (one.encode_name, one.type)
+        for one in msgspec.structs.fields(LaneRecord)
+        if one.name != "owner"
+    ],
+    frozen=True,
+    kw_only=True,
+)
+"""The record as releases without a named owner know it."""
+
+
 def test_lane_state_is_pinned() -> None:
     raw = encode_record(RECORD)
     assert raw == golden("reconciler/lane-v3.json", raw)
@@ -99,6 +116,24 @@ def test_requests_of_combined_batches_are_pinned() -> None:
     assert body == bytes.fromhex(golden("reconciler/requests-v1.hex", body.hex().encode()).decode())
     found = decode_run("k", body)
     assert found.find(found.requests) == known
+
+
+def test_claim_of_an_owner_is_pinned_and_earlier_readers_ignore_it() -> None:
+    claim = OwnerClaim(
+        member="01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        url="http://10.0.0.3:8081",
+        host="host-3",
+        pid=4711,
+        sharing=True,
+        since_unix_ns=1_700_000_000_123_456_789,
+    )
+    record = replace(RECORD, owner=claim)
+    raw = encode_record(record)
+    assert raw == golden("reconciler/lane-v3-owner.json", raw)
+    assert decode_lane(lane_key(RECORD.of_lane), encode_lane(record)) == (record, ())
+    # An earlier release ignores the field, and writes the state without it.
+    earlier = decode_record("k", raw, EarlierLaneRecord)
+    assert encode_record(earlier) == (GOLDEN / "reconciler/lane-v3.json").read_bytes()
 
 
 def test_lane_state_of_the_second_version_is_read() -> None:

@@ -1,10 +1,18 @@
 """The list of agents in a real Chromium."""
 
+import json
+import re
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
 import pytest
 from playwright.sync_api import Browser, expect
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
-from support.console_world import ConsoleWorld
+from support.console_world import AGENT, VIEWER, ConsoleWorld, frame, lines, served_console
 
+from sluice_console import sampler
 from sluice_console.agents import AgentReport, AgentReports, make_report
 from sluice_reconciler.completeness import BootReport
 
@@ -63,3 +71,69 @@ def test_a_list_of_100_000_agents_scrolls_and_has_few_elements(
     assert accessibility(page) == []
     assert errors == []
     page.context.close()
+
+
+def agents(world: ConsoleWorld) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the list of agents, and the boots of one of them, from the API."""
+    pages = []
+    for path in ("/v1/agents?order=name", f"/v1/agents/boots?agent={AGENT}"):
+        fields = {"Authorization": f"Bearer {VIEWER}"}
+        request = urllib.request.Request(world.url + path, headers=fields)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            pages.append(json.loads(response.read()))
+    return pages[0], pages[1]
+
+
+def accepted_in_window(world: ConsoleWorld) -> int:
+    """Return how many batches of the agent its rate stands for; both pages agree."""
+    listed, shown = agents(world)
+    (row,) = [one for one in listed["agents"] if one["agent_id"] == AGENT]
+    counts = []
+    for rate, window in ((row["rate"], listed["window"]), (shown["rate"], shown["window"])):
+        counts.append(round(rate["batches_per_s"] * window["read_s"], 6) if rate else 0)
+    return int(min(counts)) if all(one == int(one) for one in counts) else -1
+
+
+def test_rates_of_an_agent_and_its_boots_count_each_batch_once(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "ACTIVITY_DELAY_S", 4.0)
+    with served_console(tmp_path) as world:
+        page = log_in(browser.new_context(), world)
+        errors = watch(page)
+        world.accept(frame(AGENT, 21, lines(21)))
+        world.accept(frame(AGENT, 0, lines(0), boot="b2"))
+        deadline_s = time.monotonic() + 60
+        while accepted_in_window(world) < 7:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        time.sleep(3)
+        assert accepted_in_window(world) == 7, "no batch is counted by two samples"
+        open_place(page, world, "agents")
+        expect(page.locator("main")).to_contain_text("Rates are of the")
+        expect(page.locator("main")).not_to_contain_text("were read")
+        row = page.get_by_role("row", name=AGENT)
+        batches, size = (row.get_by_role("cell").nth(at) for at in (4, 5))
+        assert 0 < float(batches.inner_text()) < 1
+        assert re.fullmatch(r"[0-9.]+ (B|KiB)", size.inner_text())
+        open_place(page, world, f"agents/{AGENT}")
+        expect(page.locator("main")).to_contain_text(re.compile(r"All boots: 0\.[0-9]+ batches/s"))
+        cards = page.locator("section.card")
+        for at in range(cards.count()):
+            expect(cards.nth(at)).to_contain_text(re.compile("rate0.[0-9]+ batches/s, [0-9.]+ rec"))
+        assert cards.count() >= 1
+        assert accessibility(page) == []
+        assert errors == []
+        page.context.close()
+
+
+def test_rates_from_an_index_that_may_be_behind_are_marked(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reconciler runs, so later batches may have been accepted and are not indexed."""
+    monkeypatch.setattr(sampler, "ACTIVITY_DELAY_S", 0.0)
+    with served_console(tmp_path, services=False) as world:
+        page = log_in(browser.new_context(), world)
+        open_place(page, world, "agents")
+        expect(page.locator("main")).to_contain_text("Incomplete: the index was not known")
+        page.context.close()

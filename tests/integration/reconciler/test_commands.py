@@ -14,7 +14,10 @@ from support.reconciler_seed import accept, refuse
 
 from sluice_cli.main import run
 from sluice_protocol.keys import blob_key
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import ObjectInfo
+from sluice_reconciler.lanes.host_processes import HostProcess
+from sluice_reconciler.lanes.membership import MemberRecord, member_key
 from sluice_store.local import open_local_store
 
 
@@ -149,3 +152,38 @@ def test_damaged_and_lost_registers_are_reported_and_rebuilt(
     assert (code, [one["condition"] for one in lanes]) == (1, ["lost"])
     assert run(["queue", "status", *store]) == 1
     assert "lost" in capsys.readouterr().out
+
+
+def test_queue_status_names_the_owner_of_each_lane(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ("--store", tmp_path.as_uri())
+    assert run(["init", *store]) == 0
+    seed(tmp_path)
+    code, _ = call(capsys, "reconciler", "--once", *store)
+    assert code == 0
+    assert run(["queue", "status", *store]) == 0
+    assert "owner unowned: no reconciler works on this lane" in capsys.readouterr().out
+    process = HostProcess(boot="b", namespace=1, pid=4711, started=1)
+    for number, url in enumerate(("http://one:8081", "")):
+        record = MemberRecord(
+            member=f"01ARZ3NDEKTSV4RRFFQ69G5FA{number}",
+            url=url,
+            lanes=tuple(range(64)),
+            host="host-9[/]" if url else "",
+            process=process if url else None,
+        )
+        asyncio.run(write_member(tmp_path, record))
+        code, lanes = call(capsys, "queue", "status", *store)
+        owners = [one["url"] for one in lanes[0]["ownership"]["owners"]]
+        assert (code, owners) == (0, ["http://one:8081", ""][: number + 1])
+        assert run(["queue", "status", *store]) == 0
+        shown = capsys.readouterr().out
+        assert "host-9[/] (pid 4711) http://one:8081" in shown
+        assert ("owner disputed, " in shown) == (number == 1)
+    assert "; 01ARZ3NDEKTSV4RRFFQ69G5FA1: 2 reconcilers report this lane" in shown
+
+
+async def write_member(folder: Path, record: MemberRecord) -> None:
+    async with open_local_store(folder) as store:
+        await store.create(member_key(record.member), encode_record(record))

@@ -172,3 +172,43 @@ def test_requests_about_the_lane_of_another_reconciler_are_redirected(tmp_path: 
             assert (await own.json())["entries"] == []
 
     asyncio.run(run())
+
+
+def test_leases_are_listed_by_consumer_and_a_fenced_lane_has_another_id(tmp_path: Path) -> None:
+
+    async def run() -> None:
+        async with served(tmp_path) as (store, client, reconciler):
+            assert await consumers(client) == []
+            for name, count in (("worker-a", 2), ("", 1)):
+                await client.get(f"/v1/queue/next?max={count}&consumer={name}")
+            (lane,) = await consumers(client)
+            (shown,) = [
+                one
+                for one in (await (await client.get("/v1/queue")).json())["lanes"]
+                if one["queue"] == "sink"
+            ]
+            assert (lane["queue"], lane["lane"], lane["epoch"]) == ("sink", 0, 1)
+            assert lane["consumer_id"] == shown["consumer_id"] != "0" * 32
+            assert shown["ownership"]["state"] == "owned"
+            assert shown["ownership"]["owners"][0]["member"] == reconciler.share.member
+            holders = {one["consumer"]: one for one in lane["holders"]}
+            assert {name: one["entries"] for name, one in holders.items()} == {"worker-a": 2, "": 1}
+            first = holders["worker-a"]
+            assert 0 <= first["oldest_s"] < 30
+            assert 30 < first["ends_s"] <= 60
+            assert lane["holders"][0] == first, "the oldest claim is first"
+            runtime = reconciler.http_queues["sink"]._runtime
+            await Consumer.open(store, queue="sink", lane=0, runtime=runtime)
+            (shown,) = (await (await client.get("/v1/queue?queue=sink")).json())["lanes"]
+            (lane,) = await consumers(client)
+            assert (shown["epoch"], lane["epoch"]) == (2, 1)
+            assert shown["consumer_id"] != lane["consumer_id"]
+
+    asyncio.run(run())
+
+
+async def consumers(client: Client) -> list[dict[str, Any]]:
+    response = await client.get("/v1/queue/consumers")
+    assert response.status == 200
+    lanes: list[dict[str, Any]] = (await response.json())["lanes"]
+    return lanes

@@ -134,7 +134,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def claim(self, lasts: int) -> None:
         self.names += 1
         name = f"lease-{self.names}"
-        lease = self.leases.claim(name, "c", self.now + lasts)
+        lease = self.leases.claim(name, "c", self.now, self.now + lasts)
         free = set(range(1, self.offered + 1)) - self.committed - set(self.current)
         if lease is None:
             assert not free

@@ -2,6 +2,7 @@
 
 from support.builders import accepted_manifest, make_identity
 
+from sluice_console.agent_rates import AgentRates
 from sluice_console.agents import make_report, range_bars
 from sluice_console.overview import (
     ROWS_MAX,
@@ -28,6 +29,7 @@ def boot(agent: str, *gaps: SequenceGap, last_s: float = 1.0, name: str = "b") -
     )
 
 
+RATES = AgentRates()
 GAP = SequenceGap(seq_start=5, seq_end=9, age_s=50.0)
 YOUNG_TAIL = SequenceGap(seq_start=20, seq_end=29, age_s=5.0, tail=True)
 OLD_TAIL = SequenceGap(seq_start=20, seq_end=29, age_s=601.0, tail=True)
@@ -51,15 +53,15 @@ def test_a_young_gap_at_the_end_is_in_transit_and_an_old_one_is_a_gap() -> None:
 def test_orders_and_pages_of_100_000_agents() -> None:
     boots = [boot(f"agent-{n:06d}", *([GAP] if n == 777 else []), last_s=n) for n in range(100_000)]
     report = make_report(boots, as_of="", source="store")
-    first = report.page(order="gaps", text="", after=0, limit=100)
+    first = report.page(RATES, order="gaps", text="", after=0, limit=100)
     assert first.agents[0].agent_id == "agent-000777"
     assert (first.total, first.next) == (100_000, "100")
-    last = report.page(order="name", text="", after=99_950, limit=100)
+    last = report.page(RATES, order="name", text="", after=99_950, limit=100)
     assert len(last.agents) == 50
     assert last.next is None
-    assert report.page(order="seen", text="09999", after=0, limit=10).total == 11
-    assert report.detail("agent-000777") is not None
-    assert report.detail("nothing") is None
+    assert report.page(RATES, order="seen", text="09999", after=0, limit=10).total == 11
+    assert report.detail("agent-000777", RATES) is not None
+    assert report.detail("nothing", RATES) is None
 
 
 def test_bars_are_shares_of_the_sequence_numbers() -> None:

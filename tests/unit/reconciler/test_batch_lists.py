@@ -1,6 +1,7 @@
 """The newest batches of the by-time index, also if a span has more objects than are listed."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -13,9 +14,11 @@ from sluice_protocol.keys import accepted_by_time_key, accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler import batch_lists
-from sluice_reconciler.batch_lists import read_newest_batches
+from sluice_reconciler.batch_lists import read_newest_batches, read_span
+from sluice_reconciler.indexes import TimeEntry, pack
 from sluice_store.port import ListPage
 
+MS = 1_000_000
 NOW_NS = 1_790_000_000 * NS_PER_S
 
 
@@ -70,3 +73,48 @@ def test_the_newest_come_first_whatever_is_listed(
     found = ages(store, 5, ahead_s=ahead_s)
     assert [age for page in found for age in page] == burst + old
     assert found[0] == burst[:5]
+
+
+@pytest.mark.parametrize("limit", [3, 10, 1000])
+@pytest.mark.parametrize("opened_max", [1, 2, 7, 1000])
+@pytest.mark.parametrize("listed_max", [4, 1000])
+def test_a_span_names_the_part_of_it_that_was_read(
+    monkeypatch: pytest.MonkeyPatch, listed_max: int, opened_max: int, limit: int
+) -> None:
+    """From that time on, no batch is missing, with packed objects that overlap and single ones."""
+    monkeypatch.setattr(batch_lists, "LISTED_MAX", listed_max)
+    monkeypatch.setattr(batch_lists, "READS_AT_ONCE", 1)
+    rng = random.Random(opened_max * limit)
+    ages_ms = sorted(rng.sample(range(1, 60_000), 60), reverse=True)
+    packs: list[list[int]] = [[] for _ in range(6)]
+    for place, age_ms in enumerate(ages_ms[:40]):
+        packs[rng.randrange(6) if rng.random() < 0.3 else place * 6 // 40].append(age_ms)
+    store = SimStore(clock=SimClock())
+    asyncio.run(fill(store, packs, ages_ms[40:]))
+    since_ns, before_ns = NOW_NS - 50_000 * MS, NOW_NS - 1_000 * MS
+    found = asyncio.run(read_span(store, since_ns, before_ns, limit, opened_max))
+    read = [(NOW_NS - one.accepted_at_unix_ns) // MS for one in found.batches]
+    complete_ms = (NOW_NS - found.complete_since_unix_ns) // MS
+    wanted = [age for age in ages_ms if 1_000 < age <= min(complete_ms, 50_000)]
+    assert [age for age in read if age <= complete_ms] == wanted[::-1]
+    assert found.is_cut == (found.complete_since_unix_ns > since_ns)
+    if min(limit, opened_max, listed_max) == 1000:
+        assert not found.is_cut
+        assert len(read) == sum(1_000 < age <= 50_000 for age in ages_ms)
+    elif listed_max == 1000:
+        assert wanted, "some of it is complete"
+
+
+async def fill(store: SimStore, packs: list[list[int]], single: list[int]) -> None:
+    """Write the by-time entries of batches of some ages in packed objects, and others alone."""
+    for group in [*packs, *([age] for age in single)]:
+        entries = []
+        for age_ms in group:
+            at_ns = NOW_NS - age_ms * MS
+            who = make_identity(age_ms, count=1)
+            frame = encode_frame(identity=who, columns=log_columns(["x"], from_ns=at_ns))
+            one = manifest_of(frame, at_ns=at_ns)
+            key = accepted_by_time_key(accepted_key(one.identity), one.accepted_at_ns)
+            entries.append(TimeEntry(at_ns=one.accepted_at_ns, key=key, body=encode_record(one)))
+        for key, body, _ in pack(entries):
+            await store.create(key, body)

@@ -193,6 +193,9 @@ class Machine:
     def has_ended(self, process: HostProcess) -> bool:
         return process.pid in self.ended
 
+    def host_name(self) -> str:
+        return f"machine-{self.pid}"
+
 
 def test_lanes_of_a_killed_process_of_the_same_machine_are_taken_without_a_wait() -> None:
 

@@ -1,16 +1,58 @@
-// Queue: lanes with their backlog, held batches and dead letters with reasons, and the gateways that feed them.
+// Queue: lanes with owner, consumer and backlog, held batches and dead letters with reasons, and the gateways that feed them.
 import { command, count, duration, html, placeUrl, rate, safe, useData, bytes } from "../lib.js";
 import { Badge, Command, Copy, Empty, Head, Loaded, Table, Time } from "../parts.js";
 
-const LANES = [
+// --- who owns a lane, and who consumes it ---
+
+const OWNERSHIP = { owned: "good", lapsed: "error", disputed: "error", unowned: "warning", unknown: "warning" };
+const Reconciler = ({ found }) => html`<div>${found.host || found.pid ? `${safe(found.host || "unknown host")}${found.pid ? ` (pid ${found.pid})` : ""}` : !found.url ? html`<code>${safe(found.member)}</code>` : ""} <code>${safe(found.url)}</code>
+  ${found.since_unix_ns !== null && html`<br /><span class="quiet">since <${Time} ns=${found.since_unix_ns} ms=${false} /></span>`}</div>`;
+
+function Owner({ found }) {
+  if (!found) return html`<span class="quiet">–</span>`;
+  return html`${found.state !== "owned" && html`<${Badge} tone=${OWNERSHIP[found.state]}>${safe(found.state)}<//>`}
+    ${found.owners.map((one) => html`<${Reconciler} key=${one.member} found=${one} />`)}
+    ${found.detail && html`<div class="quiet">${safe(found.detail)}</div>`}`;
+}
+
+// A reconciler that serves a lane over HTTP is its consumer; of any other one the register has an id only.
+function Consumer({ row, served }) {
+  if (!row.epoch) return html`<span class="quiet">none yet</span>`;
+  const known = served.find((one) => one.consumer_id === row.consumer_id);
+  return html`epoch ${count(row.epoch)}<br /><span class="quiet">${known ? html`over HTTP by <code>${safe(known.url)}</code>, opened ${duration(known.opened_s)} ago` : html`id <code title=${safe(row.consumer_id)}>${safe(row.consumer_id.slice(0, 8))}…</code>`}</span>`;
+}
+
+const LEASES = [
+  { name: "Lane", cell: (row) => `${safe(row.queue)}.${row.lane}` },
+  { name: "Consumer", cell: (row) => (row.consumer ? safe(row.consumer) : html`<span class="quiet">gave no name</span>`) },
+  { name: "Entries", numeric: true, cell: (row) => count(row.entries) },
+  { name: "Oldest claim", numeric: true, cell: (row) => `${duration(row.oldest_s)} ago` },
+  { name: "First lease ends", numeric: true, cell: (row) => `in ${duration(row.ends_s)}` },
+  { name: "Claimed before", numeric: true, cell: (row) => (row.attempts ? `${count(row.attempts)} times` : "") },
+  { name: "Served by", cell: (row) => html`<code>${safe(row.url)}</code>${row.fenced && html` <${Badge} tone="error">fenced<//><br /><span class="quiet">Another consumer opened the lane: these entries are delivered again.</span>`}` },
+];
+
+function Leases({ view, served }) {
+  const holders = served.flatMap((lane) => lane.holders.map((one) => ({
+    ...one, url: lane.url, queue: lane.queue, lane: lane.lane,
+    fenced: view.lanes.some((row) => row.queue === lane.queue && row.lane === lane.lane && row.consumer_id !== lane.consumer_id),
+  })));
+  return html`<section><h2>Leases over HTTP</h2>
+    ${view.leases.filter((one) => one.problem).map((one) => html`<div class="notice">The leases of <code>${safe(one.url)}</code> are not known: ${safe(one.problem)}</div>`)}
+    <${Table} caption="Leases" columns=${LEASES} rows=${holders} rowKey=${(row) => `${row.url} ${row.queue} ${row.lane} ${row.consumer}`}
+      empty=${view.leases.length ? html`<p class="quiet">No consumer holds a lease.</p>` : html`<p class="quiet">Set <code>reconciler</code> of the console to see which consumers hold leases.</p>`} /></section>`;
+}
+
+const lanesOf = (served) => [
   { name: "Queue", cell: (row) => safe(row.queue) },
   { name: "Lane", numeric: true, cell: (row) => row.lane },
   { name: "State", cell: (row) => html`<${Badge} tone=${row.condition === "sound" ? "good" : "error"}>${row.condition}<//>` },
+  { name: "Owner", wide: true, cell: (row) => html`<${Owner} found=${row.ownership} />` },
+  { name: "Consumer", cell: (row) => html`<${Consumer} row=${row} served=${served} />` },
   { name: "Waiting batches", numeric: true, cell: (row) => count(row.waiting_batches) },
   { name: "Oldest", numeric: true, cell: (row) => (row.oldest_waiting_s === null ? "" : duration(row.oldest_waiting_s)) },
   { name: "Latest entry", numeric: true, cell: (row) => count(row.latest) },
   { name: "Acknowledged", numeric: true, cell: (row) => count(row.acked_through) },
-  { name: "Epoch", numeric: true, cell: (row) => (row.epoch ? count(row.epoch) : "none yet") },
   { name: "Register", numeric: true, cell: (row) => bytes(row.register_bytes) },
 ];
 const REASONS = {
@@ -87,6 +129,7 @@ export function Queue() {
   const from = useData("v1/queue", 10);
   return html`<${Head} title="Queue">From acceptance to the lake: gateways write journals, the reconciler verifies and enqueues, Spark acknowledges.<//>
     <${Loaded} from=${from}>${(view) => {
+    const served = view.leases.flatMap((one) => one.lanes.map((lane) => ({ ...lane, url: one.url })));
     const broken = view.lanes.filter((lane) => lane.condition !== "sound"), found = view.discovery;
     return html`${broken.map((lane) => html`<div class="problem" role="alert"><strong>Lane ${lane.lane} of ${safe(lane.queue)} is ${lane.condition}</strong><p>${safe(lane.problem)}</p></div>`)}
       <section><h2>Discovery</h2><dl class="facts">
@@ -95,7 +138,8 @@ export function Queue() {
         <dt>decided by</dt><dd>${found.journaled ? "the journals of the gateways" : "full passes"}</dd>
         <dt>last full pass</dt><dd>${found.pass_age_s === null ? "none yet" : `began ${duration(found.pass_age_s)} ago`}${found.pass_running ? `; one is running, ${count(found.pass_listed)} keys listed` : ""}</dd></dl>
         <${Command} text=${command("sluice reconciler status")} /></section>
-      <section><h2>Lanes</h2><${Table} caption="Lanes" columns=${LANES} rows=${view.lanes} rowKey=${(row) => `${row.queue}.${row.lane}`} empty=${html`<${Empty} title="No queue exists yet">The reconciler creates it with the first batch: <code>sluice reconciler</code>.<//>`} /><${Command} text=${command("sluice queue status")} /></section>
+      <section><h2>Lanes</h2><${Table} caption="Lanes" columns=${lanesOf(served)} rows=${view.lanes} rowKey=${(row) => `${row.queue}.${row.lane}`} empty=${html`<${Empty} title="No queue exists yet">The reconciler creates it with the first batch: <code>sluice reconciler</code>.<//>`} /><${Command} text=${command("sluice queue status")} /></section>
+      <${Leases} view=${view} served=${served} />
       <section><h2>Held back</h2>
         ${view.held_unreadable.length > 0 && html`<div class="notice">${count(view.held_unreadable.length)} hold records cannot be read: <code>${safe(view.held_unreadable[0])}</code></div>`}
         <${Table} caption="Held batches" columns=${HELD} rows=${view.held} rowKey=${(row) => row.key} empty=${html`<${Empty} title="Nothing is held back">Every accepted batch has a valid manifest and a valid blob.<//>`} />

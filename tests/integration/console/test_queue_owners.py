@@ -1,0 +1,140 @@
+"""Owners and consumers of lanes in a real Chromium: known, unknown, missing, disputed."""
+
+import urllib.request
+from dataclasses import replace as changed
+from pathlib import Path
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+from playwright.sync_api import Browser, Locator, Page, expect
+from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
+from support.console_world import (
+    AGENT,
+    SERVICE_TOKEN,
+    SETTINGS,
+    ConsoleWorld,
+    frame,
+    lines,
+    served_console,
+)
+
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord, member_key
+from sluice_reconciler.lanes.state import OwnerClaim, decode_lane, encode_lane
+
+pytestmark = [
+    pytest.mark.console,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is missing: run `make test-console`"),
+]
+
+OTHER = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+HOSTILE = "<img src=x onerror=window.hacked=1>"
+
+
+def put(world: ConsoleWorld, key: str, body: bytes) -> None:
+    path = world.store_folder / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(body)
+
+
+def claim_all(world: ConsoleWorld, claim: OwnerClaim | None) -> None:
+    """Write the state of each lane as an owner that is still in charge."""
+    folder = world.store_folder / "reconciler/v1/lanes"
+    for path in folder.iterdir():
+        key = f"reconciler/v1/lanes/{path.name}"
+        record, _ = decode_lane(ObjectKey(key), path.read_bytes())
+        put(world, key, encode_lane(replace(record, released=UNSET, owner=claim or UNSET)))
+
+
+def lanes_of(page: Page, world: ConsoleWorld) -> Locator:
+    """Open the page, or load it again."""
+    open_place(page, world, "overview")
+    open_place(page, world, "queue")
+    return page.get_by_role("region", name="Lanes")
+
+
+def test_the_owner_of_each_lane_is_named(browser: Browser, tmp_path: Path) -> None:
+    with served_console(tmp_path) as world:
+        page = log_in(browser.new_context(), world)
+        errors = watch(page)
+        table = lanes_of(page, world)
+        for row in table.locator("tbody tr").all():
+            expect(row).to_contain_text(world.reconciler_url)
+        (mine,) = (world.store_folder / MEMBERS).iterdir()
+        record = decode_record(mine.name, mine.read_bytes(), MemberRecord)
+        assert record.process is not None
+        expect(table).to_contain_text(f"{record.host} (pid {record.process.pid})")
+        expect(table).to_contain_text("it claims the lane with the next batch")
+        world.accept(frame(AGENT, 21, lines(21)))
+        expect(table).to_contain_text("since 20", timeout=30_000)
+        # A second one reports the same lanes, with a name that is not harmless.
+        put(
+            world,
+            member_key(OTHER),
+            encode_record(replace(record, member=OTHER, url=HOSTILE, host="host-2", process=None)),
+        )
+        table = lanes_of(page, world)
+        expect(table.get_by_text("disputed").first).to_be_visible()
+        expect(table.locator("tbody tr").first).to_contain_text(HOSTILE)
+        expect(table.locator("tbody tr").first).to_contain_text("host-2")
+        expect(table).to_contain_text("2 reconcilers report this lane")
+        assert page.evaluate("window.hacked") is None
+        assert accessibility(page) == []
+        assert errors == []
+        page.context.close()
+
+
+def test_lanes_without_an_owner_and_with_an_unknown_one_are_shown_as_such(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with served_console(tmp_path, services=False) as world:
+        page = log_in(browser.new_context(), world)
+        expect(lanes_of(page, world)).to_contain_text("no reconciler works on this lane")
+        expect(page.get_by_text("unowned").first).to_be_visible()
+        expect(page.locator("main")).to_contain_text("Set reconciler of the console")
+        claim_all(world, None)
+        expect(lanes_of(page, world)).to_contain_text("does not name who claimed it")
+        expect(page.get_by_text("unknown", exact=True).first).to_be_visible()
+        gone = OwnerClaim(member=OTHER, host="host-7", pid=9, sharing=True, since_unix_ns=10**18)
+        claim_all(world, gone)
+        expect(lanes_of(page, world)).to_contain_text("did not release the lane")
+        expect(page.get_by_text("lapsed").first).to_be_visible()
+        expect(lanes_of(page, world)).to_contain_text("host-7 (pid 9)")
+        expect(lanes_of(page, world)).to_contain_text("since 2001-09-09 01:46:40Z")
+        put(world, member_key(OTHER), b"{")
+        expect(lanes_of(page, world)).to_contain_text("1 member records cannot be read")
+        page.context.close()
+
+
+def test_consumers_over_http_are_named_with_their_leases(browser: Browser, tmp_path: Path) -> None:
+    with served_console(tmp_path, http_queues="sink") as world:
+        page = log_in(browser.new_context(), world)
+        table = page.get_by_role("region", name="Leases")
+        open_place(page, world, "queue")
+        expect(page.locator("main")).to_contain_text("No consumer holds a lease.")
+        request = urllib.request.Request(
+            f"{world.reconciler_url}/v1/queue/next?max=2&consumer=%3Cb%3Eworker-a",
+            headers={"Authorization": f"Bearer {SERVICE_TOKEN}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            assert response.status == 200
+        lanes = lanes_of(page, world)
+        expect(table).to_contain_text("<b>worker-a")
+        expect(table).to_contain_text(world.reconciler_url)
+        expect(table).not_to_contain_text("fenced")
+        expect(lanes).to_contain_text("over HTTP by")
+        assert accessibility(page) == []
+        page.context.close()
+
+
+def test_a_reconciler_that_does_not_respond_hides_no_lane(browser: Browser, tmp_path: Path) -> None:
+    settings = changed(SETTINGS, reconciler="http://127.0.0.1:9")
+    with served_console(tmp_path, settings, services=False) as world:
+        page = log_in(browser.new_context(), world)
+        expect(lanes_of(page, world)).to_contain_text("unowned")
+        notice = page.locator(".notice", has_text="The leases of http://127.0.0.1:9 are not known")
+        expect(notice).to_contain_text("start the reconciler or correct its URL")
+        page.context.close()

@@ -1,0 +1,253 @@
+"""Who owns a lane: what claims and member records show together, and what reconcilers store."""
+
+import asyncio
+import random
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+from support.queue_store import SimClock, SimIds, SimStore
+from support.reconciler_seed import accept
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.units import NS_PER_S
+from sluice_queue.inspection import LaneOwnership, OwnershipState
+from sluice_queue.lane import Lane, Runtime
+from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.lanes.host_processes import HostProcess
+from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
+from sluice_reconciler.lanes.membership import LAPSE_S, MemberRecord, member_key
+from sluice_reconciler.lanes.ownership import decide_ownership, unread_ownership
+from sluice_reconciler.lanes.state import (
+    LaneRecord,
+    OwnerClaim,
+    encode_lane,
+    lane_key,
+    read_lane_state,
+)
+from sluice_reconciler.lanes.worker import Takeover
+from sluice_reconciler.service import Reconciler
+from sluice_reconciler.settings import ReconcilerSettings
+
+LANE = Lane(queue="spark", lane=0)
+A, B = SimIds(1).ulid(), SimIds(2).ulid()
+FREE = LaneRecord(queue="spark", lane=0, nonce="", producer_id="00")
+UNNAMED = replace(FREE, owner_term=3)
+BY_A = replace(UNNAMED, owner=OwnerClaim(member=A, host="a", pid=7, sharing=True, since_unix_ns=5))
+RELEASED = replace(BY_A, released=True)
+BY_STANDBY = replace(UNNAMED, owner=OwnerClaim(member=A, url="http://a", since_unix_ns=5))
+
+
+def member(name: str, *lanes: int) -> MemberRecord:
+    return MemberRecord(member=name, url=f"http://{name}", host="h", lanes=lanes)
+
+
+IN_BOTH = LiveMembers(records=(member(A, 0), member(B, 0)))
+
+
+def seen(*records: MemberRecord, unreadable: int = 0) -> LiveMembers:
+    return LiveMembers(records=records, unreadable=unreadable)
+
+
+@pytest.mark.parametrize(
+    ("record", "members", "state", "owners", "detail"),
+    [
+        (None, seen(), "unowned", [], "start `sluice reconciler`"),
+        (None, seen(member(A, 1)), "unowned", [], "start `sluice reconciler`"),
+        (RELEASED, seen(), "unowned", [], "start `sluice reconciler`"),
+        (BY_A, seen(member(A, 0)), "owned", [(A, 5, True)], ""),
+        (RELEASED, seen(member(B, 0)), "owned", [(B, None, True)], "next batch"),
+        (BY_A, seen(member(B, 0)), "owned", [(B, None, True)], "next batch"),
+        (UNNAMED, seen(member(B, 0)), "owned", [(B, None, True)], "earlier release"),
+        (BY_STANDBY, seen(), "owned", [(A, 5, None)], "no member record"),
+        (BY_A, seen(), "lapsed", [(A, 5, False)], "takes it within 15 s"),
+        (BY_A, seen(member(A), member(B, 1)), "lapsed", [(A, 5, True)], "works on it no more"),
+        (UNNAMED, seen(), "unknown", [], "does not name"),
+        (None, seen(unreadable=2), "unknown", [], "2 member records"),
+        (BY_A, seen(unreadable=1), "unknown", [], "1 member records"),
+        (BY_A, IN_BOTH, "disputed", [(A, 5, True), (B, None, True)], ""),
+        (None, IN_BOTH, "disputed", [(A, None, True), (B, None, True)], ""),
+        (BY_STANDBY, seen(member(B, 0)), "disputed", [(B, None, True), (A, 5, None)], "stop all"),
+    ],
+)  # fmt: skip
+def test_claims_and_member_records_decide_who_owns_a_lane(
+    record: LaneRecord | None,
+    members: LiveMembers,
+    state: str,
+    owners: list[tuple[str, int | None, bool | None]],
+    detail: str,
+) -> None:
+    found = decide_ownership(0, record, members)
+    assert found.state == state
+    assert [(one.member, one.since_unix_ns, one.is_running) for one in found.owners] == owners
+    assert detail in found.detail
+    assert bool(found.detail) == (found.state != "owned" or bool(detail))
+
+
+def test_a_lane_state_that_cannot_be_read_hides_no_member() -> None:
+    assert unread_ownership(0, seen()).state is OwnershipState.UNKNOWN
+    assert unread_ownership(0, seen(member(A, 0))).owners[0].member == A
+
+
+class World:
+    """Reconcilers of one store with a simulated clock."""
+
+    def __init__(self) -> None:
+        self.store = SimStore(clock=SimClock())
+        self.seq = 0
+
+    def start(self, seed: int, *, sharing: bool = True) -> Reconciler:
+        store = self.store
+        runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+        return Reconciler(
+            store,
+            Authority(authority_id="A", lanes=1),
+            settings=ReconcilerSettings(share_lanes=sharing),
+            runtime=runtime,
+        )
+
+    async def enqueue(self, one: Reconciler) -> None:
+        batch = await accept(self.store, self.seq)
+        self.seq += 10
+        for worker in one._workers:
+            assert await worker.enqueue([batch], takeover=Takeover.ALWAYS) == 1
+
+    async def ownership(self) -> LaneOwnership:
+        members = await read_live_members(self.store)
+        (lane,) = await read_queue_status(self.store, 1, members=members)
+        assert lane.ownership is not None
+        return lane.ownership
+
+
+def test_a_reconciler_names_itself_in_its_claim_and_another_one_replaces_the_name() -> None:
+
+    async def run() -> None:
+        world = World()
+        first, second = world.start(1), world.start(2)
+        first.share.url = "http://first:8081"
+        await first.share.beat()
+        await world.enqueue(first)
+        found = await world.ownership()
+        (owner,) = found.owners
+        assert (found.state, owner.member, owner.url) == (
+            OwnershipState.OWNED,
+            first.share.member,
+            "http://first:8081",
+        )
+        stored = await read_lane_state(world.store, LANE)
+        assert stored is not None
+        claim = stored.record.owner
+        assert isinstance(claim, OwnerClaim)
+        assert claim.host
+        assert claim.pid > 0
+        assert claim.sharing
+        assert stored.date_ns - NS_PER_S < claim.since_unix_ns <= stored.date_ns
+        assert owner.since_unix_ns == claim.since_unix_ns
+        # The process is killed: the claim stays, and the member record lapses.
+        world.store.clock.at_ns += int(LAPSE_S * NS_PER_S)
+        assert (await world.ownership()).state is OwnershipState.LAPSED
+        await second.share.beat()
+        found = await world.ownership()
+        assert [one.member for one in found.owners] == [second.share.member]
+        assert "next batch" in found.detail
+        await world.enqueue(second)
+        found = await world.ownership()
+        assert (found.state, found.detail) == (OwnershipState.OWNED, "")
+        assert found.owners[0].since_unix_ns is not None
+        # It stops in order.
+        await second._workers.close()
+        await second.share.leave()
+        assert (await world.ownership()).state is OwnershipState.UNOWNED
+
+    asyncio.run(run())
+
+
+def test_a_standby_is_named_by_its_claim_alone() -> None:
+
+    async def run() -> None:
+        world = World()
+        standby = world.start(1, sharing=False)
+        await world.enqueue(standby)
+        found = await world.ownership()
+        assert (found.state, found.owners[0].is_running) == (OwnershipState.OWNED, None)
+        sharing = world.start(2)
+        await sharing.share.beat()
+        found = await world.ownership()
+        assert found.state is OwnershipState.DISPUTED
+        assert {one.member for one in found.owners} == {standby.share.member, sharing.share.member}
+
+    asyncio.run(run())
+
+
+def test_two_members_that_name_a_lane_dispute_it() -> None:
+
+    async def run() -> None:
+        world = World()
+        first = world.start(1)
+        await first.share.beat()
+        await world.enqueue(first)
+        rival = first.share.members[0]
+        world.store._put(member_key(B), encode_record(replace(rival, member=B, host="b")))
+        assert (await world.ownership()).state is OwnershipState.DISPUTED
+
+    asyncio.run(run())
+
+
+def test_an_owner_of_an_earlier_release_leaves_no_wrong_name() -> None:
+    """It takes the lane over, and its state has no owner: the last name does not stay."""
+
+    async def run() -> None:
+        world = World()
+        await world.enqueue(world.start(1, sharing=False))
+        stored = await read_lane_state(world.store, LANE)
+        assert stored is not None
+        old = world.start(2, sharing=False)
+        old._workers.claim_as(lambda: None)  # as an earlier release, which writes no name
+        await world.enqueue(old)
+        found = await world.ownership()
+        assert (found.state, found.owners) == (OwnershipState.UNKNOWN, ())
+        after = await read_lane_state(world.store, LANE)
+        assert after is not None
+        assert after.record.owner is UNSET
+        assert after.record.owner_term == stored.record.owner_term + 1
+
+    asyncio.run(run())
+
+
+def test_damaged_records_are_shown_and_hide_no_lane() -> None:
+
+    async def run() -> None:
+        world = World()
+        first = world.start(1)
+        await first.share.beat()
+        await world.enqueue(first)
+        key = member_key(first.share.member)
+        whole = world.store.held[key].body
+        world.store._put(key, b"{")
+        found = await world.ownership()
+        assert (found.state, found.owners) == (OwnershipState.UNKNOWN, ())
+        assert "1 member records cannot be read" in found.detail
+        world.store._put(key, whole)
+        world.store._put(lane_key(LANE), b"damaged")
+        found = await world.ownership()
+        assert [one.member for one in found.owners] == [first.share.member]
+
+    asyncio.run(run())
+
+
+def test_member_records_of_earlier_releases_name_their_lanes() -> None:
+
+    async def run() -> None:
+        world = World()
+        process = HostProcess(boot="b", namespace=1, pid=9, started=1)
+        old = MemberRecord(member=A, url="http://old:8081", lanes=(0,), process=process)
+        world.store._put(lane_key(LANE), encode_lane(UNNAMED))
+        raw = encode_record(old)
+        assert b'"host":"",' in raw
+        world.store._put(member_key(A), raw.replace(b'"host":"",', b""))
+        found = decide_ownership(0, UNNAMED, await read_live_members(world.store))
+        (owner,) = found.owners
+        assert (owner.url, owner.pid, owner.host) == ("http://old:8081", 9, "")
+
+    asyncio.run(run())
