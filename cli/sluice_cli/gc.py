@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from sluice_cli.gc_candidates import candidates
 from sluice_cli.gc_decisions import approve, stop
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 app.command(approve)
+app.command(candidates)
 app.command(stop)
 
 _PLAN = PlanSettings()

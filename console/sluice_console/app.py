@@ -15,6 +15,7 @@ from sluice_console.access import ConsoleAccess, read_visitors
 from sluice_console.agents import AgentReports
 from sluice_console.api import ConsoleApi
 from sluice_console.audit_pages import AuditPages
+from sluice_console.candidate_pages import CandidatePages
 from sluice_console.explore import ExploreApi
 from sluice_console.gateway_addresses import GatewayAddresses, checked_url
 from sluice_console.gateway_counters import GatewayCounters
@@ -99,13 +100,15 @@ async def open_console(
         api = ConsoleApi(store, url, sampler, agents, conflicts, clock)
         access, logins = _make_logins(settings, session, clock)
         site = ConsoleSite()
+        trusted_keys = split_list(settings.trusted_keys)
         app = make_application(
             [
                 *site.endpoints(),
                 *logins,
                 *api.endpoints(),
                 *QueuePages(store, clients.reconcilers, sampler).endpoints(),
-                *AuditPages(store, clock, split_list(settings.trusted_keys)).endpoints(),
+                *AuditPages(store, clock, trusted_keys).endpoints(),
+                *CandidatePages(store, trusted_keys).endpoints(),
                 *PolicyPages(settings.policies, policies).endpoints(),
                 *ExploreApi(clients.query).endpoints(),
                 live_endpoint(),

@@ -149,6 +149,10 @@ CANDIDATES: Final = pa.schema(
 """The candidates of a plan, with the evidence of every clause that a plan can check."""
 
 
+CANDIDATES_PER_GROUP: Final = 16_384
+"""Rows of a row group of candidates, about 1.5 MB: operators read single groups of large plans."""
+
+
 PROOFS: Final = pa.schema(
     [
         *CANDIDATES,
@@ -175,7 +179,14 @@ def encode_table(table: pa.Table) -> bytes:
         one.name for one in table.schema if one.type == pa.string() and one.name not in _UNIQUE
     ]
     compression = {one.name: _compression(one) for one in table.schema}
-    pq.write_table(table, sink, compression=compression, use_dictionary=repeated)
+    pq.write_table(
+        table,
+        sink,
+        compression=compression,
+        use_dictionary=repeated,
+        row_group_size=CANDIDATES_PER_GROUP if table.schema.equals(CANDIDATES) else None,
+        write_page_checksum=True,
+    )
     return bytes(sink.getvalue())
 
 

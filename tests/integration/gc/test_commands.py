@@ -111,3 +111,32 @@ def test_past_orphan_requires_an_empty_store(store: tuple[str, Digest], tmp_path
         asyncio.run(
             plant_past_orphan(tmp_path / "store", b"late", age_s=DAY_S, clock=SystemClock())
         )
+
+
+def test_candidates_of_a_plan_are_listed_and_explained(
+    store: tuple[str, Digest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest plan is listed, searched, and explains a blob that it names, and one it keeps."""
+    url, orphan = store
+    where = ("--store", url, "--key-file", "auditor.pem")
+    command = ("gc", "candidates")
+    assert "there is no plan" in sluice(capsys, *command, "--store", url, expect=1)
+    sluice(capsys, "audit", "run", *where)
+    sluice(capsys, "gc", "plan", *where)
+    listed = sluice(capsys, *command, *where)
+    assert ": 1 candidates\n" in listed
+    assert f"{orphan}  " in listed
+    assert "age          holds     8.0 days old; the retry horizon is 7.0 days" in listed
+    assert "not verified (--key-file)" in sluice(capsys, *command, "--store", url)
+    found = json.loads(sluice(capsys, *command, "--sha256", orphan[:6], "--json", *where))
+    assert [one["sha256"] for one in found["candidates"]] == [orphan]
+    sluice(capsys, "gc", "run", "--grace-s", "0", *where)
+    proved = sluice(capsys, *command, found["plan_id"], "--sha256", orphan, *where)
+    assert "references   holds     0 reverse references" in proved
+    key = next(Path(url.removeprefix("file://"), "raw-blobs").rglob("*.lmbatch"))
+    kept = sluice(capsys, *command, "--sha256", key.stem, *where, expect=1)
+    assert "audit        keeps     a record named it in audit" in kept
+    gone = ("01ARZ3NDEKTSV4RRFFQ69G5FAV", *where)
+    assert "no such plan" in sluice(capsys, *command, *gone, expect=1)
+    for bad in (("--limit", "0"), ("--after", "-1"), ("--sha256", "x"), ("--sha256", "G" * 64)):
+        sluice(capsys, *command, *bad, *where, expect=2)

@@ -1,6 +1,7 @@
 // Audit and garbage collection: certificates and their verification, plans, maintenance.
-import { api, bytes, command, count, duration, html, ofNs, safe, useData, useState, capital } from "../lib.js";
+import { api, bytes, command, count, duration, html, placeUrl, safe, useData, useState } from "../lib.js";
 import { Ago, Badge, Command, Copy, Decide, Empty, Head, Loaded, Problem, Table, Time } from "../parts.js";
+import { Candidates } from "./candidates.js";
 
 const WRONG = ["missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"];
 const words = (text) => safe(text.replaceAll("_", " "));
@@ -30,7 +31,7 @@ function Verify({ can }) {
 }
 
 const STATES = { planned: ["warning", "planned"], stopped: ["error", "stopped"], finished: ["good", "finished"] };
-const versions = (tally) => `${count(tally?.incarnations ?? 0)} versions`;
+const versions = (tally) => `${count(tally?.incarnations ?? 0)} ${tally?.incarnations === 1 ? "version" : "versions"}`;
 const size = (tally) => (tally?.bytes === undefined ? "" : `, ${bytes(tally.bytes)}`);
 
 // What the finished batches of a plan deleted, and what their proofs kept; read when it is opened.
@@ -62,6 +63,7 @@ function Plan({ plan, reload }) {
       ${plan.stopped && html`<dt>stopped</dt><dd>${safe(plan.stopped)}</dd>`}
       <dt>approved</dt><dd>${plan.approval_problem ? html`<${Badge} tone="error">does not count<//> ${safe(plan.approval_problem)}` : plan.approval ? html`by ${safe(plan.approval.by)} <${Time} ns=${plan.approval.approved_at_unix_ns} ms=${false} />${plan.approval.note ? `: ${safe(plan.approval.note)}` : ""}` : html`<span class="quiet">no; runs with <code>require_approval</code> do not execute it</span>`}</dd>
       <dt>kept, and why</dt><dd>${kept.length ? kept.map(([clause, tally]) => html`<div>${words(clause)}: ${versions(tally)}${size(tally)}</div>`) : "nothing else"}</dd></dl>
+    <p><a href=${placeUrl("audit", [plan.plan_id])}>Candidates, and why each qualifies</a></p>
     <${Results} plan=${plan} />
     <div class="row">${plan.state === "planned" && html`<${Decide} title="Stop this plan?" label="Stop the plan" danger required explain="Nothing of this plan is deleted from now on, also by a run that has begun. This cannot be undone; make a new plan instead." run=${(reason) => api(`v1/gc/plans/${encodeURIComponent(plan.plan_id)}/stop`, { method: "POST", body: { reason } })} done=${reload} />`}
       ${plan.state === "planned" && !plan.approval && html`<${Decide} title="Approve this plan?" label="Approve the plan" typed=${safe(plan.plan_id)} explain=${`After its grace period a run may delete ${versions(plan.orphans)} that no record names and ${versions(plan.superseded)} superseded. Each is proved again before its deletion. To withdraw an approval, stop the plan.`} run=${(note, typed) => api(`v1/gc/plans/${encodeURIComponent(plan.plan_id)}/approve`, { method: "POST", body: { typed_plan_id: typed, plan_sha256: plan.sha256, note } })} done=${reload} />`}
@@ -77,7 +79,11 @@ const TASKS = [
   { name: "Problem", wide: true, cell: (row) => safe(row.halted || row.last_reason || (row.overdue_s ? `Due for ${duration(row.overdue_s)}, and no process runs it. Start sluice maintain.` : "")) },
 ];
 
-export function Audit() {
+export function Audit({ place }) {
+  return place.rest[0] ? html`<${Candidates} place=${place} />` : html`<${Overview} />`;
+}
+
+function Overview() {
   const from = useData("v1/audits?limit=20", 30);
   return html`<${Head} title="Audit & GC">An audit lists everything and signs a certificate. A plan names what may be deleted; each deletion is proved again before it happens.<//>
     <${Loaded} from=${from}>${(found) => html`
