@@ -138,14 +138,15 @@ def _measure(
         f" {middle:.2f} x DuckDB ({low:.2f} to {high:.2f}{gate});"
         f" peak memory of all its processes {peak:.2f} GiB (bar {MEMORY_GIB_MAX})"
     )
-    control_s = statistics.median(sample.cpu_s for sample in control)
-    lines.append(
-        "  processor time: plan {:.2f} x ({:.2f} to {:.2f})".format(
-            *_in_order(ratio(plan, control, lambda sample: sample.cpu_s))
+    if session is None:  # the processes of Spark do not end, so their time is unknown
+        control_s = statistics.median(sample.cpu_s for sample in control)
+        lines.append(
+            "  processor time: plan {:.2f} x ({:.2f} to {:.2f})".format(
+                *_in_order(ratio(plan, control, lambda sample: sample.cpu_s))
+            )
+            + f"; audit, to join and write the eligible versions once: {made.joined_cpu_s:.2f} s,"
+            f" {made.joined_cpu_s / control_s:.2f} x"
         )
-        + f"; audit, to join and write the eligible versions once: {made.joined_cpu_s:.2f} s,"
-        f" {made.joined_cpu_s / control_s:.2f} x"
-    )
     lines.append(
         "  plan that reads all blobs: {:.2f} x DuckDB ({:.2f} to {:.2f})".format(
             *_in_order(ratio(all_blobs, control, lambda sample: sample.wall_s))

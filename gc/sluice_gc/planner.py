@@ -45,7 +45,8 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
-_TASKS_PER_CORE: Final = 8
+_TASKS_PER_CORE: Final = 2
+"""A task reads the next shard while it joins one; a task with one shard has nothing to overlap."""
 _TASK_ROWS_LEAST: Final = 500_000
 TASKS_TOGETHER: Final = 2
 """Tasks that one process runs concurrently: each has the tables of about two shards in memory."""
@@ -177,7 +178,7 @@ class Planner:
 def task_count(shards: Sequence[ShardFiles], parallelism: int) -> int:
     """Return the number of tasks for these shards.
 
-    Several tasks for each core balance the load. With few rows, the cost of starting a task would
+    Two tasks for each core balance the load. With few rows, the cost of starting a task would
     exceed its work.
     """
     rows = sum(one.rows for _, names, blobs in shards for one in (*names, *blobs))
