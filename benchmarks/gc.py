@@ -50,6 +50,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import open_store
 from sluice_store.retry import Backoff
+from sluice_web.process_memory import trim_heaps
 
 SHARDS: Final = AuditSettings().shards
 ENGINES: Final = "local,spark"
@@ -262,7 +263,11 @@ def _own_processes() -> list[psutil.Process]:
 
 
 def _forget_peaks() -> None:
-    """Reset the peak memory that the kernel records of this process and its children."""
+    """Reset the peak memory that the kernel records of this process and its children.
+
+    Memory that this process freed, after it made the shards, is not counted.
+    """
+    trim_heaps()
     for one in _own_processes():
         with suppress(OSError):
             Path(f"/proc/{one.pid}/clear_refs").write_text("5")
