@@ -1,9 +1,12 @@
 """Benchmark `gc`: the deletion plan compared with DuckDB's anti-join of the same shards.
 
-The plan runs in this process, as `sluice gc plan` does by default, and on Spark. All three read the
-same Parquet files with the same number of cores, and shards as an audit makes them by default. The
-start of Spark and DuckDB is not measured. The plan does more: it checks the sha256 of every file,
-applies the clauses, and writes candidates; the control only counts keys.
+The plan runs in this process, as `sluice gc plan` does by default, and on Spark, with as many cores
+as DuckDB and with shards as an audit makes them by default. It reads the names and the eligible
+versions, which an audit writes after its own join (ADR 0069). It checks the sha256 of every file
+that it reads, joins again, applies the clauses and writes candidates. The control counts keys in
+the files of names and of all blobs. Two more figures show what the eligible versions change: the
+plan of an inventory or of an audit without them, which reads all blobs, and the processor time in
+which an audit joins and writes them. The start of Spark and DuckDB is not measured.
 
 `SLUICE_BENCH_GC_BLOBS` sets the sizes, by default 10^6, 5·10^6 and 10^7, and
 `SLUICE_BENCH_GC_ENGINES` the engines, by default `local,spark`.
@@ -12,9 +15,12 @@ applies the clauses, and writes candidates; the control only counts keys.
 import asyncio
 import os
 import shutil
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +34,7 @@ import pyarrow as pa
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_gc.candidates import PlanTotals
 from sluice_gc.certificate import ShardFiles
+from sluice_gc.eligible_versions import eligible_table, join_names
 from sluice_gc.evidence_files import BLOBS, NAMES, put_table
 from sluice_gc.key_ranges import DigestShard, split_shards
 from sluice_gc.planner import TASKS_TOGETHER, PlanTask, plan_shards, task_count
@@ -43,6 +50,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import open_store
 from sluice_store.retry import Backoff
+from sluice_web.process_memory import trim_heaps
 
 SHARDS: Final = AuditSettings().shards
 ENGINES: Final = "local,spark"
@@ -56,6 +64,21 @@ NOW_NS: Final = 1_800_000_000 * NS_PER_S
 HORIZON_NS: Final = 7 * 86_400 * NS_PER_S
 
 Files = list[ShardFiles]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The evidence of an audit.
+
+    Attributes:
+        eligible: Each shard with its names and eligible versions.
+        all_blobs: Each shard with its names and all blobs.
+        joined_cpu_s: The processor time in which the eligible versions were joined and written.
+    """
+
+    eligible: Files
+    all_blobs: Files
+    joined_cpu_s: float
 
 
 def main() -> None:
@@ -90,48 +113,75 @@ def _measure(
     engine = "local" if session is None else "spark"
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-gc-"))
     try:
-        files = asyncio.run(_make(folder, blobs))
+        made = asyncio.run(_make(folder, blobs))
         subjects: dict[str, Callable[[], Sample]] = {
-            f"{engine} {blobs}": lambda: timed(lambda: _plan(session, folder, files, blobs)),
             f"duckdb with {engine} {blobs}": lambda: timed(lambda: _control(folder, blobs)),
+            f"{engine} {blobs}": lambda: timed(
+                lambda: _plan(session, folder, made.eligible, blobs)
+            ),
+            f"{engine} {blobs}, all blobs": lambda: timed(
+                lambda: _plan(session, folder, made.all_blobs, blobs)
+            ),
         }
         _forget_peaks()
-        _plan(session, folder, files, blobs)
+        _plan(session, folder, made.eligible, blobs)
         peak = _peak_gib()
         taken = interleave(subjects, rounds=ROUNDS, warmup=1)
     finally:
         shutil.rmtree(folder)
     samples.update(taken)
-    plan, control = taken.values()
+    control, plan, all_blobs = taken.values()
     low, middle, high = ratio(plan, control, lambda sample: sample.wall_s)
-    wall_s = sorted(sample.wall_s for sample in plan)[len(plan) // 2]
+    wall_s = statistics.median(sample.wall_s for sample in plan)
     gate = f"; bar {GATES[blobs]}" if blobs in GATES else ""
     lines.append(
         f"{engine}, {blobs:,} blobs, {int(blobs * REFERENCED):,} named: plan {wall_s:.2f} s,"
         f" {middle:.2f} x DuckDB ({low:.2f} to {high:.2f}{gate});"
         f" peak memory of all its processes {peak:.2f} GiB (bar {MEMORY_GIB_MAX})"
     )
+    if session is None:  # the processes of Spark do not end, so their time is unknown
+        control_s = statistics.median(sample.cpu_s for sample in control)
+        lines.append(
+            "  processor time: plan {:.2f} x ({:.2f} to {:.2f})".format(
+                *_in_order(ratio(plan, control, lambda sample: sample.cpu_s))
+            )
+            + f"; audit, to join and write the eligible versions once: {made.joined_cpu_s:.2f} s,"
+            f" {made.joined_cpu_s / control_s:.2f} x"
+        )
+    lines.append(
+        "  plan that reads all blobs: {:.2f} x DuckDB ({:.2f} to {:.2f})".format(
+            *_in_order(ratio(all_blobs, control, lambda sample: sample.wall_s))
+        )
+    )
     return wall_s
 
 
-async def _make(folder: Path, blobs: int) -> Files:
+def _in_order(ratios: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return median, minimum and maximum."""
+    low, middle, high = ratios
+    return middle, low, high
+
+
+async def _make(folder: Path, blobs: int) -> Evidence:
     """Write the shards of a store with `blobs` blobs, as an audit would."""
     rng = np.random.default_rng(blobs)
-    files: Files = []
-    backoff = Backoff.seeded_by(SystemClock())
+    eligible: Files = []
+    all_blobs: Files = []
+    joined_cpu_s = 0.0
     async with open_store(f"file://{folder}/store") as store:
+        put = partial(put_table, store, "audit/", backoff=Backoff.seeded_by(SystemClock()))
         for shard in split_shards(SHARDS):
             digests = _digests(rng, shard, blobs // SHARDS)
             named = np.sort(rng.permutation(len(digests))[: int(len(digests) * REFERENCED)])
             names = pa.table([_column(digests[named])], schema=NAMES)
-            put = [
-                await put_table(store, "audit/", "names", shard.name, names, backoff=backoff),
-                await put_table(
-                    store, "audit/", "blobs", shard.name, _blobs(rng, digests), backoff=backoff
-                ),
-            ]
-            files.append((shard.name, (put[0],), (put[1],)))
-    return files
+            listed = _blobs(rng, digests)
+            by_name = (await put("names", shard.name, names),)
+            all_blobs.append((shard.name, by_name, (await put("blobs", shard.name, listed),)))
+            started = time.process_time()
+            joined = eligible_table(join_names(listed, names["sha256"]))
+            eligible.append((shard.name, by_name, (await put("eligible", shard.name, joined),)))
+            joined_cpu_s += time.process_time() - started
+    return Evidence(eligible=eligible, all_blobs=all_blobs, joined_cpu_s=joined_cpu_s)
 
 
 def _digests(rng: np.random.Generator, shard: DigestShard, count: int) -> npt.NDArray[np.uint8]:
@@ -213,7 +263,11 @@ def _own_processes() -> list[psutil.Process]:
 
 
 def _forget_peaks() -> None:
-    """Reset the peak memory that the kernel records of this process and its children."""
+    """Reset the peak memory that the kernel records of this process and its children.
+
+    Memory that this process freed, after it made the shards, is not counted.
+    """
+    trim_heaps()
     for one in _own_processes():
         with suppress(OSError):
             Path(f"/proc/{one.pid}/clear_refs").write_text("5")

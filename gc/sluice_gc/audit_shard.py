@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from sluice_gc.audit_findings import AuditTaskFacts, FindingKind, FindingLog
 from sluice_gc.certificate import AuditCounts
 from sluice_gc.digest_join import are_named
+from sluice_gc.eligible_versions import EligibleVersions, eligible_table, join_names
 from sluice_gc.evidence_files import (
     BLOBS,
     NAMED,
@@ -120,10 +121,13 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
         await _read_deep(store, seen, blobs)
     names = pa.table([pa.array(sorted(seen.names), pa.binary(32))], schema=NAMES)
     counts = _count(names, seen)
+    tables = {"names": names}
     if blobs is not None:
-        counts = counts.plus(_compare(blobs, names, named, seen))
+        eligible = join_names(blobs, names["sha256"])
+        counts = counts.plus(_compare(blobs, eligible, named, seen))
+        tables |= {"blobs": blobs, "eligible": eligible_table(eligible)}
     return AuditTaskFacts(
-        ranges=tuple(ranges), files=await _write(store, seen, blobs, names), counts=counts
+        ranges=tuple(ranges), files=await _write(store, seen, tables), counts=counts
     )
 
 
@@ -267,18 +271,19 @@ async def _hash_blob(store: ObjectStore, seen: ShardScan, digest: Digest) -> Non
         seen.findings.add(FindingKind.CORRUPT_BLOB, blob_key(digest), digest_of(read.body))
 
 
-def _compare(blobs: pa.Table, names: pa.Table, named: pa.Table, seen: ShardScan) -> AuditCounts:
-    """Join names and blobs in both directions and count the results."""
+def _compare(
+    blobs: pa.Table, eligible: EligibleVersions, named: pa.Table, seen: ShardScan
+) -> AuditCounts:
+    """Count the results of the join of names and blobs in both directions."""
     current = blobs.filter(blobs["current"])
     for sha256 in _missing_digests(named, current):
         seen.findings.add(FindingKind.MISSING_BLOB, blob_key(digest_from_bytes(sha256)))
-    is_named = are_named(blobs["sha256"], names["sha256"])
-    is_current = blobs["current"].to_numpy()
+    superseded = int(np.count_nonzero(eligible.named))
     return AuditCounts(
         incarnations=len(blobs),
         incarnations_bytes=pc.sum(blobs["size_bytes"]).as_py() or 0,
-        orphans=int(np.count_nonzero(is_current & ~is_named)),
-        superseded=int(np.count_nonzero(is_named & ~is_current)),
+        orphans=len(eligible.rows) - superseded,
+        superseded=superseded,
         missing_blobs=seen.findings.count(FindingKind.MISSING_BLOB),
         corrupt_blobs=seen.findings.count(FindingKind.CORRUPT_BLOB),
         deep_read=seen.deep_read,
@@ -304,13 +309,11 @@ def _missing_digests(named: pa.Table, current: pa.Table) -> list[bytes]:
 
 
 async def _write(
-    store: ObjectStore, seen: ShardScan, blobs: pa.Table | None, names: pa.Table
+    store: ObjectStore, seen: ShardScan, tables: dict[str, pa.Table]
 ) -> tuple[EvidenceFile, ...]:
     folder, place = seen.task.folder, seen.task.shard
     put = partial(put_table, backoff=seen.backoff)
-    files = [await put(store, folder, "names", place, names)]
-    if blobs is not None:
-        files.append(await put(store, folder, "blobs", place, blobs))
+    files = [await put(store, folder, kind, place, table) for kind, table in tables.items()]
     if seen.findings.rows:
         table = seen.findings.table()
         files.append(await put(store, folder, "findings", f"shard-{place}", table))

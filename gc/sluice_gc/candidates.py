@@ -1,4 +1,4 @@
-"""The object versions that a plan proposes: an anti-join of blobs and names, shard by shard.
+"""The object versions that a plan proposes: a join with the names and the clauses, shard by shard.
 
 Whole columns are compared in Arrow. A property test compares the result with the clauses of
 `sluice_protocol.blob_deletion`: both select the same rows.
@@ -14,14 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.digest_join import are_named
+from sluice_gc.eligible_versions import LeftOut, Mask, join_names, tally_rows
 from sluice_gc.evidence_files import CANDIDATES, EvidenceFile
 from sluice_gc.plan import AGE_DAYS, SIZE_LIMITS, HistogramBucket, PlanSummary, VersionTally
 from sluice_protocol.blob_deletion import Clause
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, UnixNs
-
-Mask = npt.NDArray[np.bool_]
-"""True for each selected row of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,7 @@ class CandidateSelection:
 
 
 def select_candidates(
-    blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule
+    blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule, left_out: LeftOut
 ) -> CandidateSelection:
     """Return the object versions of a shard that the clauses of a plan allow to delete.
 
@@ -69,27 +66,24 @@ def select_candidates(
         blobs: Rows of `BLOBS`.
         names: Every sha256 of the shard that a manifest or reverse reference names.
         rule: The facts that apply to all of them.
+        left_out: The object versions of the shard that an audit's own join left out of `blobs`.
     """
-    named = are_named(blobs["sha256"], names)
-    current, sizes = blobs["current"].to_numpy(), blobs["size_bytes"].to_numpy()
-    kept = {
-        Clause.AUDIT: tally_rows(sizes, named & current),
-        Clause.LISTED: tally_rows(sizes, ~named & ~current),
-    }
-    # Most rows are kept by the first clause, so the others see only the rest.
-    left = named != current
-    rest, superseded = blobs.filter(pa.array(left)), named[left]
+    joined = join_names(blobs, names)
+    left_out = joined.left_out.plus(left_out)
+    kept = {Clause.AUDIT: left_out.audit, Clause.LISTED: left_out.listed}
+    rest, superseded = joined.rows, joined.named
     rest_sizes, open_rows = rest["size_bytes"].to_numpy(), np.ones(len(rest), bool)
     for clause, keep in _kept_rows(rest, rule):
         kept[clause] = tally_rows(rest_sizes, open_rows & keep)
         open_rows &= ~keep
+    unnamed = tally_rows(rest_sizes, ~superseded)
     if not open_rows.all():
         rest, superseded = rest.filter(pa.array(open_rows)), superseded[open_rows]
     candidates = _rows(rest, superseded, rule)
     return CandidateSelection(
         candidates=candidates,
         kept=kept,
-        blobs=tally_rows(sizes, current),
+        blobs=left_out.audit.plus(unnamed),
         orphans=tally_rows(candidates["size_bytes"].to_numpy(), ~superseded),
     )
 
@@ -112,16 +106,6 @@ def _kept_rows(rest: pa.Table, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
 
 
 _NULLS = pa.array([NULL_VERSION, ""])
-
-
-def tally_rows(sizes: npt.NDArray[np.int64], mask: Mask) -> VersionTally:
-    """Return the number of selected rows and their bytes."""
-    count = int(np.count_nonzero(mask))
-    if 2 * count > len(mask):  # fewer sizes are copied
-        size_bytes = int(sizes.sum()) - int(sizes[~mask].sum())
-    else:
-        size_bytes = int(sizes[mask].sum())
-    return VersionTally(incarnations=count, bytes=size_bytes)
 
 
 def _rows(chosen: pa.Table, named: Mask, rule: PlanRule) -> pa.Table:
@@ -147,7 +131,6 @@ def _rows(chosen: pa.Table, named: Mask, rule: PlanRule) -> pa.Table:
 
 
 _NS_PER_DAY: Final = 86_400 * NS_PER_S
-
 
 Column = npt.NDArray[np.int64]
 

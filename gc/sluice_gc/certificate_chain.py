@@ -14,6 +14,7 @@ from sluice_gc.certificate import (
     verify_chain,
 )
 from sluice_gc.certificate_parts import check_ranges, read_listed_files
+from sluice_gc.eligible_versions import check_eligible
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.signing_keys import TrustedKeys, make_key_file
@@ -171,14 +172,15 @@ async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bo
 
 
 async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
-    """Verify the bytes of every evidence file of a certificate; return the number of files.
+    """Verify every evidence file of a certificate; return the number of files.
 
     Raises:
-        CertificateInvalid: A file is missing or was altered.
+        CertificateInvalid: A file is missing or was altered, or does not agree with the others.
         StoreError: The store is unreachable or refused a request.
     """
     await _verify_files(store, certificate, certificate.evidence)
     await check_ranges(store, certificate)
+    await check_eligible(store, certificate)
     listed = await read_listed_files(store, certificate)
     await _verify_files(store, certificate, listed)
     return len(certificate.evidence) + len(listed)

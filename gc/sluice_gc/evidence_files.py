@@ -27,8 +27,9 @@ class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one Parquet file of evidence.
 
     Attributes:
-        kind: `manifests`, `named`, `names`, `blobs`, `findings`, `ranges`, `files` or `candidates`.
-            Certificates of earlier releases list files of `named`; now only their audit reads them.
+        kind: `manifests`, `named`, `names`, `blobs`, `eligible`, `findings`, `ranges`, `files` or
+            `candidates`. Certificates of earlier releases list files of `named`; now only their
+            audit reads them.
         place: Name of the shard or of the key range.
         key: Key of the file.
         sha256: The sha256 of its bytes.
@@ -87,7 +88,10 @@ BLOBS: Final = pa.schema(
         pa.field("current", pa.bool_(), nullable=False),
     ]
 )
-"""Each stored object version of a blob, in the order of the listing."""
+"""Each stored object version of a blob, in the order of the listing.
+
+Files of eligible versions have some of these rows, in the same order.
+"""
 
 
 FINDINGS: Final = pa.schema(

@@ -19,6 +19,7 @@ from sluice_gc.candidates import (
 )
 from sluice_gc.certificate import ShardFiles, shard_files
 from sluice_gc.certificate_chain import read_certificate_or_newest
+from sluice_gc.eligible_versions import LeftOut, left_out_of
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, NAMES, EvidenceFile, put_blobs, put_table, read_tables
 from sluice_gc.plan import (
@@ -44,7 +45,8 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
-_TASKS_PER_CORE: Final = 8
+_TASKS_PER_CORE: Final = 2
+"""A task reads the next shard while it joins one; a task with one shard has nothing to overlap."""
 _TASK_ROWS_LEAST: Final = 500_000
 TASKS_TOGETHER: Final = 2
 """Tasks that one process runs concurrently: each has the tables of about two shards in memory."""
@@ -57,7 +59,7 @@ class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: Key prefix of the candidates.
-        shards: Name, files of names and files of blobs of each shard.
+        shards: Name, files of names and files of blobs or eligible versions of each shard.
         now_ns: See `PlanRule`.
         retry_horizon_ns: See `PlanRule`.
         versioning_enabled: See `PlanRule`.
@@ -148,7 +150,8 @@ class Planner:
                 inventory,
                 Backoff.seeded_by(self._clock),
             )
-        files = certificate.files("blobs")
+        # Audits of earlier releases wrote no eligible versions.
+        files = certificate.files("eligible") or certificate.files("blobs")
         if not files:
             raise GcRefused(
                 RefusalRule.NO_CERTIFICATE,
@@ -175,10 +178,10 @@ class Planner:
 def task_count(shards: Sequence[ShardFiles], parallelism: int) -> int:
     """Return the number of tasks for these shards.
 
-    Several tasks for each core balance the load. With few rows, the cost of starting a task would
+    Two tasks for each core balance the load. With few rows, the cost of starting a task would
     exceed its work.
     """
-    rows = sum(one.rows for _, _, blobs in shards for one in blobs)
+    rows = sum(one.rows for _, names, blobs in shards for one in (*names, *blobs))
     wanted = min(parallelism * _TASKS_PER_CORE, rows // _TASK_ROWS_LEAST)
     return max(1, min(max(parallelism, wanted), len(shards)))
 
@@ -243,7 +246,7 @@ async def plan_shards(
                 if read is not None:
                     await limit.acquire()
                     selection = await asyncio.to_thread(
-                        select_candidates, read.blobs, read.names, task.rule
+                        select_candidates, read.blobs, read.names, task.rule, read.left_out
                     )
                     work = _write(partial(put, store), task, read.name, selection, limit)
                     writing.append(group.create_task(work))
@@ -254,11 +257,12 @@ async def plan_shards(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardEvidence:
-    """The names and blobs of one shard."""
+    """The names of one shard, and its object versions except those that were left out."""
 
     name: str
     names: pa.ChunkedArray
     blobs: pa.Table
+    left_out: LeftOut
 
 
 async def _read(
@@ -267,10 +271,13 @@ async def _read(
     names: tuple[EvidenceFile, ...],
     blobs: tuple[EvidenceFile, ...],
 ) -> ShardEvidence:
+    versions = await read_tables(store, blobs, BLOBS)
+    is_joined = any(one.kind == "eligible" for one in blobs)
     return ShardEvidence(
         name=name,
         names=(await read_tables(store, names, NAMES))["sha256"],
-        blobs=await read_tables(store, blobs, BLOBS),
+        blobs=versions,
+        left_out=left_out_of(versions) if is_joined else LeftOut(),
     )
 
 

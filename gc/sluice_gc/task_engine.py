@@ -124,6 +124,7 @@ class SparkTaskEngine:
 
 def run_pickled(store_url: str, body: bytes) -> object:
     """Run one pickled task on a store; return its result or the error that it raised."""
+    reuse_freed_memory()
     work, task = pickle.loads(body)  # noqa: S301 - the bytes were pickled by the driver
 
     async def run() -> object:

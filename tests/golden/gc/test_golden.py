@@ -1,5 +1,6 @@
 """The stored bytes of certificates and plans, and the columns of evidence, do not change."""
 
+import numpy as np
 from msgspec.structs import replace
 from support.gc_certificates import KEY, TRUSTED, certificate, many_ranges
 from support.golden import golden
@@ -11,6 +12,7 @@ from sluice_gc.certificate import (
     verify_certificate,
 )
 from sluice_gc.certificate_parts import RANGES_MAX, merge_ranges
+from sluice_gc.eligible_versions import EligibleVersions, LeftOut, eligible_table, left_out_of
 from sluice_gc.evidence_files import (
     BLOBS,
     CANDIDATES,
@@ -22,6 +24,8 @@ from sluice_gc.evidence_files import (
     PROOFS,
     RANGES,
     EvidenceFile,
+    decode_table,
+    encode_table,
 )
 from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.plan import HistogramBucket, Plan, PlanSummary, VersionTally, sign_plan, verify_plan
@@ -118,3 +122,19 @@ def test_columns_of_evidence_do_not_change() -> None:
     }
     text = "\n".join(f"[{name}]\n{schema.to_string()}\n" for name, schema in schemas.items())
     assert golden("gc/evidence-columns.txt", text.encode()) == text.encode()
+
+
+def test_tallies_of_eligible_versions_do_not_change() -> None:
+    """The metadata of a file of eligible versions is read from the stored bytes."""
+    left_out = LeftOut(
+        audit=VersionTally(incarnations=2, bytes=5), listed=VersionTally(incarnations=1, bytes=3)
+    )
+    none = np.zeros(0, bool)
+    table = eligible_table(
+        EligibleVersions(rows=BLOBS.empty_table(), named=none, left_out=left_out)
+    )
+    assert table.schema.metadata == {
+        b"sluice.gc_eligible.v1": b'{"audit":{"incarnations":2,"bytes":5},'
+        b'"listed":{"incarnations":1,"bytes":3}}'
+    }
+    assert left_out_of(decode_table(encode_table(table), BLOBS)) == left_out

@@ -1,11 +1,14 @@
 """The columns of a plan select exactly the rows that the clauses select row by row."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_gc.candidates import CandidateSelection, PlanRule, select_candidates
-from sluice_gc.evidence_files import BLOBS, digest_from_bytes
+from sluice_gc.eligible_versions import LeftOut, eligible_table, join_names, left_out_of
+from sluice_gc.errors import GcRefused
+from sluice_gc.evidence_files import BLOBS, decode_table, digest_from_bytes, encode_table
 from sluice_gc.plan import VersionTally
 from sluice_protocol.blob_deletion import (
     PLAN_CLAUSES,
@@ -51,10 +54,19 @@ def rule_of(started_at: int, now: int) -> PlanRule:
 def select(
     rows: list[dict[str, object]], names: set[int], rule: PlanRule
 ) -> tuple[list[bytes], CandidateSelection]:
-    """Return the digests that are named, and what a plan selects of the rows."""
+    """Return the digests that are named, and what a plan selects of the rows.
+
+    A plan selects the same of all rows and of those that the audit's own join left.
+    """
     named = [bytes([value]) * 32 for value in sorted(names)]
-    blobs = pa.Table.from_pylist(rows, schema=BLOBS)
-    return named, select_candidates(blobs, pa.chunked_array([named], pa.binary(32)), rule)
+    blobs, column = (
+        pa.Table.from_pylist(rows, schema=BLOBS),
+        pa.chunked_array([named], pa.binary(32)),
+    )
+    selection = select_candidates(blobs, column, rule, LeftOut())
+    stored = decode_table(encode_table(eligible_table(join_names(blobs, column))), BLOBS)
+    assert select_candidates(stored, column, rule, left_out_of(stored)) == selection
+    return named, selection
 
 
 def lets_go(row: dict[str, object], named: bool, rule: PlanRule) -> bool:
@@ -136,3 +148,24 @@ def test_each_row_is_counted_by_the_first_clause_that_keeps_it(
     assert selection.blobs == tally([r for r, c in zip(rows, current, strict=True) if c])
     left = [r for r, c in zip(rows, clauses, strict=True) if c is None]
     assert selection.orphans == tally([row for row in left if row["current"]])
+
+
+@LISTINGS
+def test_a_plan_joins_the_eligible_versions_with_the_names_again(
+    rows: list[dict[str, object]], names: set[int], started_at: int, later: int
+) -> None:
+    """A row that an audit wrote wrongly is kept by the plan's own join."""
+    rule = rule_of(started_at, started_at + later)
+    _, selection = select(rows, names, rule)
+    named = pa.chunked_array([[bytes([value]) * 32 for value in names]], pa.binary(32))
+    wrong = join_names(pa.Table.from_pylist(rows, schema=BLOBS), named.slice(0, 0))
+    stored = eligible_table(wrong)
+    again = select_candidates(stored, named, rule, left_out_of(stored))
+    assert again.orphans == selection.orphans
+    assert not any(one["sha256"] in named.to_pylist() for one in again.candidates.to_pylist())
+
+
+def test_a_file_without_tallies_is_not_one_of_eligible_versions() -> None:
+    for metadata in (None, {b"sluice.gc_eligible.v1": b'{"other":1}'}):
+        with pytest.raises(GcRefused, match="no tallies"):
+            left_out_of(BLOBS.empty_table().replace_schema_metadata(metadata))

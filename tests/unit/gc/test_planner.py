@@ -24,9 +24,10 @@ def shards(count: int, rows: int) -> list[ShardFiles]:
     ("count", "rows", "parallelism", "tasks"),
     [
         pytest.param(16, 62_500, 2, 2, id="few rows: one task per core"),
-        pytest.param(16, 625_000, 2, 16, id="many rows: as many as shards"),
-        pytest.param(256, 390_625, 2, 16, id="many shards: eight per core"),
-        pytest.param(256, 390_625, 50, 200, id="many cores: half a million rows each"),
+        pytest.param(16, 625_000, 2, 4, id="many rows: two per core"),
+        pytest.param(256, 390_625, 2, 4, id="many shards: two per core"),
+        pytest.param(16, 625_000, 50, 16, id="many cores: as many as shards"),
+        pytest.param(256, 97_656, 40, 49, id="many cores: half a million rows each"),
         pytest.param(16, 0, 2, 2, id="no rows"),
         pytest.param(1, 0, 8, 1, id="one shard"),
         pytest.param(0, 0, 8, 1, id="no shard"),

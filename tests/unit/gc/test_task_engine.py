@@ -1,4 +1,5 @@
 import asyncio
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from support.queue_store import SimIds
 from sluice_gc.audit import Auditor
 from sluice_gc.certificate import Certificate
 from sluice_gc.settings import EngineSettings
-from sluice_gc.task_engine import LocalTaskEngine, open_engine
+from sluice_gc.task_engine import LocalTaskEngine, open_engine, run_pickled
 from sluice_protocol.errors import BadUsage
 from sluice_store.port import ObjectStore
 
@@ -85,5 +86,18 @@ def test_the_local_engine_lets_arrow_allocate_from_the_c_library(tmp_path: Path)
     before = pa.default_memory_pool()
     try:
         assert asyncio.run(backend()) == "system"
+    finally:
+        pa.set_memory_pool(before)
+
+
+async def arrow_backend(_store: ObjectStore, _task: int) -> str:
+    return str(pa.default_memory_pool().backend_name)
+
+
+def test_a_task_on_an_executor_lets_arrow_allocate_from_the_c_library(tmp_path: Path) -> None:
+    body = pickle.dumps((arrow_backend, 1))
+    before = pa.default_memory_pool()
+    try:
+        assert run_pickled(f"file://{tmp_path}/store", body) == "system"
     finally:
         pa.set_memory_pool(before)
