@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from sluice_gc.candidate_views import CandidateRow, KeptVersion, kept_finding
 from sluice_gc.candidates import PlanRule, select_candidates
 from sluice_gc.certificate import Certificate, SignedCertificate, certificate_key, names_by_shard
+from sluice_gc.eligible_versions import LeftOut
 from sluice_gc.evidence_files import BLOBS, DIGEST, NAMES, digest_bytes
 from sluice_gc.key_ranges import parse_shard
 from sluice_gc.plan import Plan
@@ -68,7 +69,7 @@ async def read_kept(
 
 
 def _kept(row: pa.Table, names: pa.ChunkedArray, rule: PlanRule, digest: Digest) -> KeptVersion:
-    selection = select_candidates(row, names, rule)
+    selection = select_candidates(row, names, rule, LeftOut())
     (values,) = row.to_pylist()
     clause = next((one for one, tally in selection.kept.items() if tally.incarnations), None)
     if clause is None:
