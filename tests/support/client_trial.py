@@ -100,7 +100,7 @@ class Trial:
 
 
 @contextmanager
-def faulty_fleet(folder: Path) -> Iterator[tuple[Fleet, Balancer]]:
+def faulty_fleet(folder: Path, flags: tuple[str, ...]) -> Iterator[tuple[Fleet, Balancer]]:
     """Start three gateways, and an S3 server that can become unreachable for them."""
     with versitygw(folder / "s3") as server:
         port = int(server.endpoint.rpartition(":")[2])
@@ -111,7 +111,7 @@ def faulty_fleet(folder: Path) -> Iterator[tuple[Fleet, Balancer]]:
             sluice("init", "--store", read)
             sluice("doctor", "--store", written)
             place = GatewayStore(written, read)
-            with fleet(folder, *get_args(DoorName), count=3, store=place) as served:
+            with fleet(folder, *get_args(DoorName), count=3, flags=flags, store=place) as served:
                 yield served, way
 
 

@@ -18,21 +18,27 @@ from support.client_trial import (
 from support.store_versitygw import CREDENTIALS
 
 CASES = (*FOLLOWERS, *METRIC_CLIENTS, *LIBRARY_CLIENTS)
+FORMS = {"own-batches": (), "combined": ("--door-own-frame-bytes", "262144")}
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(3_600)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=FORMS.values(), ids=FORMS)
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Outcome]]:
     """Two of three gateways are killed, responses are lost, the store is unreachable for 20 s."""
     folder = tmp_path_factory.mktemp("clients")
-    selected = {item.name for item in request.session.items}
-    cases = [case for case in CASES if f"test_every_record_arrives[{case.name}]" in selected]
+    cases = [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.originalname == "test_every_record_arrives"
+        and item.callspec.params["results"] == request.param
+    ]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
             patch.setenv(name, value)
-        with faulty_fleet(folder) as (served, way):
+        with faulty_fleet(folder, request.param) as (served, way):
             with started(cases, served, folder, record_count()) as trials:
                 run_trials(trials, served, way)
             yield outcomes(trials, served.store_url)
