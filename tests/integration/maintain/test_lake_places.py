@@ -126,6 +126,8 @@ def test_logs_and_dead_letters_are_not_rolled_up(place: Place) -> None:
 def test_only_the_file_of_the_hour_and_the_agent_is_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    place.deliver(log_batch(["b"], agent="other", at_ns=DAY0_NS))
+    place.ingest()
     batches = [
         place.deliver(
             log_batch(["a"], agent=f"host-{agent}", start=hour, at_ns=DAY0_NS + hour * HOUR_NS)
@@ -133,8 +135,6 @@ def test_only_the_file_of_the_hour_and_the_agent_is_read(
         for hour in range(3)
         for agent in ("a", "b")
     ]
-    place.ingest()
-    place.deliver(log_batch(["b"], agent="other", at_ns=DAY0_NS))
     place.ingest()
     opened: list[str] = []
     read_table = pq.read_table
