@@ -91,11 +91,11 @@ _MEANINGS: Final = {
         " again. The sender sealed it before it sent it."
     ),
     Sealer.DOOR_REQUEST: (
-        "The gateway made the frame of one request of a door. The frame contains no time of its"
-        " own, so that every gateway makes the same bytes of this request."
+        "The gateway made the frame of one request of a door. The frame does not contain the time,"
+        " so that every gateway makes the same bytes of this request."
     ),
     Sealer.DOOR_COMBINED: (
-        "The gateway combined small requests of a door into this frame. The frame contains no time"
-        " of its own."
+        "The gateway combined small requests of a door into this frame, which does not contain the"
+        " time."
     ),
 }
