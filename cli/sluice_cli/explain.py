@@ -5,8 +5,12 @@ import asyncio
 from rich.console import Console
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit, format_size
-from sluice_reconciler.explain import BatchPath, parse_subject
+from sluice_cli.output import emit, format_size, format_time
+from sluice_maintain.lake_reader import make_lake_reader
+from sluice_protocol.batch_in_lake import BatchInLake
+from sluice_protocol.batch_seal import SealBounds
+from sluice_reconciler.batch_objects import StoredObject
+from sluice_reconciler.explain import BatchPath, QueuePosition, parse_subject
 from sluice_reconciler.explain import explain as read_paths
 from sluice_store.authority import open_deployment
 
@@ -31,7 +35,7 @@ def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = Fa
 async def _read(url: str, subject: str) -> list[BatchPath]:
     wanted = parse_subject(subject)
     async with open_deployment(url) as store:
-        return await read_paths(store, wanted)
+        return await read_paths(store, wanted, make_lake_reader(store, url))
 
 
 def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
@@ -48,6 +52,8 @@ def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
 def _draw_one(console: Console, path: BatchPath) -> None:
     who, manifest = path.identity, path.manifest
     console.print(f"{who.agent_id}/{who.boot_id}/{who.seq_start}-{who.seq_end}")
+    if path.sealed is not None:
+        _draw_seal(console, path.sealed)
     if manifest is not None:
         console.print(
             f"  accepted  {path.accepted_for_s:.1f} s ago by {manifest.collector_id},"
@@ -56,17 +62,62 @@ def _draw_one(console: Console, path: BatchPath) -> None:
         console.print(f"  blob      {manifest.raw_blob_key}: {path.blob}")
     else:
         console.print(f"  accepted  no, {path.blob}")
-    for key, is_present in path.indexes.items():
-        console.print(f"  index     {key}: {'present' if is_present else 'missing'}")
+    for one in path.objects:
+        _draw_object(console, one)
     for place in path.queues:
-        where = f"{place.queue}.{place.lane:03d}"
-        if place.sequence is not None:
-            console.print(f"  queue     {where}: pending as {place.sequence} in {place.work_list}")
-        elif place.enqueued:
-            console.print(f"  queue     {where}: acknowledged through {place.acked_through}")
-        else:
-            console.print(f"  queue     {where}: not enqueued yet")
+        _draw_queue(console, place)
+    if path.lake is not None:
+        _draw_lake(console, path.lake)
     if path.mark is not None:
         console.print(f"  held back: see {path.mark}")
     for key in path.quarantined:
         console.print(f"  conflict  {key}")
+
+
+def _draw_seal(console: Console, seal: SealBounds) -> None:
+    console.print(f"  sealed    {seal.meaning}")
+    if seal.after_unix_ns is not None:
+        after = format_time(seal.after_unix_ns)
+        console.print(f"            after {after}, when its boot began, by the sealer's clock")
+    if seal.before_unix_ns is not None:
+        before = format_time(seal.before_unix_ns)
+        console.print(f"            before {before}, by the clock of gateway {seal.gateway}")
+    accepted = format_time(seal.accepted_before_unix_ns)
+    console.print(f"            before {accepted}, when it was accepted, by the store's clock")
+
+
+def _draw_object(console: Console, one: StoredObject) -> None:
+    role = one.role.value.replace("_", " ")
+    if not one.present:
+        console.print(f"  {role:12} {one.key}: missing")
+        return
+    at = format_time(one.last_modified_unix_ns or 0)
+    where = f" in {one.packed_in}" if one.packed_in else ""
+    console.print(
+        f"  {role:12} {one.key}{where}\n"
+        f"               {format_size(one.size_bytes or 0)}, {at}, sha256 {one.sha256}\n"
+        f"               {one.proof}"
+    )
+
+
+def _draw_queue(console: Console, place: QueuePosition) -> None:
+    where = f"{place.queue}.{place.lane:03d}"
+    if place.sequence is not None:
+        console.print(f"  queue     {where}: pending as {place.sequence} in {place.work_list}")
+    elif place.enqueued:
+        console.print(f"  queue     {where}: acknowledged through {place.acked_through}")
+    else:
+        console.print(f"  queue     {where}: not enqueued yet")
+
+
+def _draw_lake(console: Console, lake: BatchInLake) -> None:
+    state = lake.state.value.replace("_", " ")
+    problem = f": {lake.problem}" if lake.problem else ""
+    row = f", entry {lake.row.sequence} in {lake.row.key}" if lake.row else ""
+    console.print(f"  lake      {state}{problem}{row}")
+    console.print(f"  rollups   {lake.rollup.state.value.replace('_', ' ')}: {lake.rollup.reason}")
+    for one in lake.rollup.windows:
+        first, last = format_time(one.first_start_unix_ns), format_time(one.last_start_unix_ns)
+        console.print(f"            {one.count} windows of {one.window}, {first} to {last}")
+    if lake.rollup.source is not None:
+        console.print(f"            source range {lake.rollup.source.key}")

@@ -39,7 +39,8 @@ def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) ->
     else:
         from rich.console import Console  # noqa: PLC0415 - not needed for JSON
 
-        human(Console(highlight=False, soft_wrap=True))
+        # Texts of the data may contain `[red]` or `:ok:`, which are no markup here.
+        human(Console(highlight=False, soft_wrap=True, markup=False, emoji=False))
 
 
 def write_json(value: object, out: TextIO) -> None:

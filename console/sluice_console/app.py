@@ -15,6 +15,7 @@ from sluice_console.access import ConsoleAccess, read_visitors
 from sluice_console.agents import AgentReports
 from sluice_console.api import ConsoleApi
 from sluice_console.audit_pages import AuditPages
+from sluice_console.batch_pages import BatchPages
 from sluice_console.candidate_pages import CandidatePages
 from sluice_console.explore import ExploreApi
 from sluice_console.gateway_addresses import GatewayAddresses, checked_url
@@ -31,10 +32,12 @@ from sluice_console.sampler import SampledSources, Sampler
 from sluice_console.sessions import LoginLimit, SessionBook
 from sluice_console.settings import ConsoleSettings, OidcSettings, split_list
 from sluice_console.site import ConsoleSite
+from sluice_maintain.lake_reader import make_lake_reader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_reconciler.explain import ReadLake
 from sluice_store.authority import open_deployment
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
@@ -74,8 +77,17 @@ async def open_console(
     settings: ConsoleSettings,
     clock: Clock,
     prices: PriceTable = S3_US_EAST_1,
+    read_lake: ReadLake | None = None,
 ) -> AsyncIterator[web.Application]:
     """Yield the application of a store, with its clients of other services.
+
+    Args:
+        store: The store.
+        url: Its URL, which pages show in commands.
+        settings: The settings.
+        clock: The clock.
+        prices: List prices of the store.
+        read_lake: Reads where a batch is in the lake; by default that of the URL.
 
     Raises:
         BadUsage: A setting has another form, or the console would be open beyond this machine.
@@ -97,7 +109,8 @@ async def open_console(
             prices=prices,
         )
         sampler = Sampler(sources, clock, settings.sample_s)
-        api = ConsoleApi(store, url, sampler, agents, conflicts, clock)
+        api = ConsoleApi(store, url, sampler, agents, conflicts)
+        reader = read_lake or make_lake_reader(store, url)
         access, logins = _make_logins(settings, session, clock)
         site = ConsoleSite()
         trusted_keys = split_list(settings.trusted_keys)
@@ -106,6 +119,7 @@ async def open_console(
                 *site.endpoints(),
                 *logins,
                 *api.endpoints(),
+                *BatchPages(store, clock, reader).endpoints(),
                 *QueuePages(store, clients.reconcilers, sampler).endpoints(),
                 *AuditPages(store, clock, trusted_keys).endpoints(),
                 *CandidatePages(store, trusted_keys).endpoints(),

@@ -58,11 +58,11 @@ class CandidatePages:
         )
 
     async def _list(self, request: web.Request) -> web.Response:
-        # The package of garbage collection imports pyarrow: only these requests need it.
-        from sluice_gc.plan_candidates import read_candidates  # noqa: PLC0415
-
         plan_id = request.match_info["id"]
         async with self._reading() as trusted:
+            # The package of garbage collection imports pyarrow: only these requests need it.
+            from sluice_gc.plan_candidates import read_candidates  # noqa: PLC0415
+
             page = await read_candidates(
                 self._store,
                 plan_id,
@@ -74,8 +74,6 @@ class CandidatePages:
         return json_response(_existing(page, plan_id))
 
     async def _show(self, request: web.Request) -> web.Response:
-        from sluice_gc.plan_candidates import read_candidate  # noqa: PLC0415 - as above
-
         plan_id, text = request.match_info["id"], request.match_info["sha256"]
         try:
             digest = parse_digest(text)
@@ -84,6 +82,8 @@ class CandidatePages:
                 f"a SHA-256 has 64 lower-case hex digits, sha256=`{text[:80]}`"
             ) from error
         async with self._reading() as trusted:
+            from sluice_gc.plan_candidates import read_candidate  # noqa: PLC0415 - as above
+
             detail = await read_candidate(self._store, plan_id, digest, trusted=trusted)
         return json_response(_existing(detail, plan_id))
 
@@ -92,7 +92,8 @@ class CandidatePages:
         """Yield the trusted keys, or None; a plan or evidence that was altered is a corrupt object.
 
         Raises:
-            HttpRefusal: The plan is not signed by a trusted key, or evidence was altered.
+            HttpRefusal: The plan is not signed by a trusted key, evidence was altered, or a package
+                is missing.
         """
         from sluice_gc.signing_keys import key_id_of, parse_public_key  # noqa: PLC0415 - as above
 
@@ -102,6 +103,9 @@ class CandidatePages:
                 yield {key_id_of(one): one for one in keys} or None
             except GcRefused as error:
                 raise HttpRefusal(ErrorCode.CORRUPT_OBJECT, error.reason) from error
+            except ModuleNotFoundError as error:
+                detail = f"missing package: install sluice[query], package=`{error.name}`"
+                raise HttpRefusal(ErrorCode.NOT_FOUND, detail) from error
 
 
 def _existing(found: _Found | None, plan_id: str) -> _Found:

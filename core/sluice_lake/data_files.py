@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from sluice_lake.tables import Table
@@ -81,11 +82,13 @@ def list_files(
             all.
     """
     column = f"partition.{table.partition_column}"
-    files = []
-    for row in pa.table(opened.get_add_actions(flatten=True)).to_pylist():
-        partition = _partition(row[column])
-        if wanted is None or wanted(partition):
-            files.append(_file(row, partition))
+    found = pa.table(opened.get_add_actions(flatten=True))
+    if wanted is not None:
+        values = found[column]
+        kept = [one for one in pc.unique(values).to_pylist() if wanted(_partition(one))]
+        # Selected before rows become Python objects: a table has files of many partitions.
+        found = found.filter(pc.is_in(values, value_set=pa.array(kept, values.type)))
+    files = [_file(row, _partition(row[column])) for row in found.to_pylist()]
     return sorted(files, key=lambda file: (file.partition, file.path))
 
 

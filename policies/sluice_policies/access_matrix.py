@@ -18,6 +18,12 @@ GC: Final = "gc/v1/"
 
 EVERYTHING: Final = keys.ALL_PREFIXES
 
+LAKE_PLACES: Final = (
+    *(f"{keys.LAKE}batches/", f"{keys.LAKE}dead_letters/", f"{keys.LAKE}rollups/"),
+    f"{keys.ROLLUP}covers/",
+)
+"""What shows where a batch is in the lake, without its records."""
+
 
 class Verb(StrEnum):
     """A kind of operation on the objects under a prefix."""
@@ -179,15 +185,15 @@ MATRIX: Final = {
     ),
     RoleName.CONSOLE: Rights(
         purpose=(
-            "serves the console: reads everything but the lake, records decisions about conflicts"
-            " and deletion plans"
+            "serves the console: reads everything but the records in the lake, records decisions"
+            " about conflicts and deletion plans"
         ),
         prefixes={
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED, keys.ACCEPTED_BY_TIME),
                 *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
                 *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DOCTOR, keys.RECONCILER),
-                *(keys.GATEWAYS, keys.MAINTAIN, keys.AUDIT, GC),
+                *(keys.GATEWAYS, keys.MAINTAIN, keys.AUDIT, GC, *LAKE_PLACES),
             ),
             # Nothing that it writes deletes bytes: a stop mark next to a plan, and an approval that
             # other conditions precede.

@@ -1,10 +1,12 @@
 """The path of one batch through the store; it needs no running service."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final
 
+from sluice_protocol.batch_in_lake import BatchInLake
+from sluice_protocol.batch_seal import SealBounds, seal_bounds
 from sluice_protocol.discovery import HoldRecord, hold_record_key
 from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
@@ -27,7 +29,14 @@ from sluice_protocol.units import NS_PER_S, Digest
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
-from sluice_reconciler.indexes import by_blob_of, by_time_of, is_indexed, is_packed
+from sluice_reconciler.batch_objects import (
+    ObjectRole,
+    StoredObject,
+    blob_object,
+    index_objects,
+    manifest_object,
+    other_object,
+)
 from sluice_reconciler.lanes.new_batches import new_batches
 from sluice_reconciler.lanes.part_log import read_ledger
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
@@ -70,10 +79,12 @@ class BatchPath:
         manifest: The manifest, or None if the identity was not accepted.
         accepted_for_s: Age of the manifest, seconds.
         blob: `ok`, or what is wrong with the blob.
-        indexes: Each derived key, and whether its entry exists, alone or packed.
+        sealed: What is known of the time of its seal; None if the identity was not accepted.
+        objects: Every object of the batch, with key, size, hash, time, and what it proves.
         queues: Its state in each queue.
         mark: Key of its hold record, or None if it is not held.
         quarantined: Keys of quarantine manifests of other bytes under this identity.
+        lake: Where it is in the lake, and which rollups contain it; None if that was not read.
     """
 
     identity: Identity
@@ -81,10 +92,16 @@ class BatchPath:
     manifest: AcceptedManifest | None = None
     accepted_for_s: float | None = None
     blob: str = "not accepted"
-    indexes: dict[str, bool] = field(default_factory=dict)
+    sealed: SealBounds | None = None
+    objects: tuple[StoredObject, ...] = ()
     queues: tuple[QueuePosition, ...] = ()
     mark: str | None = None
     quarantined: tuple[str, ...] = ()
+    lake: BatchInLake | None = None
+
+
+ReadLake = Callable[[AcceptedManifest], Awaitable[BatchInLake]]
+"""Reads where a batch is in the lake, which this component does not open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,22 +156,39 @@ def parse_subject(text: str) -> Subject:
     return who
 
 
-async def explain(store: ObjectStore, subject: Subject) -> list[BatchPath]:
+async def explain(
+    store: ObjectStore, subject: Subject, read_lake: ReadLake | None = None
+) -> list[BatchPath]:
     """Return the path of an identity, or of every identity that contains a record or names a blob.
+
+    Args:
+        store: The store.
+        subject: What names the batch.
+        read_lake: Reads the lake for each accepted batch; None leaves it out.
 
     Raises:
         BadUsage: The store has no authority.
         StoreError: The store is unreachable or refused the request.
     """
     lanes = (await read_authority(store)).lanes
+    paths = [await _path(store, who, lanes) for who in await _identities(store, subject)]
+    if read_lake is None:
+        return paths
+    return [
+        replace(path, lake=await read_lake(path.manifest)) if path.manifest else path
+        for path in paths
+    ]
+
+
+async def _identities(store: ObjectStore, subject: Subject) -> list[Identity]:
     if isinstance(subject, Identity):
-        return [await _path(store, subject, lanes)]
+        return [subject]
     if isinstance(subject, RecordPlace):
-        return [await _path(store, who, lanes) for who in await find_batches(store, subject)]
+        return await find_batches(store, subject)
     accepted = await _references(store, accepted_by_blob_prefix(subject))
     quarantined = await _references(store, quarantine_by_blob_prefix(subject))
     named = await _named_by_envelope(store, subject)
-    return [await _path(store, who, lanes) for who in sorted({*accepted, *quarantined, *named})]
+    return sorted({*accepted, *quarantined, *named})
 
 
 async def find_batches(store: ObjectStore, place: RecordPlace) -> list[Identity]:
@@ -229,30 +263,35 @@ async def _path(store: ObjectStore, who: Identity, lanes: int) -> BatchPath:
             identity=who, manifest_key=key, blob=f"manifest is not valid: {error.reason}"
         )
     seen = await verify_batch(store, key)
-    sound = VerifiedBatch(key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns)
+    defect = f"{seen.reason}: {seen.detail}" if isinstance(seen, HoldRecord) else ""
     marked = await store.head(hold_record_key(key))
+    mark = hold_record_key(key) if isinstance(marked, ObjectInfo) else None
+    queues = await _queues(store, manifest, lane_of(who.agent_id, lanes))
+    quarantined = await _quarantined(store, who)
+    sound = VerifiedBatch(key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns)
+    lists = [one.work_list for one in queues if one.work_list is not None]
+    others = (
+        *((ObjectRole.WORK_LIST, one) for one in lists),
+        *((ObjectRole.HOLD_RECORD, one) for one in (mark,) if one is not None),
+        *((ObjectRole.QUARANTINE, one) for one in quarantined),
+    )
     return BatchPath(
         identity=who,
         manifest_key=key,
         manifest=manifest,
         accepted_for_s=(read.info.date_ns - manifest.accepted_at_unix_ns) / NS_PER_S,
-        blob=f"{seen.reason}: {seen.detail}" if isinstance(seen, HoldRecord) else "ok",
-        indexes=await _indexes(store, sound),
-        queues=await _queues(store, manifest, lane_of(who.agent_id, lanes)),
-        mark=hold_record_key(key) if isinstance(marked, ObjectInfo) else None,
-        quarantined=await _quarantined(store, who),
+        blob=defect or "ok",
+        sealed=seal_bounds(manifest),
+        objects=(
+            manifest_object(read),
+            await blob_object(store, manifest, defect),
+            *await index_objects(store, sound),
+            *[await other_object(store, role, one) for role, one in others],
+        ),
+        queues=queues,
+        mark=mark,
+        quarantined=quarantined,
     )
-
-
-async def _indexes(store: ObjectStore, sound: VerifiedBatch) -> dict[str, bool]:
-    """Return the keys of the three index entries, and whether each entry exists."""
-    by_time, raw = by_time_of(sound)
-    by_blob, _ = by_blob_of(sound)
-    return {
-        by_time.key: await is_indexed(store, by_time),
-        by_blob: isinstance(await store.head(by_blob), ObjectInfo) or await is_packed(store, raw),
-        raw.key: await is_indexed(store, raw),
-    }
 
 
 async def _quarantined(store: ObjectStore, who: Identity) -> tuple[str, ...]:

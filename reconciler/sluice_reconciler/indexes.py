@@ -161,19 +161,36 @@ def unpack(
     return decode(key, body)
 
 
-async def is_indexed(store: ObjectStore, entry: TimeEntry) -> bool:
-    """Return True if an entry exists, alone or in a packed object of its hour.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundEntry:
+    """The object that contains an entry.
+
+    Attributes:
+        info: The object.
+        sha256: The digest of its bytes.
+        right: Whether the entry has exactly the bytes that it should have.
+    """
+
+    info: ObjectInfo
+    sha256: Digest
+    right: bool
+
+
+async def find_entry(store: ObjectStore, entry: TimeEntry) -> FoundEntry | None:
+    """Return the object that contains an entry, alone or packed; None if there is none.
 
     Raises:
         StoreError: The store is unreachable or refused the request.
     """
-    if isinstance(await store.head(entry.key), ObjectInfo):
-        return True
-    return await is_packed(store, entry)
+    read = await store.get(entry.key)
+    if isinstance(read, Found):
+        right = read.body == entry.body
+        return FoundEntry(info=read.info, sha256=digest_of(read.body), right=right)
+    return await find_packed(store, entry)
 
 
-async def is_packed(store: ObjectStore, entry: TimeEntry) -> bool:
-    """Return True if an entry exists in a packed object of its hour.
+async def find_packed(store: ObjectStore, entry: TimeEntry) -> FoundEntry | None:
+    """Return the packed object of its hour that contains an entry; None if there is none.
 
     Raises:
         StoreError: The store is unreachable or refused the request.
@@ -185,10 +202,23 @@ async def is_packed(store: ObjectStore, entry: TimeEntry) -> bool:
         for one in page.objects:
             span = parse_pack_key(one.key)
             if span is not None and span.first_ns <= entry.at_ns <= span.last_ns:
-                entries = await _entries(store, one.key)
-                if entry.key in entries:
-                    return True
-    return False
+                found = await _find_in_pack(store, one.key, entry)
+                if found is not None:
+                    return found
+    return None
+
+
+async def _find_in_pack(store: ObjectStore, key: ObjectKey, entry: TimeEntry) -> FoundEntry | None:
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        return None
+    try:
+        body = dict(unpack(key, read.body)).get(entry.key)
+    except InvalidRecord:
+        return None
+    if body is None:
+        return None
+    return FoundEntry(info=read.info, sha256=digest_of(read.body), right=body == entry.body)
 
 
 async def _entries(store: ObjectStore, key: ObjectKey) -> dict[ObjectKey, Digest]:

@@ -34,6 +34,7 @@ from sluice_lake.source_ranges import (
 )
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.active_deletes import retention_cut_ns, rollup_deletes
+from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import commit_from_state
@@ -45,7 +46,6 @@ from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_files import select_point_files
 from sluice_spark.rollup_objects import (
     WHOLE,
-    WINDOWS,
     delete_superseded_chunks,
     next_source_range,
     put_chunks,
@@ -126,7 +126,8 @@ def aggregate(points: Any, source: SourceRange, units: Any = None) -> Any:  # no
     from pyspark.sql.functions import expr  # noqa: PLC0415
 
     windows = ", ".join(
-        f"struct('{name}' AS window, {size * _US_PER_S}L AS size_us)" for name, size in WINDOWS
+        f"struct('{name}' AS window, {size * _US_PER_S}L AS size_us)"
+        for name, size in ROLLUP_WINDOWS
     )
     start = "timestamp_micros(unix_micros(ts) - pmod(unix_micros(ts), size_us))"
     spread = points.where("NOT isnan(value)").selectExpr("*", f"inline(array({windows}))")

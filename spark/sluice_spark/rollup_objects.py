@@ -183,8 +183,6 @@ CHUNKS_MAX: Final = 200_000
 _CHUNK: Final = re.compile(r"/[0-9]{20}(-all)?\.lmrollup\.zst\Z")
 RANGES_NEEDED: Final = 2
 """The source range of the table's newest state, and the one before it."""
-WINDOWS: Final = (("1m", 60), ("1h", 3600))
-"""The window lengths: name, and seconds."""
 WHOLE: Final = "whole"
 """Column of rows for chunks: whether every row of the hour is written."""
 HOUR_S: Final = 3600

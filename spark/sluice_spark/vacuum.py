@@ -12,11 +12,12 @@ from typing import Final
 from sluice_lake.delta import find_table
 from sluice_lake.source_ranges import ROLLUP_APP
 from sluice_lake.tables import ROLLUPS, TABLES, Table
+from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.file_selection import retention_hours
 from sluice_spark.hour_merge import HOUR_S
 from sluice_spark.maintenance_input import MaintenanceInput
-from sluice_spark.rollup_objects import WINDOWS, remove_old_chunks, remove_old_source_ranges
+from sluice_spark.rollup_objects import remove_old_chunks, remove_old_source_ranges
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck
 from sluice_store import open_store
@@ -105,7 +106,7 @@ class Vacuum:
         async def remove() -> int:
             removed = 0
             async with open_store(self.store_url) as store:
-                for window, _ in WINDOWS:
+                for window, _ in ROLLUP_WINDOWS:
                     removed += await remove_old_chunks(store, window, done, before_ns, self.stop)
             return removed
 

@@ -27,6 +27,7 @@ from support.gateway import (
 
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings
+from sluice_maintain.lake_reader import make_lake_reader
 from sluice_protocol.authority import Authority
 from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.identity import Identity
@@ -227,7 +228,13 @@ async def console_over(
     """Serve the console; yields its URL."""
     async with (
         open_local_store(world.store_folder) as store,
-        open_console(store, SHOWN_URL, settings, SystemClock()) as app,
+        open_console(
+            store,
+            SHOWN_URL,
+            settings,
+            SystemClock(),
+            read_lake=make_lake_reader(store, f"file://{world.store_folder}"),
+        ) as app,
         listening(app, settings.listen, ServerOptions(shutdown_s=1.0)) as urls,
     ):
         yield urls[0]

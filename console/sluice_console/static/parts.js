@@ -1,5 +1,5 @@
 // Building blocks of the pages. Every text of the data is a text node; nothing is parsed as HTML.
-import { count, duration, html, notice, ofNs, safe, session, timeText, useCell, useEffect, useRef, useState, zone } from "./lib.js";
+import { command, count, duration, html, notice, ofNs, quoted, safe, session, storeUrl, timeText, useCell, useEffect, useRef, useState, zone } from "./lib.js";
 
 export function Time({ ns, at, ms = true }) {
   useCell(zone);
@@ -31,6 +31,15 @@ export function Problem({ problem, again }) {
 
 export function Empty({ title, children }) {
   return html`<div class="empty"><strong>${title}</strong><p>${children}</p></div>`;
+}
+
+// The console has no query service: its endpoints for searches respond with 404.
+export const lacksQuery = (problem) => problem?.status === 404;
+
+export function NoQueryService() {
+  useCell(storeUrl);
+  return html`<${Empty} title="No query service">Searches are made by a query service. Start one, then start the console with its URL, which is on port 8383 by default.<//>
+    <${Command} text=${command("sluice query serve")} /><${Command} text=${`sluice console --store ${quoted(storeUrl.get())} --query URL`} />`;
 }
 
 export const Loading = () => html`<p class="loading" role="status">Loading…</p>`;

@@ -108,6 +108,21 @@ def test_these_commands_need_no_extra(folder: Path, arguments: tuple[str, ...]) 
     assert "install sluice" not in done.stderr
 
 
+def test_explain_without_the_lake_shows_the_rest_and_the_extra(folder: Path) -> None:
+    async def accept() -> str:
+        async with open_local_store(folder / ".sluice") as store:
+            one = await accept_logs(store, ["a line"], seq=0, at_ns=time.time_ns())
+        return one.frame_sha256
+
+    digest = asyncio.run(accept())
+    assert without(ALL, folder, "reconciler", "--once").returncode == 0
+    done = without(ALL, folder, "explain", digest)
+    assert done.returncode == 0, done.stderr
+    assert "manifest     accepted/v1/" in done.stdout
+    assert "lake      unreadable: missing package: install sluice[query]" in done.stdout
+    assert "rollups   other kind: Logs are not rolled up" in done.stdout
+
+
 def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(folder: Path) -> None:
     """Without doors, syslog and health they would cost two fifths of the start."""
     unused = (

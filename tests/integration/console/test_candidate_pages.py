@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -112,6 +113,15 @@ def test_bad_requests_are_refused_with_the_reason(place: PlannedWorld) -> None:
         found, problem = place.get(path)
         assert (found, reason in problem["detail"]) == (status, True), (path, problem)
     assert place.get(f"{plan}/candidates", token="wrong")[0] == 401
+
+
+def test_without_pyarrow_the_extra_is_named(
+    place: PlannedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sluice_gc.plan_candidates", None)
+    for path in (f"{place.done.plan_id}/candidates", f"{place.done.plan_id}/candidates/{'0' * 64}"):
+        status, problem = place.get(path)
+        assert (status, "install sluice[query]" in problem["detail"]) == (404, True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

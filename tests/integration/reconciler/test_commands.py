@@ -74,7 +74,9 @@ def test_commands_report_the_path_of_a_batch(
     assert (code, sum(one["waiting_batches"] for one in lanes)) == (0, 3)
     code, paths = call(capsys, "explain", "host-1/b1/0-9", *store)
     assert (code, paths[0]["blob"], paths[0]["queues"][0]["sequence"]) == (0, "ok", 1)
-    assert all(paths[0]["indexes"].values())
+    roles = {one["role"] for one in paths[0]["objects"] if one["present"]}
+    assert {"manifest", "blob", "by_time", "by_blob", "raw_by_time", "work_list"} <= roles
+    assert (paths[0]["sealed"]["sealer"], paths[0]["lake"]["state"]) == ("sender", "not_yet")
     assert len(paths[0]["quarantined"]) == 1
     code, by_digest = call(capsys, "explain", batches[1]["frame_sha256"], *store)
     assert (code, by_digest[0]["identity"]["seq_start"]) == (0, 10)

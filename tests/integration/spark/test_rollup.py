@@ -9,6 +9,7 @@ from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
 from sluice_lake.source_ranges import SourceRange
+from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_spark import rollup
 from sluice_spark.rollup import run_rollup
 
@@ -38,7 +39,7 @@ def test_rollup_counts_every_point_once_in_both_windows(
     ingest_locally(deployment.url)
     assert run_rollup(spark, deployment.url).covers == 2
     assert run_rollup(spark, deployment.url).covers == 0
-    for window, size_s in rollup.WINDOWS:
+    for window, size_s in ROLLUP_WINDOWS:
         assert merged(deployment.rows("rollups"), window) == expected(deployment, size_s)
     assert all(path.read_bytes() == body for path, body in chunks.items())
     files = list((tmp_path / "rollup").rglob("*.lmrollup.zst"))

@@ -11,6 +11,7 @@ from support.spark_lake import T0_NS, Deployment, make_batch
 from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
+from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -51,7 +52,7 @@ def chunk_rows(root: Path) -> list[dict[str, Any]]:
 
 
 def assert_rolled(deployment: Deployment, keep: Callable[[tuple[Any, ...]], bool]) -> None:
-    for window, size_s in rollup.WINDOWS:
+    for window, size_s in ROLLUP_WINDOWS:
         wanted = expected(deployment, size_s, keep)
         assert merged(deployment.rows("rollups"), window) == wanted
         assert merged(chunk_rows(deployment.root), window) == wanted

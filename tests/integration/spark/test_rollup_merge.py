@@ -13,6 +13,7 @@ from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
 from sluice_lake.source_ranges import SOURCE_RANGES_PREFIX
+from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.request import Aggregate, Series
@@ -110,7 +111,7 @@ class Watched(FailPoint):
 
 
 def assert_rolled(deployment: Deployment) -> None:
-    for window, size_s in rollup.WINDOWS:
+    for window, size_s in ROLLUP_WINDOWS:
         assert merged(deployment.rows("rollups"), window) == expected(deployment, size_s)
 
 
@@ -205,7 +206,7 @@ def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
         merge_once(FailPoint(step="compact_after_write", action=lambda: run_once(pending)))
     assert [one.revised for one in revisions] == [1]
     assert [one.conflicts for one in merges] == [0 if merge_first else 1]
-    for window, size_s in rollup.WINDOWS:
+    for window, size_s in ROLLUP_WINDOWS:
         kept = expected(deployment, size_s, lambda row: row[0] != "h-1")
         assert merged(deployment.rows("rollups"), window) == kept
     series(deployment)

@@ -51,7 +51,7 @@ def test_of_a_long_backlog_only_the_work_lists_of_the_batch_are_read() -> None:
         store.read.clear()
         [path] = await explain(store, batches[7].identity)
         assert [(one.enqueued, one.sequence is None) for one in path.queues] == [(True, False)]
-        assert sum(key.startswith(WORK_LISTS) for key in store.read) == 1
+        assert len({key for key in store.read if key.startswith(WORK_LISTS)}) == 1
         assert len({key for key in store.read if key.startswith(LANES)}) == 1
 
     asyncio.run(run())

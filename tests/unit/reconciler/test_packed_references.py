@@ -166,6 +166,6 @@ def test_explain_finds_a_blob_without_a_reference_by_its_envelope() -> None:
         await create_authority(store, Authority(authority_id="A", lanes=LANES))
         [path] = await explain(store, digest_of(frame))
         assert (path.identity, path.blob) == (who, "ok")
-        assert all(path.indexes.values())
+        assert all(one.present and one.right is not False for one in path.objects)
 
     asyncio.run(story())

@@ -130,7 +130,9 @@ def test_batches_processed_together_make_one_object_per_hour_and_index() -> None
         }
         assert existing == set(keys)
         await create_authority(store, Authority(authority_id="A", lanes=1))
-        assert all(all(path.indexes.values()) for path in await explain(store, batches[5].digest))
+        [path] = await explain(store, batches[5].digest)
+        assert all(one.present and one.right is not False for one in path.objects)
+        assert any(one.packed_in for one in path.objects)
         assert [one async for one in make(store, 2).rebuild().differences()] == []
 
     asyncio.run(run())

@@ -1,8 +1,8 @@
 // Batches: the newest accepted batches, and the timeline of one batch.
-import { bytes, command, count, duration, go, html, placeUrl, safe, useData, useState, ofNs } from "../lib.js";
-import { Ago, Badge, Command, Copy, Empty, Head, Loaded, Pages, Sha, Table, Time } from "../parts.js";
+import { bytes, command, count, go, html, placeUrl, safe, useData, useState } from "../lib.js";
+import { Command, Empty, Head, Loaded, Pages, Sha, Table, Time } from "../parts.js";
+import { Timeline, subjectOf } from "./timeline.js";
 
-const subjectOf = (one) => `${one.agent_id}/${one.boot_id}/${one.seq_start}-${one.seq_end}`;
 const COLUMNS = [
   { name: "Accepted", cell: (row) => html`<${Time} ns=${row.accepted_at_unix_ns} />` },
   { name: "Agent", cell: (row) => safe(row.agent_id) },
@@ -33,35 +33,6 @@ function List({ query }) {
       <${Pages} shown=${`${page.batches.length} batches`} first=${(before || after) && (() => go("batches", [], agent ? { agent } : null))}
         next=${page.next && (() => go("batches", [], agent ? { agent, after: page.next } : { before: page.next }))} />
       <${Command} text=${agent ? command("sluice batches", "--agent", agent) : command("sluice batches")} />`}<//>`;
-}
-
-const Step = ({ tone, title, time, children }) => html`<li class=${tone}><h3>${title}${time && html` <span class="quiet">· ${time}</span>`}</h3>${children}</li>`;
-const Key = ({ value }) => html`<div class="key"><code>${safe(value)}</code><${Copy} text=${value} label="Copy key" /></div>`;
-
-function QueueStep({ one }) {
-  const where = `${safe(one.queue)} lane ${one.lane}`;
-  if (one.sequence !== null) return html`<${Step} tone="" title=${`Waiting in ${where}`}><p>Entry ${one.sequence}; acknowledged through ${one.acked_through}. The next run of the ingest commits it.</p><${Key} value=${one.work_list} /><//>`;
-  if (one.enqueued) return html`<${Step} tone="good" title=${one.queue === "spark" ? "In the lake" : `Consumed from ${where}`}><p>Enqueued in ${where} and acknowledged (through ${one.acked_through}): the consumer committed it.</p><//>`;
-  return html`<${Step} tone="" title=${`Not enqueued in ${where}`}><p>The reconciler enqueues it with its next pass.</p><//>`;
-}
-
-const INDEXES = { "accepted-by-time": "by time", "accepted-by-blob": "by blob", "raw-blobs-by-time": "among the blobs of its hour" };
-
-function Timeline({ path }) {
-  const { manifest: one, identity: who } = path;
-  const subject = subjectOf(who);
-  return html`<section><h2><code>${safe(subject)}</code></h2><ol class="timeline">
-    ${one && one.max_ts_unix_ns && html`<${Step} tone="good" title="Recorded" time=${html`<${Time} ns=${one.min_ts_unix_ns} /> to <${Time} ns=${one.max_ts_unix_ns} />`}><p>The times of its ${count(one.record_count)} ${one.kind}, by the clock of the sender <strong>${safe(one.principal)}</strong>.</p><//>`}
-    ${one ? html`<${Step} tone="good" title="Accepted" time=${html`<${Time} ns=${one.accepted_at_unix_ns} />, by the store's clock`}>
-        <p>By gateway <strong>${safe(one.collector_id)}</strong>, attempt <code>${safe(one.attempt_id)}</code>. The proof is the manifest: the store allows one create of this key.</p><${Key} value=${path.manifest_key} /><//>
-      <${Step} tone=${path.blob === "ok" ? "good" : "bad"} title=${path.blob === "ok" ? "Blob verified now" : "Blob is not usable"}>
-        <p>${path.blob === "ok" ? html`${bytes(one.frame_bytes)}, sha256 <code>${one.frame_sha256}</code>.` : html`<strong>${safe(path.blob)}</strong>. Restore the object from a version or a replica; then the reconciler enqueues the batch.`}</p><${Key} value=${one.raw_blob_key} /><//>`
-    : html`<${Step} tone="bad" title="Not accepted"><p>${safe(path.blob)}. No batch of this identity was acknowledged.</p><${Key} value=${path.manifest_key} /><//>`}
-    ${path.mark && html`<${Step} tone="bad" title="Held back"><p>The reconciler does not enqueue it. <a href="#queue">See the reason</a>.</p><${Key} value=${path.mark} /><//>`}
-    ${Object.entries(path.indexes).map(([key, present]) => html`<${Step} tone=${present ? "good" : ""} title=${`${present ? "Indexed" : "Not indexed yet"} ${INDEXES[key.split("/")[0]] ?? ""}`}><${Key} value=${key} /><//>`)}
-    ${path.queues.map((one) => html`<${QueueStep} one=${one} />`)}
-    ${path.quarantined.map((key) => html`<${Step} tone="bad" title="Other bytes were refused"><p><a href=${placeUrl("conflicts", [], { agent: who.agent_id })}>Conflicts of this agent</a></p><${Key} value=${key} /><//>`)}
-  </ol><${Command} text=${command("sluice explain", subject)} /></section>`;
 }
 
 function One({ subject }) {

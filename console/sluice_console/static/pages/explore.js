@@ -1,6 +1,6 @@
 // Explore: search with a histogram, fields, live tail, lines around a line, and downloads.
 import { api, bytes, command, count, duration, go, html, placeUrl, quoted, safe, timeText, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
-import { Command, Copy, Empty, Head, Problem, Time } from "../parts.js";
+import { Command, Copy, Empty, Head, NoQueryService, Problem, Time, lacksQuery } from "../parts.js";
 import { readLines } from "../stream.js";
 
 const RANGES = [["5m", "5 min"], ["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"], ["30d", "30 days"]];
@@ -177,7 +177,7 @@ function fieldOf(record, field) {
   return record[first]?.[key];
 }
 
-// Only the rows in view exist, so 100 000 records scroll like 100.
+// Only the rows in view exist, so 100 000 records scroll like 100. A final CR, of files with CRLF, is in the detail only.
 function Lines({ records, columns, open, chosen, label }) {
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
@@ -200,7 +200,7 @@ function Lines({ records, columns, open, chosen, label }) {
     <div class="canvas" style=${{ height: `${records.length * ROW}px` }}>${records.slice(first, last).map((record, index) => {
     const key = keyOf(record);
     return html`<button type="button" key=${key} class=${`line ${tone(record.severity)}${chosen === key ? " chosen" : ""}`} style=${{ top: `${(first + index) * ROW}px` }} onClick=${() => open(record)}>
-      <span class="at">${record.ts ? timeText(new Date(record.ts)) : "–"}</span>${record.severity ? html`<span class="level">${severityName(record.severity)}</span>` : ""}<span class="from">${safe(record.agent_id)}</span>${columns.map((name) => html`<span class="column">${safe(fieldOf(record, name))}</span>`)}<span class="body"><${Marked} text=${String(bodyOf(record))} ranges=${record.highlights} /></span></button>`;
+      <span class="at">${record.ts ? timeText(new Date(record.ts)) : "–"}</span>${record.severity ? html`<span class="level">${severityName(record.severity)}</span>` : ""}<span class="from">${safe(record.agent_id)}</span>${columns.map((name) => html`<span class="column">${safe(fieldOf(record, name))}</span>`)}<span class="body"><${Marked} text=${String(bodyOf(record)).replace(/\r$/, "")} ranges=${record.highlights} /></span></button>`;
   })}</div></div>`;
 }
 
@@ -287,6 +287,7 @@ export function Explore({ place }) {
   const ready = found.progress !== null || !found.running;
   const add = (one) => { if (!search.filter.includes(one)) show({ ...search, filter: [...search.filter, one] }); };
   const toggle = (name) => show({ ...search, columns: search.columns.includes(name) ? search.columns.filter((one) => one !== name) : [...search.columns, name] });
+  if (lacksQuery(found.problem)) return html`<${Head} title="Explore">Search in the records of all agents.<//><${NoQueryService} /><${Command} text=${equivalent(search)} />`;
   return html`<${Head} title="Explore" tools=${html`<${Copy} text=${location.href} label="Copy link" />`} />
     <${Bar} search=${search} live=${live} paused=${paused} setLive=${setLive} setPaused=${setPaused} /><${Chips} search=${search} />
     ${!live && html`<${Histogram} key=${parameters(search).toString()} search=${search} ready=${ready} zoom=${(from, to) => show({ ...search, from: from.toISOString(), to: to.toISOString() })} />`}

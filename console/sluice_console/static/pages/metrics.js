@@ -1,7 +1,7 @@
 // Metrics: series by name, several in one chart, with step and aggregation.
 import { bytes, command, count, go, html, safe, useCell, useData, useEffect, useState, zone } from "../lib.js";
 import { Chart } from "../chart.js";
-import { Command, Empty, Head, Loading, Problem } from "../parts.js";
+import { Command, Empty, Head, Loading, NoQueryService, Problem, lacksQuery } from "../parts.js";
 import { readLines } from "../stream.js";
 
 const RANGES = [["15m", "15 min", "10s"], ["1h", "1 hour", "1m"], ["6h", "6 hours", "5m"], ["1d", "1 day", "15m"], ["7d", "7 days", "2h"], ["30d", "30 days", "6h"]];
@@ -71,8 +71,7 @@ function Attributes({ choice, change }) {
     ${choice.attribute.length > 0 && html`<div class="row chips">${choice.attribute.map((one) => html`<span class="badge"><code>${safe(one)}</code> <button type="button" class="plain" aria-label=${`Remove ${safe(one)}`} onClick=${() => change({ attribute: choice.attribute.filter((other) => other !== one) })}>✕</button></span>`)}</div>`}`;
 }
 
-function Names({ choice }) {
-  const from = useData(`v1/fields/values?${new URLSearchParams({ kind: "metrics", from: choice.from, field: "name", limit: "500" })}`);
+function Names({ choice, from }) {
   const [text, setText] = useState("");
   const found = (from.data?.values ?? []).filter((one) => String(one.value).toLowerCase().includes(text.toLowerCase()));
   const toggle = (name) => show({ ...choice, metric: choice.metric.includes(name) ? choice.metric.filter((one) => one !== name) : [...choice.metric, name].slice(-4) });
@@ -86,7 +85,9 @@ export function Metrics({ place }) {
   const choice = readChoice(place.query);
   const clock = useCell(zone);
   const found = useSeries(choice);
+  const names = useData(`v1/fields/values?${new URLSearchParams({ kind: "metrics", from: choice.from, field: "name", limit: "500" })}`);
   const change = (more) => show({ ...choice, ...more });
+  if (lacksQuery(names.problem)) return html`<${Head} title="Metrics">Series by name and attribute.<//><${NoQueryService} />`;
   const partial = found.data?.summaries.filter((one) => one?.partial) ?? [];
   return html`<${Head} title="Metrics">Series from rollups where they exist, else from samples. Choose up to four names.<//>
     <div class="filters"><label>Time<select value=${choice.from} onChange=${(event) => change({ from: event.target.value, step: RANGES.find(([value]) => value === event.target.value)[2] })}>${RANGES.map(([value, title]) => html`<option value=${value}>last ${title}</option>`)}</select></label>
@@ -95,7 +96,7 @@ export function Metrics({ place }) {
       <label class="inline"><input type="checkbox" checked=${choice.by_agent} onChange=${(event) => change({ by_agent: event.target.checked })} />One line for each agent</label>
       <label class="inline"><input type="checkbox" checked=${choice.raw} onChange=${(event) => change({ raw: event.target.checked })} />Samples only</label>
       <${Attributes} choice=${choice} change=${change} /></div>
-    <div class="explore"><${Names} choice=${choice} /><div class="result"><${Problem} problem=${found.problem} />
+    <div class="explore"><${Names} choice=${choice} from=${names} /><div class="result"><${Problem} problem=${found.problem} />
       ${partial.map((one) => html`<div class="notice"><strong>Points may be missing.</strong> ${one.reasons.map(safe).join("; ")}</div>`)}
       ${!choice.metric.length ? html`<${Empty} title="No metric is chosen">Choose a name on the left.<//>` : found.data ? (found.data.shown.length
     ? html`<${Chart} data=${found.data.points} names=${found.data.shown.map((one) => safe(one.title))} utc=${clock === "utc"} label=${`${choice.agg} of ${choice.metric.map(safe).join(", ")}`} />
