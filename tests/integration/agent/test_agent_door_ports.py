@@ -44,9 +44,8 @@ async def export(
     token: str = "",
     credentials: grpc.ChannelCredentials | None = None,
 ) -> tuple[grpc.StatusCode, bytes]:
-    address, metadata = f"127.0.0.1:{client.grpc_port}", ()
-    if token:
-        metadata = (("authorization", f"Bearer {token}"),)  # type: ignore[assignment]
+    address = f"127.0.0.1:{client.grpc_port}"
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
     options = [("grpc.use_local_subchannel_pool", 1)]
     opened = (
         aio.insecure_channel(address, options=options)
@@ -320,10 +319,11 @@ def test_connections_above_the_limit_are_closed(
     served(tmp_path, check, **with_ports())
 
 
-def test_messages_are_limited_in_size(tmp_path: Path) -> None:
+def test_what_is_too_large_or_cannot_be_read_is_never_accepted(tmp_path: Path) -> None:
     async def check(client: Client) -> None:
         code, _ = await export(client, bytes(2_000_000))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await export(client, b"\xff\xff"))[0] is grpc.StatusCode.INVALID_ARGUMENT
         bomb = pack(["t", gzip.compress(bytes(20_000_000)), {"chunk": "b", "compressed": "gzip"}])
         for data in (
             pack(["t", b"x" * 2_000_000, {"chunk": "c"}]),
