@@ -46,6 +46,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
             unknown.
     """
     doors = settings.for_doors()  # wrong settings are reported before anything is opened
+    settings.for_door_ports()
     receives = doors.doors or settings.for_syslog().addresses
     if not settings.paths and not settings.host_metrics_s and not receives:
         raise BadUsage("nothing to ship: set --paths, --doors, --syslog or --host-metrics-s")

@@ -8,8 +8,10 @@ from typing import Final, Literal
 from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, parse_allowed_hosts, parse_listen
 
-AgentDoor = Literal["otlp", "prometheus", "loki", "elasticsearch", "hec", "firehose", "json"]
-"""A protocol that other clients can send to an agent over HTTP."""
+AgentDoor = Literal[
+    "otlp", "prometheus", "loki", "elasticsearch", "forward", "hec", "firehose", "json"
+]
+"""A protocol that other clients can send to an agent."""
 SyslogTransport = Literal["tcp", "udp", "tls"]
 SYSLOG_MESSAGE_BYTES: Final = (480, 1024 * 1024)
 """The least that RFC 5424 requires of receivers, and the longest line of files."""
@@ -23,7 +25,7 @@ class DoorSettings:
 
     Attributes:
         doors: The protocols; empty serves nothing.
-        listen: `HOST:PORT` of the listener that all of them share.
+        listen: `HOST:PORT` of the listener that those over HTTP share.
         tokens: The senders, as in `AgentSettings.door_tokens`; empty accepts every request.
         allowed_hosts: Names under which clients reach the listener.
         body_bytes_max: Largest body, compressed and decompressed.
@@ -34,6 +36,30 @@ class DoorSettings:
     tokens: str
     allowed_hosts: frozenset[str]
     body_bytes_max: int
+
+    @property
+    def http_doors(self) -> tuple[AgentDoor, ...]:
+        """The protocols over HTTP."""
+        return tuple(door for door in self.doors if door != "forward")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorPortSettings:
+    """The doors that have a separate port, and the certificate of all doors.
+
+    Attributes:
+        otlp_grpc_listen: `HOST:PORT` of OTLP over gRPC; empty for none.
+        forward_listen: `HOST:PORT` of Fluent's forward protocol; empty for none.
+        forward_keys: The file of shared keys; None accepts every connection.
+        tls_cert: The certificate chain of every listener of doors, PEM; None serves plain text.
+        tls_key: Its key; None is the certificate's file.
+    """
+
+    otlp_grpc_listen: str
+    forward_listen: str
+    forward_keys: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +145,7 @@ def parse_doors(
             f" otlp=`{otlp}`, doors_listen=`{listen}`"
         )
     host = parse_listen(listen)[0] if opened else ""
-    if doors and not tokens and host not in LOOPBACK_NAMES and not is_loopback(host):
+    if doors and not tokens and not _is_local(host):
         raise BadUsage(f"set door_tokens to listen beyond this machine, doors_listen=`{listen}`")
     return DoorSettings(
         doors=tuple(opened),
@@ -128,6 +154,36 @@ def parse_doors(
         allowed_hosts=parse_allowed_hosts(allowed_hosts),
         body_bytes_max=body_bytes_max,
     )
+
+
+def check_door_ports(separate: DoorPortSettings, settings: DoorSettings) -> None:
+    """Check the separate ports of doors.
+
+    Raises:
+        BadUsage: One belongs to no open door, the door `forward` has none, an address has another
+            form, or one would be open to other machines without a proof of who sends.
+    """
+    if separate.otlp_grpc_listen and "otlp" not in settings.doors:
+        raise BadUsage("otlp_grpc_listen needs otlp in doors")
+    if separate.forward_listen and "forward" not in settings.doors:
+        raise BadUsage("forward_listen needs forward in doors")
+    if "forward" in settings.doors and not separate.forward_listen:
+        raise BadUsage("the door forward needs a port: set forward_listen, such as 127.0.0.1:24224")
+    if separate.forward_keys is not None and not separate.forward_listen:
+        raise BadUsage("forward_keys needs forward_listen")
+    if separate.tls_key is not None and separate.tls_cert is None:
+        raise BadUsage("door_tls_key needs door_tls_cert")
+    _check_reach("otlp_grpc_listen", separate.otlp_grpc_listen, "door_tokens", settings.tokens)
+    _check_reach("forward_listen", separate.forward_listen, "forward_keys", separate.forward_keys)
+
+
+def _check_reach(name: str, listen: str, proof: str, value: object) -> None:
+    if listen and not _is_local(parse_listen(listen)[0]) and not value:
+        raise BadUsage(f"set {proof} to listen beyond this machine, {name}=`{listen}`")
+
+
+def _is_local(host: str) -> bool:
+    return host in LOOPBACK_NAMES or is_loopback(host)
 
 
 def parse_syslog_address(text: str) -> SyslogAddress:

@@ -63,6 +63,10 @@ class LabelledMetric:
         """Add an amount to a metric without labels."""
         self.labels().inc(amount)
 
+    def dec(self) -> None:
+        """Subtract 1 from a gauge without labels."""
+        self.labels().inc(-1)
+
     def set(self, value: float) -> None:
         """Replace the number of a metric without labels."""
         self.labels().set(value)

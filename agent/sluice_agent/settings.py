@@ -18,8 +18,10 @@ from sluice_agent.batch_limits import (
 )
 from sluice_agent.listen_settings import (
     AgentDoor,
+    DoorPortSettings,
     DoorSettings,
     SyslogSettings,
+    check_door_ports,
     parse_doors,
     parse_syslog_address,
 )
@@ -129,12 +131,20 @@ class AgentSettings:
         from_end: Read files that exist when the spool is new from their end.
         once: Read every input to its end, send it, and exit.
         doors: Protocols in which other clients may send: `otlp`, `prometheus`, `loki`,
-            `elasticsearch`, `hec`, `firehose`, `json`. A request succeeds when its records are in
-            the spool.
-        doors_listen: `host:port` of all doors; default is the address of `otlp`, or 127.0.0.1:4318.
+            `elasticsearch`, `hec`, `firehose`, `json`, `forward`. A request succeeds when its
+            records are in the spool.
+        doors_listen: `host:port` of the doors over HTTP; default is the address of `otlp`, or
+            127.0.0.1:4318.
+        otlp_grpc_listen: `host:port` of OTLP over gRPC, usually 127.0.0.1:4317; empty for none.
+        forward_listen: `host:port` of Fluent's forward protocol, usually 127.0.0.1:24224.
+        forward_keys: File with a line `NAME=KEY` for each client of that protocol, the shared keys
+            of its handshake; without it every client is accepted, on a loopback address only.
+        door_tls_cert: File of the certificate of all doors, PEM; without it they use no TLS.
+        door_tls_key: File of its key; default is the certificate's file.
         door_tokens: Clients that may use the doors, `name=<sha256 of the token>`, separated by
             commas; empty accepts every client, on a loopback address only.
-        door_body_bytes: Maximum size of a request to a door, compressed and decompressed.
+        door_body_bytes: Maximum size of a request or message to a door, compressed and
+            decompressed.
         otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP; short for `doors` and
             `doors_listen`, and also possible beyond this machine without tokens.
         syslog: `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT` on which to receive syslog
@@ -180,6 +190,11 @@ class AgentSettings:
     once: bool = False
     doors: tuple[AgentDoor, ...] = ()
     doors_listen: str = ""
+    otlp_grpc_listen: str = ""
+    forward_listen: str = ""
+    forward_keys: Path | None = None
+    door_tls_cert: Path | None = None
+    door_tls_key: Path | None = None
     door_tokens: str = ""
     door_body_bytes: int = 20 * 1024 * 1024
     otlp: str = ""
@@ -269,6 +284,22 @@ class AgentSettings:
             allowed_hosts=self.allowed_hosts,
             body_bytes_max=self.door_body_bytes,
         )
+
+    def for_door_ports(self) -> DoorPortSettings:
+        """Return the settings of the doors with a separate port.
+
+        Raises:
+            BadUsage: As `parse_doors` and `check_door_ports` raise it.
+        """
+        separate = DoorPortSettings(
+            otlp_grpc_listen=self.otlp_grpc_listen,
+            forward_listen=self.forward_listen,
+            forward_keys=self.forward_keys,
+            tls_cert=self.door_tls_cert,
+            tls_key=self.door_tls_key,
+        )
+        check_door_ports(separate, self.for_doors())
+        return separate
 
     def for_syslog(self) -> SyslogSettings:
         """Return the settings of syslog.

@@ -141,12 +141,13 @@ async def _open_doors(agent: Agent) -> AsyncIterator[None]:
         yield
         return
     # The decoders are as large as the rest of the agent.
-    from sluice_agent.doors import DoorPorts, serve_doors  # noqa: PLC0415 - rarely needed
+    from sluice_agent.door_servers import serve_doors  # noqa: PLC0415 - rarely needed
+    from sluice_agent.doors import DoorPorts  # noqa: PLC0415
 
     ports = DoorPorts(
         batcher=agent.batcher, spool=agent.spool, metrics=agent.metrics, clock=agent.clock
     )
-    async with serve_doors(settings, ports):
+    async with serve_doors(settings, agent.settings.for_door_ports(), ports):
         yield
 
 

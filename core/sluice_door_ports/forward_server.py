@@ -38,6 +38,7 @@ from sluice_web.listening import BACKLOG, TlsFiles, bind_setting, server_tls
 from sluice_web.problems import HttpRefusal, describe_error
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
+KEY_BYTES: Final = 16
 _PATH: Final = "forward"
 
 Sender = TypeVar("Sender")
@@ -187,15 +188,19 @@ class ForwardServer(Generic[Sender]):
     async def _accept_unnamed(self, identity: ForwardIdentity, body: bytes, count: int) -> None:
         """Accept messages whose client does not wait; try again while that is possible.
 
+        Such a client sends nothing again, so equal messages are meant twice. The key is for the
+        attempts of this server.
+
         Raises:
             SluiceError: They are lost.
         """
+        key = secrets.token_bytes(KEY_BYTES)
         clock, doors = self.doors.clock, self.doors
         until_s = clock.monotonic_ns() / NS_PER_S + self.rules.retry_s_max
         pause_s = PAUSE_S_MIN
         while True:
             try:
-                await self._accept_body(identity, body, b"")
+                await self._accept_body(identity, body, key)
             except asyncio.CancelledError:
                 _log_lost(count, "the server stopped")
                 raise

@@ -126,7 +126,11 @@ def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
 
 @asynccontextmanager
 async def listening(
-    app: web.Application, listen: str, options: ServerOptions | None = None
+    app: web.Application,
+    listen: str,
+    options: ServerOptions | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, ...]]:
     """Serve an application on `HOST:PORT` until the block ends; yields its URLs.
 
@@ -138,10 +142,11 @@ async def listening(
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+            await web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=tls).start()
         except OSError as error:
             raise cannot_listen(error, "listen", listen) from error
-        yield tuple(_url_of(address) for address in runner.addresses)
+        scheme = "http" if tls is None else "https"
+        yield tuple(_url_of(address, scheme) for address in runner.addresses)
     finally:
         await runner.cleanup()
 
@@ -197,9 +202,9 @@ def _runner(app: web.Application, options: ServerOptions) -> web.AppRunner:
     )
 
 
-def _url_of(address: tuple[str, int]) -> str:
+def _url_of(address: tuple[str, int], scheme: str) -> str:
     host, port = address[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def stop_event() -> asyncio.Event:

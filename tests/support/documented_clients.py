@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgpack
 import pytest
 from support.client_programs import BIN, DEBIAN, JAVA, LIBRARIES, NODE, PYTHON, SEND
 from support.documented_blocks import READY_S, Block, PageRun
@@ -335,6 +336,21 @@ def syslog_ng_over_tls(run: PageRun, block: Block) -> None:
     run.wait_found("record over TLS", feed=path)
 
 
+def agent_of_fluent(run: PageRun, block: Block) -> None:
+    """Start the agent of the block, and send a chunk to it as a client does."""
+    port = free_port()
+    run.replaced |= {"http://gateway:8080": f"http://{run.address}", "24224": str(port)}
+    run.shell("sluice agent init >> principals.toml")
+    run.start(run.text(block) + " --host-metrics-s 0")
+    wait_for_port(port, run.started[-1])
+    text = "record through an agent"
+    entries = [[int(time.time()), {"message": text}]]
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(msgpack.packb(["app", entries, {"chunk": "c"}]))
+        assert msgpack.unpackb(connection.recv(4096)) == {"ack": "c"}
+    run.wait_found(text)
+
+
 NO_PACKAGE = "there is no package of this client; tests send what its source writes"
 SPLUNK = "the client is not free; tests send what its documentation contains"
 
@@ -345,7 +361,7 @@ RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
     "filebeat": (open_doors, filebeat),
     "firehose": (open_doors,),
     "fluency": (open_doors, fluency),
-    "fluent": (open_doors, fluent_bit, NotRun(NO_PACKAGE)),
+    "fluent": (open_doors, fluent_bit, NotRun(NO_PACKAGE), agent_of_fluent),
     "fluent-bit": (open_doors, fluent_bit),
     "loki4j": (open_doors,),
     "opentelemetry-collector": (open_doors, collector),

@@ -18,12 +18,13 @@ from support.store_versitygw import free_port
 
 from sluice_agent.batching import RecordBlock
 from sluice_agent.disk import RealDisk
-from sluice_agent.doors import DoorPorts, serve_doors
+from sluice_agent.door_servers import serve_doors
+from sluice_agent.doors import DoorPorts
 from sluice_agent.health import serve_health
-from sluice_agent.listen_settings import AgentDoor
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
+from sluice_door_http.paths import DOOR_PATHS
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.system_clock import SystemClock
 from sluice_query.search import Searcher
@@ -138,7 +139,7 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
         metrics = AgentMetrics()
         agent = AgentSettings(
             gateway="http://127.0.0.1:9", spool=folder / "spool", allowed_hosts=hosts,
-            doors=get_args(AgentDoor), doors_listen="127.0.0.1:0",
+            doors=tuple(DOOR_PATHS), doors_listen="127.0.0.1:0",
         )  # fmt: skip
         spool = Spool(agent.for_spool(), RealDisk(), boot_id="boot")
         stack.callback(spool.close)
@@ -148,7 +149,8 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
             metrics=metrics,
             clock=SystemClock(),
         )
-        (url,) = await stack.enter_async_context(serve_doors(agent.for_doors(), ports))
+        opened = serve_doors(agent.for_doors(), agent.for_door_ports(), ports)
+        (url,) = (await stack.enter_async_context(opened)).urls
         found.ports["agent-otlp"] = int(url.rpartition(":")[2])
         found.ports["agent-health"] = free_port()
         at = {name: f"127.0.0.1:{port}" for name, port in found.ports.items()}

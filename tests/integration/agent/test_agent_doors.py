@@ -3,34 +3,31 @@
 import asyncio
 import gzip
 import hashlib
-import io
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any
 
-import aiohttp
 import cramjam
 import pytest
+from support.agent_doors import JSON, Client, served, spooled
 from support.agent_gateway import GatewayDouble
 from support.door_bodies import BULK, LOKI, LOKI_JSON, REMOTE_WRITE_2
-from support.door_client import DoorAnswer, otlp_logs
+from support.door_client import otlp_logs
 from support.event_bodies import FIREHOSE
-from support.store_versitygw import free_port
 
-from sluice_agent.app import run_agent
-from sluice_agent.disk import RealDisk
+from sluice_agent.door_senders import TokenSenders
 from sluice_agent.doors import AgentDoors
-from sluice_agent.listen_settings import AgentDoor
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.settings import AgentSettings, SpoolSettings, WhenFull
+from sluice_agent.settings import AgentSettings, WhenFull
 from sluice_agent.spool import Spool
 from sluice_door_http.api import DoorsApi
+from sluice_door_http.paths import DOOR_PATHS
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
 
-JSON = {"Content-Type": "application/json"}
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 WRITE_2 = {
     "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
@@ -57,63 +54,6 @@ REQUESTS: dict[str, tuple[str, bytes, Mapping[str, str], int]] = {
     "hec": ("/services/collector/event", EVENTS, {**JSON, "Authorization": "Splunk x"}, 200),
     "firehose": ("/v1/firehose", FIREHOSE, AMAZON, 200),
 }
-
-
-@dataclass
-class Client:
-    """A client of one agent."""
-
-    port: int
-    session: aiohttp.ClientSession
-
-    async def post(
-        self, path: str, body: bytes, headers: Mapping[str, str] = JSON, method: str = "POST"
-    ) -> DoorAnswer:
-        url = f"http://127.0.0.1:{self.port}{path}"
-        async with self.session.request(
-            method, url, data=io.BytesIO(body), headers=headers
-        ) as answer:
-            return DoorAnswer(answer.status, await answer.read(), answer.headers)
-
-
-def settings(tmp_path: Path, port: int, **how: Any) -> AgentSettings:
-    given = {
-        "gateway": "http://127.0.0.1:9", "doors": get_args(AgentDoor), "batch_age_s": 0.05,
-        "doors_listen": f"127.0.0.1:{port}", "drain_s": 0.5, **how,
-    }  # fmt: skip
-    return AgentSettings(spool=tmp_path / "s", agent_id="host-1", host_metrics_s=0, **given)
-
-
-def served(tmp_path: Path, check: Callable[[Client], Awaitable[None]], **how: Any) -> None:
-    """Run an agent until `check` has ended."""
-
-    async def main() -> None:
-        port, stop = free_port(), asyncio.Event()
-        agent = asyncio.create_task(run_agent(settings(tmp_path, port, **how), stop=stop))
-        async with aiohttp.ClientSession() as session:
-            for _ in range(500):
-                try:
-                    (await asyncio.open_connection("127.0.0.1", port))[1].close()
-                    break
-                except OSError:
-                    await asyncio.sleep(0.02)
-            try:
-                await check(Client(port, session))
-            finally:
-                stop.set()
-                await agent
-
-    asyncio.run(main())
-
-
-def spooled(tmp_path: Path) -> int:
-    """Return the number of records in the spool, read as the next run reads them."""
-    spool = Spool(
-        SpoolSettings(directory=tmp_path / "s", agent_id="host-1"), RealDisk(), boot_id="next"
-    )
-    count = sum(batch.header.identity.count for batch in spool.ready())
-    spool.close()
-    return count
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -325,9 +265,9 @@ def test_a_page_of_another_name_gets_no_probe_without_tokens(tmp_path: Path) -> 
 
 
 def test_every_door_of_the_agent_has_an_endpoint() -> None:
-    ports: Any = None
-    for door in get_args(AgentDoor):
-        acceptance = AgentDoors(ports, tokens=(), body_bytes_max=1)
+    ports: Any = SimpleNamespace(clock=SystemClock())
+    for door in DOOR_PATHS:
+        acceptance = AgentDoors(ports, TokenSenders(()), body_bytes_max=1)
         assert list(DoorsApi(acceptance, [door], open_host=False).endpoints())
         acceptance.close()
 

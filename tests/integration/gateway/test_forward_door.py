@@ -194,6 +194,18 @@ def test_the_real_client_sends_without_names(tmp_path: Path) -> None:
     check(tmp_path, body)
 
 
+def test_equal_messages_without_a_name_are_stored_each_time(tmp_path: Path) -> None:
+    """Their client sends nothing again, and a time in whole seconds is often equal."""
+
+    async def body(served: Running, port: int) -> None:
+        for count in (1, 2, 3):
+            client = await connect(port)
+            await client.send(pack(["t", S, {"log": "tick"}]))
+            assert bodies(await frames_of(served, count)) == ["tick"] * count
+
+    check(tmp_path, body)
+
+
 def test_a_client_without_names_waits_while_the_store_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,113 @@
+"""A running agent with doors, and a client of those over HTTP."""
+
+import asyncio
+import io
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from support.door_client import DoorAnswer
+from support.forward_client import close_clients
+from support.store_versitygw import free_port
+
+from sluice_agent.app import run_agent
+from sluice_agent.disk import RealDisk
+from sluice_agent.settings import AgentSettings, SpoolSettings
+from sluice_agent.spool import Spool
+from sluice_agent.tasks import AgentRunResult
+from sluice_door_http.paths import DOOR_PATHS
+
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass
+class Client:
+    """A client of one agent."""
+
+    port: int
+    session: aiohttp.ClientSession
+    settings: AgentSettings
+    stop: asyncio.Event
+    agent: asyncio.Task[AgentRunResult]
+
+    @property
+    def grpc_port(self) -> int:
+        return int(self.settings.otlp_grpc_listen.rpartition(":")[2])
+
+    @property
+    def forward_port(self) -> int:
+        return int(self.settings.forward_listen.rpartition(":")[2])
+
+    async def post(
+        self, path: str, body: bytes, headers: Mapping[str, str] = JSON, method: str = "POST"
+    ) -> DoorAnswer:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        async with self.session.request(
+            method, url, data=io.BytesIO(body), headers=headers
+        ) as answer:
+            return DoorAnswer(answer.status, await answer.read(), answer.headers)
+
+
+def settings(tmp_path: Path, port: int, **how: Any) -> AgentSettings:
+    given = {
+        "gateway": "http://127.0.0.1:9", "doors": tuple(DOOR_PATHS), "batch_age_s": 0.05,
+        "doors_listen": f"127.0.0.1:{port}", "drain_s": 0.5, **how,
+    }  # fmt: skip
+    return AgentSettings(spool=tmp_path / "s", agent_id="host-1", host_metrics_s=0, **given)
+
+
+def served(tmp_path: Path, check: Callable[[Client], Awaitable[None]], **how: Any) -> None:
+    """Run an agent until `check` has ended."""
+
+    async def main() -> None:
+        port, stop = free_port(), asyncio.Event()
+        given = settings(tmp_path, port, **how)
+        agent = asyncio.create_task(run_agent(given, stop=stop))
+        async with aiohttp.ClientSession() as session:
+            listened = (given.otlp_grpc_listen, given.forward_listen)
+            for address in (port, *(int(one.rpartition(":")[2]) for one in listened if one)):
+                await _connected(address, agent)
+            try:
+                await check(Client(port, session, given, stop, agent))
+            finally:
+                await close_clients()
+                stop.set()
+                await agent
+
+    asyncio.run(main())
+
+
+async def _connected(port: int, agent: asyncio.Task[AgentRunResult]) -> None:
+    """Wait until an agent listens at a port."""
+    for _ in range(500):
+        if agent.done():
+            await agent
+        try:
+            (await asyncio.open_connection("127.0.0.1", port))[1].close()
+        except OSError:
+            await asyncio.sleep(0.02)
+        else:
+            return
+    raise AssertionError("the agent does not listen")
+
+
+def with_ports(**how: Any) -> dict[str, Any]:
+    """Return settings with the doors on separate ports, and with those over HTTP."""
+    return {
+        "doors": (*DOOR_PATHS, "forward"),
+        "otlp_grpc_listen": f"127.0.0.1:{free_port()}",
+        "forward_listen": f"127.0.0.1:{free_port()}",
+        **how,
+    }
+
+
+def spooled(tmp_path: Path) -> int:
+    """Return the number of records in the spool, read as the next run reads them."""
+    spool = Spool(
+        SpoolSettings(directory=tmp_path / "s", agent_id="host-1"), RealDisk(), boot_id="next"
+    )
+    count = sum(batch.header.identity.count for batch in spool.ready())
+    spool.close()
+    return count
