@@ -57,7 +57,7 @@ def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None
     if tables is None:
         return zstd.compress(raw, level)
     parameter = zstd.CompressionParameter
-    options = {
+    options: dict[int, int] = {
         parameter.compression_level: level,
         parameter.hash_log: tables.long_log,
         parameter.chain_log: tables.short_log,
