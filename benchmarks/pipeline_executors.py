@@ -1,7 +1,7 @@
 """Benchmark `pipeline_executors`: ingestion with two executors of a cluster and with one.
 
 A master and two workers with one core each run as separate processes on this machine. In each round
-a driver with one executor and one with two ingest the same backlog, each with a session of its own.
+a driver with one executor and one with two ingest the same backlog, each in a new session.
 The first query of a session is not counted. The figure is the sum of the micro-batches, as Spark
 reports it. The machine needs two cores that are mostly idle.
 
