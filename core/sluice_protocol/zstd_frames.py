@@ -34,9 +34,35 @@ class ZstdHead(NamedTuple):
     dictionary_id: int
 
 
-def compress_zstd(raw: bytes | memoryview, level: int) -> bytes:
-    """Return one frame that states its size, without checksum and dictionary."""
-    return zstd.compress(raw, level)
+class ZstdTables(NamedTuple):
+    """The sizes of the tables in which the encoder finds earlier bytes, as powers of two.
+
+    Attributes:
+        long_log: Entries of 4 bytes for long matches.
+        short_log: Entries of 4 bytes for short matches.
+    """
+
+    long_log: int
+    short_log: int
+
+
+def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None = None) -> bytes:
+    """Return one frame that states its size, without checksum and dictionary.
+
+    Args:
+        raw: The bytes.
+        level: The level of the library.
+        tables: Tables of other sizes than those of the level. Any reader decodes the frame.
+    """
+    if tables is None:
+        return zstd.compress(raw, level)
+    parameter = zstd.CompressionParameter
+    options: dict[int, int] = {
+        parameter.compression_level: level,
+        parameter.hash_log: tables.long_log,
+        parameter.chain_log: tables.short_log,
+    }
+    return zstd.compress(raw, options=options)
 
 
 def decompress_zstd(frame: bytes | memoryview, bytes_max: int) -> bytes:

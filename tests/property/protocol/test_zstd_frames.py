@@ -7,7 +7,12 @@ import tracemalloc
 import pytest
 import zstandard
 
-from sluice_protocol.compression import WINDOW_BYTES_MAX, decompress_payload
+from sluice_protocol.compression import (
+    LARGE_BYTES,
+    WINDOW_BYTES_MAX,
+    compress_payload,
+    decompress_payload,
+)
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 
@@ -91,3 +96,26 @@ def test_frames_are_read_by_both_libraries(size_bytes: int) -> None:
     assert zstandard.get_frame_parameters(frame).content_size == size_bytes
     assert zstandard.ZstdDecompressor().decompress(frame) == raw
     assert decompress_zstd(frame, size_bytes) == raw
+
+
+@pytest.mark.parametrize("size_bytes", [1, LARGE_BYTES, LARGE_BYTES + 1, 3 * 2**20])
+def test_another_implementation_reads_a_payload_of_any_size(size_bytes: int) -> None:
+    """The size of the tables is a matter of the encoder only."""
+    rng = random.Random(size_bytes)
+    lines = b"".join(
+        b"2026-11-21 GET /cart/%d 200\n" % rng.randrange(10**6) for _ in range(110_000)
+    )
+    raw = lines[:size_bytes]
+    frame = compress_payload(raw)
+    assert expected(frame, len(raw)) == raw
+    assert zstandard.get_frame_parameters(frame).window_size <= 2 << 20
+
+
+def test_large_payloads_are_compressed_with_small_tables() -> None:
+    """With other tables the frame has other bytes; its size hardly differs."""
+    rng = random.Random(7)
+    raw = b"".join(b"2026-11-21 GET /cart/%d 200\n" % rng.randrange(10**6) for _ in range(50_000))
+    frame, plain = compress_payload(raw), compress_zstd(raw, 3)
+    assert frame != plain
+    assert len(frame) < 1.02 * len(plain)
+    assert compress_payload(raw[:LARGE_BYTES]) == compress_zstd(raw[:LARGE_BYTES], 3)
