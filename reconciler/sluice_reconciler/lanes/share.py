@@ -193,27 +193,35 @@ class LaneShare:
 
     async def _write(self) -> None:
         self._mine = replace(self._mine, url=self.url)
+        await self._overwrite(self._mine)
+
+    async def _overwrite(self, record: MemberRecord) -> None:
         await overwrite_known(
             self._store,
-            member_key(self.member),
-            encode_record(self._mine),
+            member_key(record.member),
+            encode_record(record),
             self._runtime.backoff(WRITE_RETRY),
         )
 
     async def _read_others(self) -> None:
         """Read the records of live members that changed; delete those of dead ones.
 
-        A process of this machine that was killed is recognised before its record lapses.
+        A process of this machine that was killed is recognised before its record lapses, and marked
+        as if it had left. Its record is not deleted: a store with versions would restore the one
+        before it, which names its lanes.
         """
         seen: dict[ObjectKey, SeenRecord] = {}
         for one in (await self._list_live())[:MEMBERS_MAX]:
             before = self._seen.get(one.key)
             found = before if before and before.etag == one.etag else await self._read(one.key)
-            if found is not None and self._has_ended(found.record):
-                log.info("ended_member_removed", member=found.record.member)
-                await delete_current_version(self._store, one.key)
-            elif found is not None:
-                seen[one.key] = found
+            if found is None:
+                continue
+            seen[one.key] = found
+            if not found.record.leaving and self._has_ended(found.record):
+                log.info("member_ended", member=found.record.member)
+                left = replace(found.record, lanes=(), leaving=True)
+                await self._overwrite(left)
+                seen[one.key] = SeenRecord(etag=found.etag, record=left)
         self._seen = seen
         self._others = tuple(one.record for one in seen.values() if not one.record.leaving)
 

@@ -36,10 +36,15 @@ def test_old_and_new_processes_work_on_one_store(tmp_path: Path, old: Version) -
                 lines.add(line)
         for reader in (old, NEW):
             wait_found(reader, tmp_path, lines)
+        # Both read the claims of the other, and name the owner of each lane where they can.
+        assert "appended" in old.run(tmp_path, "queue", "status")
+        shown = NEW.run(tmp_path, "queue", "status")
+        assert old_reconciler in shown or new_reconciler in shown
         # Roll back: the new processes stop, and the old ones continue with what they left.
         stop_services(running[2:])
         send_line(NEW, tmp_path, old_gateway, "line-after-rollback-end")
         wait_found(old, tmp_path, lines | {"line-after-rollback-end"})
+        assert old_reconciler in NEW.run(tmp_path, "queue", "status")
     finally:
         for process in running:
             process.kill()

@@ -87,10 +87,11 @@ def test_a_span_names_the_part_of_it_that_was_read(
     rng = random.Random(opened_max * limit)
     ages_ms = sorted(rng.sample(range(1, 60_000), 60), reverse=True)
     packs: list[list[int]] = [[] for _ in range(6)]
-    for place, age_ms in enumerate(ages_ms[:40]):
+    alone = ages_ms[::3]
+    for place, age_ms in enumerate(one for one in ages_ms if one not in alone):
         packs[rng.randrange(6) if rng.random() < 0.3 else place * 6 // 40].append(age_ms)
-    store = SimStore(clock=SimClock())
-    asyncio.run(fill(store, packs, ages_ms[40:]))
+    store = ShortPages(clock=SimClock())
+    asyncio.run(fill(store, packs, alone))
     since_ns, before_ns = NOW_NS - 50_000 * MS, NOW_NS - 1_000 * MS
     found = asyncio.run(read_span(store, since_ns, before_ns, limit, opened_max))
     read = [(NOW_NS - one.accepted_at_unix_ns) // MS for one in found.batches]
@@ -101,8 +102,22 @@ def test_a_span_names_the_part_of_it_that_was_read(
     if min(limit, opened_max, listed_max) == 1000:
         assert not found.is_cut
         assert len(read) == sum(1_000 < age <= 50_000 for age in ages_ms)
-    elif listed_max == 1000:
-        assert wanted, "some of it is complete"
+
+
+@pytest.mark.parametrize(
+    ("limit", "opened_max", "packed"), [(3, 1000, False), (3, 1000, True), (1000, 3, False)]
+)
+def test_the_part_that_was_read_is_as_long_as_possible(
+    monkeypatch: pytest.MonkeyPatch, limit: int, opened_max: int, *, packed: bool
+) -> None:
+    """Three of five batches are read: the span is complete after the fourth."""
+    monkeypatch.setattr(batch_lists, "READS_AT_ONCE", 1)
+    store = SimStore(clock=SimClock())
+    ages_ms = [50, 40, 30, 20, 10]
+    asyncio.run(fill(store, [ages_ms], []) if packed else index(store, *ages_ms))
+    found = asyncio.run(read_span(store, NOW_NS - 60 * MS, NOW_NS, limit, opened_max))
+    assert len(found.batches) == 3
+    assert found.complete_since_unix_ns == NOW_NS - 40 * MS + 1
 
 
 async def fill(store: SimStore, packs: list[list[int]], single: list[int]) -> None:

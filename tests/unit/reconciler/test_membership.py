@@ -4,19 +4,23 @@ import asyncio
 import itertools
 import random
 from collections import Counter
+from pathlib import Path
 
+import msgspec
 import pytest
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
 from sluice_reconciler.lanes.host_processes import HostProcess, HostProcesses
+from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_reconciler.lanes.membership import (
     FORGET_S,
     HANDOVER_MAX_S,
     HEARTBEAT_S,
     LAPSE_S,
     WORK_S,
+    MemberRecord,
     assign_lanes,
     decide_shares,
     member_key,
@@ -24,6 +28,7 @@ from sluice_reconciler.lanes.membership import (
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_store.local import open_local_store
 
 LANES = 4
 _IDS = SimIds(7)
@@ -211,11 +216,42 @@ def test_lanes_of_a_killed_process_of_the_same_machine_are_taken_without_a_wait(
         ended.add(1)
         await world.beats(1)
         assert world.counts() == [0, LANES]
-        assert member_key(killed) not in world.store.held
+        left = msgspec.json.decode(world.store.held[member_key(killed)].body, type=MemberRecord)
+        assert (left.leaving, left.lanes) == (True, ())
         # A third process sees the same from the records alone.
         world.join(Machine(3, set()))
         await world.beats(2, 1, rounds=2)
         assert world.counts() == [0, 2, 2]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_no_earlier_record_of_an_ended_process_becomes_current_again(
+    tmp_path: Path, *, killed: bool
+) -> None:
+    """A store with versions would restore it, if the record that names the end was deleted."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            ended = set[int]()
+            shares = []
+            for pid in (1, 2):
+                runtime = Runtime(ids=SimIds(pid))
+                metrics = ReconcilerMetrics()
+                workers = LaneWorkers(store, LANES, ["spark"], runtime, metrics)
+                machine = Machine(pid, ended)
+                shares.append(LaneShare(store, LANES, workers, runtime, metrics, machine))
+            for share in (shares[0], shares[1], shares[0], shares[1]):
+                await share.beat()
+            if not killed:
+                await shares[0].leave()
+            ended.add(1)
+            for _ in range(3):
+                await shares[1].beat()
+                live = await read_live_members(store)
+                assert [one.member for one in live.records] == [shares[1].member]
+            assert live.records[0].lanes == tuple(range(LANES))
 
     asyncio.run(run())
 
