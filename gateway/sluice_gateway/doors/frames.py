@@ -14,6 +14,7 @@ from sluice_doors.decoded import DecodedRecords
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns
+from sluice_protocol.compression import LARGE_TABLES
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import TooLarge
 from sluice_protocol.frame import decode_head, encode_frame
@@ -22,7 +23,8 @@ from sluice_protocol.request_identity import IdentitySource, RequestIdentity
 from sluice_protocol.units import Digest
 from sluice_protocol.zstd_frames import ZSTD_VERSION
 
-ENCODER: Final = f"c1 zstd-{ZSTD_VERSION}"
+_TABLES: Final = f"{LARGE_TABLES.long_log}-{LARGE_TABLES.short_log}"
+ENCODER: Final = f"c1 zstd-{ZSTD_VERSION} tables-{_TABLES}"
 ENCODER_RESOURCE: Final = "sluice.encoder"
 
 
