@@ -1,14 +1,16 @@
 """Metrics in a real Chromium: series by name and attribute, several in one chart."""
 
+import json
 import shlex
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
 from support.builders import make_identity, salted_frame
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
-from support.console_world import ConsoleWorld, served_console
+from support.console_world import VIEWER, ConsoleWorld, served_console
 from support.documented_blocks import check_command
 
 from sluice_protocol.records import MetricPoint, metrics_from_records
@@ -45,7 +47,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
         found.accept(metric_frame("web-1", "disk.reads", 0, "sda"))
         found.accept(metric_frame("web-1", "disk.writes", POINTS, "sda"))
         found.accept(metric_frame("db-2", "disk.reads", 0, "sdb"))
+        deadline_s = time.monotonic() + 60
+        while found_values(found) != {"disk.reads": 2 * POINTS, "disk.writes": POINTS}:
+            assert time.monotonic() < deadline_s, "the query service does not find what was sent"
+            time.sleep(0.2)
         yield found
+
+
+def found_values(world: ConsoleWorld) -> dict[str, int]:
+    """Return the names of metrics that the query service finds, with their numbers of points."""
+    request = urllib.request.Request(
+        f"{world.url}/v1/fields/values?kind=metrics&from=1h&field=name&limit=10",
+        headers={"Authorization": f"Bearer {VIEWER}"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        found = json.loads(response.read())
+    return {one["value"]: one["count"] for one in found["values"]}
 
 
 def test_several_series_are_drawn_by_name_agent_and_attribute(

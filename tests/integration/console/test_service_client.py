@@ -87,3 +87,11 @@ def test_metrics_are_read_by_label() -> None:
             await client.gauge("broken", "op", "get")
 
     asking(story)
+
+
+def test_a_path_that_an_earlier_release_does_not_have_is_named_with_the_remedy() -> None:
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceFailed, match="does not know /v1/later: upgrade the reconciler"):
+            await client.get("/v1/later?limit=1", BootList)
+
+    asking(story)
