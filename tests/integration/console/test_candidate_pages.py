@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
+from support.console_hostile import walk_hostile
 from support.console_pages import CHROMIUM, accessibility, log_in, misaligned, open_place, watch
 from support.console_world import VIEWER, ConsoleWorld, served_console
 from support.gc_world import open_world
@@ -191,6 +192,16 @@ def test_an_operator_finds_why_each_candidate_qualifies(
     open_place(page, place.console, f"audit/{place.planned.plan_id}/{place.later[0]}")
     expect(page.locator("main")).to_contain_text("No run of this plan has proved it yet")
     expect(page.get_by_role("row", name="references")).to_contain_text("read by the run")
+    page.context.close()
+
+
+@BROWSED[0]
+@BROWSED[1]
+def test_hostile_strings_in_candidates_do_not_run(browser: Browser, place: PlannedWorld) -> None:
+    page = log_in(browser.new_context(), place.console)
+    plan = f"audit/{place.done.plan_id}"
+    blobs = (f"{plan}/{place.orphans[0]}", f"{plan}/{place.named}", f"{plan}?prefix=00")
+    assert walk_hostile(page, place.console, (plan, *blobs)) > 2_000
     page.context.close()
 
 
