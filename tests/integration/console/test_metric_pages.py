@@ -5,6 +5,7 @@ import shlex
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -73,7 +74,7 @@ def test_several_series_are_drawn_by_name_agent_and_attribute(
     open_place(page, world, "metrics")
     legend = page.locator(".legend li")
     names = page.get_by_role("complementary", name="Metrics")
-    names.get_by_role("button", name="disk.reads").click(timeout=20_000)
+    names.get_by_role("button", name="disk.reads").click(timeout=60_000)
     expect(legend).to_have_count(1, timeout=20_000)
     names.get_by_role("button", name="disk.writes").click()
     expect(legend).to_have_count(2, timeout=20_000)
@@ -109,3 +110,13 @@ def test_a_wrong_step_is_named(browser: Browser, world: ConsoleWorld) -> None:
     open_place(page, world, "metrics?metric=disk.reads&step=never")
     expect(page.get_by_role("alert")).to_contain_text("step", timeout=20_000)
     page.context.close()
+
+
+def test_the_first_metrics_appear_on_an_open_page(browser: Browser, tmp_path: Path) -> None:
+    with served_console(tmp_path, trouble=False) as world:
+        page = log_in(browser.new_context(), world)
+        open_place(page, world, "metrics")
+        expect(page.get_by_text("No metrics in this time")).to_be_visible(timeout=20_000)
+        world.accept(metric_frame("web-1", "disk.reads", 0, "sda"))
+        expect(page.get_by_role("button", name="disk.reads")).to_be_visible(timeout=60_000)
+        page.context.close()

@@ -1,5 +1,5 @@
 // Metrics: series by name, several in one chart, with step and aggregation.
-import { bytes, command, count, go, html, safe, useCell, useData, useEffect, useState, zone } from "../lib.js";
+import { bytes, command, count, go, html, safe, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
 import { Chart } from "../chart.js";
 import { Command, Empty, Head, Loading, NoQueryService, Problem, lacksQuery } from "../parts.js";
 import { readLines } from "../stream.js";
@@ -85,7 +85,9 @@ export function Metrics({ place }) {
   const choice = readChoice(place.query);
   const clock = useCell(zone);
   const found = useSeries(choice);
-  const names = useData(`v1/fields/values?${new URLSearchParams({ kind: "metrics", from: choice.from, field: "name", limit: "500" })}`);
+  const listed = useRef(false);  // until the first metrics arrive, the names are read again
+  const names = useData(`v1/fields/values?${new URLSearchParams({ kind: "metrics", from: choice.from, field: "name", limit: "500" })}`, listed.current ? 0 : 10);
+  listed.current = Boolean(names.data?.values.length);
   const change = (more) => show({ ...choice, ...more });
   if (lacksQuery(names.problem)) return html`<${Head} title="Metrics">Series by name and attribute.<//><${NoQueryService} />`;
   const partial = found.data?.summaries.filter((one) => one?.partial) ?? [];
