@@ -307,7 +307,10 @@ def print_report(demo: Demo) -> None:
         f"sluice conflicts list {store}",
     ):
         print(f"  .venv/bin/{command}")  # noqa: T201
-    print("\nopen the console on the store:")  # noqa: T201
+    print(  # noqa: T201
+        "\nopen the console on the store; it reports that both gateways have stopped,"
+        " because this demonstration killed one and stopped the other:"
+    )
     print(f"  .venv/bin/sluice console {store}")  # noqa: T201
 
 
