@@ -24,8 +24,5 @@ def test_the_demo_ends_with_the_command_that_opens_the_console(
         check_command(words[1:])
         assert words[words.index("--store") + 1] == STORE
     assert len(commands) > 1
-    assert lines[-2:] == [
-        "open the console on the store; it reports that both gateways have stopped,"
-        " because this demonstration killed one and stopped the other:",
-        f".venv/bin/sluice console --store {STORE}",
-    ]
+    assert lines[-2].startswith("open the console on the store; it reports")
+    assert lines[-1] == f".venv/bin/sluice console --store {STORE}"
