@@ -168,6 +168,7 @@ def sample(
     load, path = LOADS[name], folder / "requests"
     requests, count = prepared(load, size, server.port)
     write_requests(path, requests)
+    os.sync()  # else the next sync of a server also writes what the servers before have left
     try:
         return measure(server, load, path, count, seconds)
     finally:
