@@ -54,7 +54,7 @@ MEMORY_SHARE: Final = 10
 """The short backlog is this fraction of the whole backlog."""
 LONG_LIST, SHORT_LIST = 50, 10
 """Batches of a work list in the large load, and where micro-batches are small."""
-TRIGGER_BAR, RUN_BAR, DECODE_BAR = 0.85, 0.7, 0.9
+TRIGGER_BAR, RUN_BAR, DECODE_BAR = 0.9, 0.8, 0.9
 SMALL_BAR_S: Final = 1.5
 MEMORY_BAR: Final = 1.15
 """Maximum ratio of a worker's memory between the two backlogs: noise, not growth."""
