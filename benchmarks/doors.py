@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -270,7 +270,9 @@ async def flood(running: Servers) -> Counter[int]:
         except (OSError, asyncio.IncompleteReadError):
             statuses[0] += 1
         finally:
-            writer.close()
+            writer.transport.abort()  # a refused body is not sent to its end
+            with suppress(OSError):
+                await writer.wait_closed()
 
     async with asyncio.timeout(300):
         await asyncio.gather(*map(client, range(CONNECTIONS)))
