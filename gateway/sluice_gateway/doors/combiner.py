@@ -48,7 +48,7 @@ IDLE_S: Final = 3600
 log = structlog.get_logger()
 
 Answer = Callable[[SluiceError | None], None]
-"""Called once: with None when a request is accepted, or with why it is not; never raises."""
+"""Called once: with None when a request is accepted, or with why it is not."""
 AcceptFrame = Callable[[Upload], Awaitable[None]]
 """Accepts a frame, or raises a `SluiceError` if it is not accepted or its outcome is unknown."""
 
@@ -324,7 +324,11 @@ class Combiner:
         self._budget.release(memory_cost(one.request.size_bytes))
         stated = None if failure is None else _stated(failure)
         for answer in one.answers:
-            answer(stated)
+            try:
+                answer(stated)
+            except Exception as error:  # noqa: BLE001 - the others do not wait for ever
+                context = {"message": "a sender was not answered", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _settle(waiter: asyncio.Future[SluiceError | None], failure: SluiceError | None) -> None:
