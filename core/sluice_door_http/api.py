@@ -108,7 +108,7 @@ class DoorsApi:
             doors: The open doors.
             open_host: Whether the gate accepts any `Host`, because every request is authenticated
                 by something that a browser cannot send (ADR 0028).
-            on_accepted: Called with each accepted request whose responses follow from the head.
+            on_accepted: Called with each combined request whose responses follow from the head.
         """
         self._service = service
         self._doors = doors
@@ -148,12 +148,11 @@ class DoorsApi:
         request[PROBLEM_RENDERER] = refusals
         wanted = route.read(request)
         result = await self._service.accept(request, wanted)
-        if route.from_head and self._on_accepted is not None:
+        if result.combined and route.from_head and self._on_accepted is not None:
             self._on_accepted(
                 AcceptedRequest(
                     request=request,
                     wanted=wanted,
-                    result=result,
                     respond=partial(self._respond, route, request),
                     refuse=partial(self._refuse, route, request),
                 )

@@ -96,19 +96,17 @@ class DoorRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedRequest:
-    """A request whose records were accepted; the next ones of its client often have the same head.
+    """A request that was combined with others; the next ones of its client often have its head.
 
     Attributes:
         request: The request; its body is read.
         wanted: What its head states.
-        result: What was accepted.
         respond: Returns the response to a request with the same head.
         refuse: Returns the refusal of such a request.
     """
 
     request: web.Request
     wanted: DoorRequest
-    result: DoorResult
     respond: Callable[[DoorResult], web.Response]
     refuse: Callable[[Problem], web.Response]
 

@@ -48,7 +48,7 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
 
 
 def _behind_guard(protocol: asyncio.Protocol, doors: "DoorService | None") -> asyncio.Protocol:
-    if doors is None:
+    if doors is None or not doors.combines:
         return protocol
     from sluice_gateway.doors.door_connection import DoorConnection  # noqa: PLC0415 - an extra
 
@@ -60,7 +60,7 @@ async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterato
     """Serve the health checks and metrics of this worker on a separate port."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     application = gateway.api.health_application()
-    options = _server_options(gateway.settings.idle_timeout_s)
+    options = _server_options(2 * gateway.settings.idle_timeout_s)
     async with listening(application, address, options):
         yield
 

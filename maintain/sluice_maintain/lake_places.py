@@ -6,7 +6,7 @@ by bisection. The tables are opened as every query opens them.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -75,12 +75,7 @@ class LakeReader:
         rollup = decide_rollup(manifest, row, upto)
         if rollup.state is not RollupState.ROLLED_UP:
             return rollup
-        return BatchRollup(
-            state=rollup.state,
-            reason=rollup.reason,
-            windows=rollup.windows,
-            source=await self._source(row, newest),
-        )
+        return replace(rollup, source=await self._source(row, newest))
 
     async def _source(self, row: LedgerRow, newest: SourceRange) -> RollupSource | None:
         """Return the range that contains a queue entry; None if it was removed at its age."""

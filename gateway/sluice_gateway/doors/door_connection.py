@@ -9,6 +9,7 @@ refused before its records wait for a frame. So limits, checks and refusals exis
 """
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
@@ -28,13 +29,13 @@ MISSES_MAX: Final = 8
 """Requests in a row that were not like the known one, until a connection remembers no more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """A head that the server has parsed, and the request with it."""
+    """A head that the server has parsed, the request with it, and the token in it."""
 
-    __slots__ = ("accepted", "head", "token")
-
-    def __init__(self, head: RepeatedHead, accepted: AcceptedRequest, token: str) -> None:
-        self.head, self.accepted, self.token = head, accepted, token
+    head: RepeatedHead
+    accepted: AcceptedRequest
+    token: str
 
 
 class DoorConnection(ObservedProtocol):
@@ -45,7 +46,7 @@ class DoorConnection(ObservedProtocol):
         self._service = service
         self._transport: asyncio.Transport | None = None
         self._known: _Known | None = None
-        self._candidate: tuple[AcceptedRequest, str] | None = None
+        self._candidate: _Known | None = None
         self._misses = 0
         self._is_quiet = True
         self._is_paused = False
@@ -101,15 +102,12 @@ class DoorConnection(ObservedProtocol):
     def remember(self, accepted: AcceptedRequest) -> None:
         """Remember the head of the request that the server passes to its handler now."""
         request = accepted.request
-        token = sent_token(request.headers)
-        if (
-            self._misses < MISSES_MAX
-            and token is not None
-            and accepted.result.combined
-            and not accepted.wanted.key  # it differs for each request
-            and request.version == HttpVersion11
-        ):
-            self._candidate = accepted, token
+        differs = bool(accepted.wanted.key) or self._misses >= MISSES_MAX
+        if differs or request.version != HttpVersion11:
+            return
+        token, head = sent_token(request.headers), repeated_head(self._head)
+        if token is not None and head is not None:
+            self._candidate = _Known(head=head, accepted=accepted, token=token)
 
     def finish(self, request: web.Request) -> None:
         """Note that the server writes its response next, without waiting.
@@ -121,10 +119,9 @@ class DoorConnection(ObservedProtocol):
         self._is_quiet = bool(
             self._head and self._received_bytes == whole_bytes and request.content.is_eof()
         )
-        candidate, self._candidate = self._candidate, None
-        head = repeated_head(self._head) if candidate is not None and self._is_quiet else None
-        if candidate is not None and head is not None:
-            self._known = _Known(head, *candidate)
+        if self._is_quiet and self._candidate is not None:
+            self._known = self._candidate
+        self._candidate = None
         self._head = self._begun = b""
 
     def _begin(self, known: _Known, data: bytes) -> bool:
@@ -180,15 +177,9 @@ def _response(accepted: AcceptedRequest, found: DoorResult | SluiceError) -> web
     return accepted.refuse(describe_error(found, path=request.path, peer=request.remote))
 
 
-def connection_of(request: web.Request) -> DoorConnection | None:
-    """Return the connection of a request; None where the gateway has no door."""
-    guard = guard_of(request)
-    found = None if guard is None else guard.protocol
-    return found if isinstance(found, DoorConnection) else None
-
-
 def remember_head(accepted: AcceptedRequest) -> None:
     """Let the connection of a request remember its head."""
-    connection = connection_of(accepted.request)
-    if connection is not None:
+    guard = guard_of(accepted.request)
+    connection = None if guard is None else guard.protocol
+    if isinstance(connection, DoorConnection):
         connection.remember(accepted)

@@ -69,7 +69,11 @@ def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
 
 
 class DoorService:
-    """Accepts requests of clients that know no sequence numbers."""
+    """Accepts requests of clients that know no sequence numbers.
+
+    Attributes:
+        combines: Whether small requests are combined.
+    """
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class DoorService:
         self.budget = uploads.budget
         self.clock = uploads.clock
         self._body_bytes_max = body_bytes_max
+        self.combines = own_frame_bytes > 0
         self._own_frame_bytes = own_frame_bytes
         self._process = uploads.ids.ulid().encode()
         self._requests = itertools.count()
@@ -336,7 +341,7 @@ class DoorService:
 
         The choice follows from the records, so every repetition of a request has the same form.
         """
-        if not self._own_frame_bytes or wanted.read_lines is None or len(plain) > LARGE_BYTES:
+        if not self.combines or wanted.read_lines is None or len(plain) > LARGE_BYTES:
             return None
         found = wanted.read_lines(plain)
         if found is None or found.size_bytes >= self._own_frame_bytes:

@@ -57,7 +57,6 @@ class World:
         accepted = AcceptedRequest(
             request=request,  # type: ignore[arg-type]
             wanted=DoorRequest(door="json", decode=Mock(), coding="identity"),
-            result=RESULT,
             respond=lambda _result: web.Response(text="ok"),
             refuse=Mock(),
         )
