@@ -1,4 +1,4 @@
-"""A running agent with doors, and a client of those over HTTP."""
+"""A running agent with doors, and what clients send to them."""
 
 import asyncio
 import io
@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from support.door_client import DoorAnswer
+import grpc
+from grpc import aio
+from support.door_client import DoorAnswer, otlp_logs
+from support.event_bodies import S, pack
 from support.forward_client import close_clients
 from support.store_versitygw import free_port
 
@@ -20,6 +23,8 @@ from sluice_agent.tasks import AgentRunResult
 from sluice_door_http.paths import DOOR_PATHS
 
 JSON = {"Content-Type": "application/json"}
+LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+BODY = otlp_logs("one", "two")
 
 
 @dataclass
@@ -48,6 +53,36 @@ class Client:
             method, url, data=io.BytesIO(body), headers=headers
         ) as answer:
             return DoorAnswer(answer.status, await answer.read(), answer.headers)
+
+
+async def export(
+    client: Client,
+    body: bytes = BODY,
+    token: str = "",
+    credentials: grpc.ChannelCredentials | None = None,
+) -> tuple[grpc.StatusCode, bytes]:
+    """Send a request over gRPC; return the code, and the response or the details."""
+    address = f"127.0.0.1:{client.grpc_port}"
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    opened = (
+        aio.insecure_channel(address, options=options)
+        if credentials is None
+        else aio.secure_channel(address, credentials, options=options)
+    )
+    async with opened as channel:
+        try:
+            call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LOGS)
+            answer = await call(body, metadata=metadata, timeout=20)
+        except aio.AioRpcError as error:
+            return error.code(), (error.details() or "").encode()
+    return grpc.StatusCode.OK, answer
+
+
+def chunk(name: str, **options: Any) -> bytes:
+    """Return a message of Fluent that wants an ack."""
+    wanted: dict[str, object] = {"chunk": name, **options}
+    return pack(["t", [[S, {"log": name}]], wanted])
 
 
 def settings(tmp_path: Path, port: int, **how: Any) -> AgentSettings:

@@ -8,7 +8,8 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest, Kind
 from sluice_protocol.records import LogRecord, logs_from_records
-from sluice_protocol.units import Digest
+from sluice_protocol.units import Digest, ObjectKey, UnixNs
+from sluice_queue.entries import Descriptor
 
 ACCEPTED_AT_NS = 1_700_000_000_000_000_000
 
@@ -116,4 +117,21 @@ def conflict_manifest(
         submitted_frame_sha256=submitted,
         observed_at_unix_ns=at_ns,
         collector_id=collector_id,
+    )
+
+
+def descriptors(first: int, count: int) -> tuple[Descriptor, ...]:
+    """Return entries of a queue with sequence numbers from `first` on."""
+    return tuple(
+        Descriptor(
+            sequence=first + number,
+            location=ObjectKey("x"),
+            size_bytes=1,
+            batches=1,
+            frame_bytes=1,
+            first_accepted_at_ns=UnixNs(1),
+            last_accepted_at_ns=UnixNs(1),
+            ingested_at_ns=UnixNs(1),
+        )
+        for number in range(count)
     )

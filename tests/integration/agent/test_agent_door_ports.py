@@ -1,11 +1,7 @@
 """OTLP over gRPC and Fluent's forward protocol at a running agent: success means durable."""
 
 import asyncio
-import gzip
-import hashlib
-import socket
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +9,18 @@ import aiohttp
 import grpc
 import pytest
 from fluent.sender import FluentSender
-from grpc import aio
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from support.agent_doors import Client, served, settings, spooled, with_ports
+from support.agent_doors import BODY, Client, chunk, export, served, spooled, with_ports
 from support.agent_gateway import GatewayDouble
-from support.door_client import otlp_logs
 from support.event_bodies import FORWARD, S, pack
 from support.forward_client import connect
-from support.gateway_tls import SERVER, TestAuthority
-from support.slow_grpc import PREFACE, SETTINGS, frame
 from support.store_versitygw import free_port
 
-from sluice_agent import door_servers
-from sluice_agent.app import run_agent
 from sluice_agent.batching import Batcher
-from sluice_agent.settings import AgentSettings, WhenFull
+from sluice_agent.settings import WhenFull
 from sluice_agent.spool import Spool
-from sluice_protocol.errors import BadUsage
 
-LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
-BODY = otlp_logs("one", "two")
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
-KEY = "a-shared-key-of-32-characters-00"
-TOKENS = f"shop={hashlib.sha256(b'secret').hexdigest()}"
-
-
-async def export(
-    client: Client,
-    body: bytes = BODY,
-    token: str = "",
-    credentials: grpc.ChannelCredentials | None = None,
-) -> tuple[grpc.StatusCode, bytes]:
-    address = f"127.0.0.1:{client.grpc_port}"
-    metadata = (("authorization", f"Bearer {token}"),) if token else ()
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    opened = (
-        aio.insecure_channel(address, options=options)
-        if credentials is None
-        else aio.secure_channel(address, credentials, options=options)
-    )
-    async with opened as channel:
-        try:
-            answer = await channel.unary_unary(LOGS)(body, metadata=metadata, timeout=20)
-        except aio.AioRpcError as error:
-            return error.code(), (error.details() or "").encode()
-    return grpc.StatusCode.OK, answer
-
-
-def chunk(name: str, **options: Any) -> bytes:
-    return pack(["t", [[S, {"log": name}]], {"chunk": name, **options}])
 
 
 # -- success is durable ------------------------------------------------------------------
@@ -216,212 +175,7 @@ def test_a_chunk_that_is_sent_again_while_the_spool_is_full_joins_the_first(
     assert spooled(tmp_path) == 1
 
 
-# -- who may send ------------------------------------------------------------------------
-
-
-def test_a_handshake_proves_a_key_of_the_file(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text(f"# clients\n\nother=another-key-of-32-characters\nshop={KEY}\n")
-
-    async def check(client: Client) -> None:
-        fluent = await connect(client.forward_port)
-        assert (await fluent.log_in(KEY) or [])[1] is True
-        await fluent.send(chunk("known"))
-        assert await fluent.receive() == {"ack": "known"}
-        stranger = await connect(client.forward_port)
-        pong = await stranger.log_in("a-key-that-is-not-in-the-file")
-        assert (pong or [])[1:3] == [False, "shared key, user or password is not known"]
-        await stranger.send(chunk("unknown"))
-        assert await stranger.receive() is None
-        silent = await connect(client.forward_port)
-        await silent.receive()
-        await silent.send(chunk("no handshake"))
-        assert await silent.receive() is None
-
-    served(tmp_path, check, **with_ports(forward_keys=keys))
-    assert spooled(tmp_path) == 1
-
-
-def test_a_call_needs_a_token_if_there_are_any(tmp_path: Path) -> None:
-    async def check(client: Client) -> None:
-        for token in ("", "wrong"):
-            code, detail = await export(client, token=token)
-            assert (code, detail) == (
-                grpc.StatusCode.UNAUTHENTICATED, b"the sender is not known",
-            )  # fmt: skip
-        assert (await export(client, token="secret"))[0] is grpc.StatusCode.OK
-
-    served(tmp_path, check, **with_ports(door_tokens=TOKENS))
-    assert spooled(tmp_path) == 2
-
-
-def test_each_door_uses_the_certificate(tmp_path: Path) -> None:
-    authority = TestAuthority(tmp_path / "ca")
-    server = authority.issue("server", usage=SERVER)
-
-    async def check(client: Client) -> None:
-        credentials = grpc.ssl_channel_credentials(authority.path.read_bytes())
-        assert (await export(client, credentials=credentials))[0] is grpc.StatusCode.OK
-        assert (await export(client))[0] is grpc.StatusCode.UNAVAILABLE
-        context = authority.client_context(None)
-        fluent = await connect(client.forward_port, context)
-        await fluent.send(chunk("c"))
-        assert await fluent.receive() == {"ack": "c"}
-        url = f"https://127.0.0.1:{client.port}/v1/logs"
-        async with client.session.post(url, data=BODY, headers=PROTOBUF, ssl=context) as answer:
-            assert answer.status == 200
-
-    how = {"door_tls_cert": server.certificate, "door_tls_key": server.key}
-    served(tmp_path, check, **with_ports(**how))
-    assert spooled(tmp_path) == 3
-
-
-# -- limits ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("door", ["grpc", "forward"])
-def test_connections_above_the_limit_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
-) -> None:
-    monkeypatch.setattr(door_servers, "CONNECTIONS_MAX", 3)
-    begun = {"grpc": PREFACE + frame(SETTINGS, 0, 0, b""), "forward": b""}[door]
-
-    async def check(client: Client) -> None:
-        port = {"grpc": client.grpc_port, "forward": client.forward_port}[door]
-        await asyncio.sleep(0.2)  # the connection that found the port open has ended
-        kept = [await connect(port) for _ in range(3)]
-        for one in kept:
-            await one.send(begun)
-        await asyncio.sleep(0.2)
-        further = await connect(port)
-        await further.send(begun)
-        with suppress(ConnectionError):
-            while await asyncio.wait_for(further.reader.read(4096), 5):
-                pass
-        assert not any(one.reader.at_eof() for one in kept)
-        kept[0].close()
-        for _ in range(100):
-            if await works(client):
-                return
-            await asyncio.sleep(0.05)
-        raise AssertionError("a connection that ended makes no room")
-
-    async def works(client: Client) -> bool:
-        if door == "grpc":
-            return (await export(client))[0] is grpc.StatusCode.OK
-        fluent = await connect(client.forward_port)
-        try:
-            await fluent.send(chunk("c"))
-            return bool(await fluent.receive() == {"ack": "c"})
-        except ConnectionError:
-            return False
-
-    served(tmp_path, check, **with_ports())
-
-
-def test_what_is_too_large_or_cannot_be_read_is_never_accepted(tmp_path: Path) -> None:
-    async def check(client: Client) -> None:
-        code, _ = await export(client, bytes(2_000_000))
-        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert (await export(client, b"\xff\xff"))[0] is grpc.StatusCode.INVALID_ARGUMENT
-        bomb = pack(["t", gzip.compress(bytes(20_000_000)), {"chunk": "b", "compressed": "gzip"}])
-        for data in (
-            pack(["t", b"x" * 2_000_000, {"chunk": "c"}]),
-            bomb,
-            b"GET / HTTP/1.1\r\n\r\n",
-        ):
-            fluent = await connect(client.forward_port)
-            with suppress(ConnectionError):  # it is closed with unread bytes
-                await fluent.send(data)
-                assert await fluent.receive() is None
-        fluent = await connect(client.forward_port)
-        await fluent.send(chunk("c"))
-        assert await fluent.receive() == {"ack": "c"}
-
-    served(tmp_path, check, **with_ports(door_body_bytes=1_000_000))
-    assert spooled(tmp_path) == 1
-
-
-# -- settings, metrics, the end ----------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"doors": ("json",), "otlp_grpc_listen": "127.0.0.1:1"}, "needs otlp in doors"),
-        ({"doors": ("json",), "forward_listen": "127.0.0.1:1"}, "needs forward in doors"),
-        ({"doors": ("forward",)}, "set forward_listen"),
-        ({"doors": ("otlp",), "forward_keys": Path("k")}, "forward_keys needs forward_listen"),
-        ({"doors": ("otlp",), "door_tls_key": Path("k")}, "door_tls_key needs door_tls_cert"),
-        ({"doors": ("otlp",), "otlp_grpc_listen": "0.0.0.0:1"}, "set door_tokens .*otlp_grpc_l"),
-        ({"doors": ("forward",), "forward_listen": "[::]:1"}, "set forward_keys .*forward_l"),
-        ({"doors": ("forward",), "forward_listen": "nowhere"}, "HOST:PORT"),
-        ({"doors": ("otlp",), "otlp_grpc_listen": "nowhere"}, "HOST:PORT"),
-    ],
-)
-def test_wrong_settings_are_reported(how: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadUsage, match=message):
-        AgentSettings(gateway="http://a", **how).for_door_ports()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot read forward_keys"),
-        ("", "contains no key"),
-        ("shop=short", "line=`1`"),
-        (f"ok={KEY}\nwithout-a-key", "line=`2`"),
-        (f"={KEY}", "line=`1`"),
-        (f"a={KEY}\na={KEY}x", "name=`a`"),
-    ],
-)
-def test_a_wrong_file_of_keys_is_reported_without_its_keys(
-    tmp_path: Path, text: str | None, message: str
-) -> None:
-    path = tmp_path / "keys"
-    if text is not None:
-        path.write_text(text)
-    given = settings(tmp_path, free_port(), **with_ports(forward_keys=path))
-    with pytest.raises(BadUsage, match=message) as found:
-        asyncio.run(run_agent(given, stop=asyncio.Event()))
-    assert KEY not in str(found.value)
-
-
-@pytest.mark.parametrize("name", ["otlp_grpc_listen", "forward_listen"])
-def test_a_port_that_is_taken_is_one_error_at_the_start(tmp_path: Path, name: str) -> None:
-    """Also if its owner lets others share it, as gateways do."""
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        given = settings(tmp_path, free_port(), **with_ports(**{name: listen}))
-        with pytest.raises(BadUsage, match=f"in use.*{name}=`{listen}`"):
-            asyncio.run(run_agent(given, stop=asyncio.Event()))
-
-
-def test_only_the_forward_door_needs_no_http_port(tmp_path: Path) -> None:
-    async def main() -> None:
-        port, stop = free_port(), asyncio.Event()
-        given = settings(tmp_path, free_port(), doors=("forward",), forward_listen=f"[::1]:{port}")
-        agent = asyncio.create_task(run_agent(given, stop=stop))
-        for _ in range(500):
-            try:
-                writer = (await asyncio.open_connection("::1", port))[1]
-                break
-            except OSError:
-                await asyncio.sleep(0.02)
-        writer.write(chunk("c"))
-        await asyncio.sleep(0.5)
-        with pytest.raises(OSError, match="Connect call failed"):
-            await asyncio.open_connection(*given.doors_listen.split(":"))
-        writer.close()
-        await writer.wait_closed()
-        stop.set()
-        await agent
-
-    asyncio.run(main())
-    assert spooled(tmp_path) == 1
+# -- metrics and the end -----------------------------------------------------------------
 
 
 def test_metrics_count_messages_and_connections(tmp_path: Path) -> None:

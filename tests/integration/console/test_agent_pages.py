@@ -85,7 +85,7 @@ def agents(world: ConsoleWorld) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def accepted_in_window(world: ConsoleWorld) -> int:
-    """Return how many batches of the agent its rate stands for; both pages agree."""
+    """Return how many batches of the agent its rate contains; both pages agree."""
     listed, shown = agents(world)
     (row,) = [one for one in listed["agents"] if one["agent_id"] == AGENT]
     counts = []

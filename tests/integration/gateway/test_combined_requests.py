@@ -232,12 +232,12 @@ def test_a_lane_makes_few_batches_per_second(tmp_path: Path) -> None:
 def test_a_gateway_that_stops_answers_the_requests_that_wait(tmp_path: Path) -> None:
     async def check(served: Running) -> None:
         sent = asyncio.gather(*[send(served, f"line {n}") for n in range(8)])
-        running = served.gateway.uploads.running
+        uploads = served.gateway.uploads.running
         async with asyncio.timeout(10):
-            while running.count < 8:  # noqa: ASYNC110 - nothing announces the last of them
+            while uploads.count < 8:  # noqa: ASYNC110 - nothing announces the last of them
                 await asyncio.sleep(0.01)
-        running.drain()
-        assert await running.wait_idle(10)
+        uploads.drain()
+        assert await uploads.wait_idle(10)
         assert {answer.status for answer in await sent} == {200}
 
     serve(tmp_path, check, door_flush_ms=300)

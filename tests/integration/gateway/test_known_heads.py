@@ -200,7 +200,7 @@ def test_a_head_of_another_sender_is_read_by_the_server(tmp_path: Path) -> None:
             await warm(connection)
             assert (await connection.ask(posted(lines()[1], BANK))).status == 200
             assert served.known == 0
-            unknown = TestSender("nobody", ())
+            unknown = TestSender("stranger", ())
             answer = await connection.ask(posted(lines()[1], unknown))
             assert answer.status == 401
         frames = await accepted_frames(served.running.store.inner)

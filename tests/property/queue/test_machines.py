@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.builders import descriptors
 
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor, Draft
@@ -113,21 +114,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def offer(self, count: int) -> None:
-        self.leases.offer(
-            tuple(
-                Descriptor(
-                    sequence=self.offered + number + 1,
-                    location=ObjectKey("x"),
-                    size_bytes=1,
-                    batches=1,
-                    frame_bytes=1,
-                    first_accepted_at_ns=UnixNs(1),
-                    last_accepted_at_ns=UnixNs(1),
-                    ingested_at_ns=UnixNs(1),
-                )
-                for number in range(count)
-            )
-        )
+        self.leases.offer(descriptors(self.offered + 1, count))
         self.offered += count
 
     @rule(lasts=st.integers(1, 10))

@@ -1,9 +1,9 @@
 """Who holds leases of a lane that is served over HTTP."""
 
 import pytest
+from support.builders import descriptors
 
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor
+from sluice_protocol.units import NS_PER_S
 from sluice_reconciler import served_lanes
 from sluice_reconciler.leases import LaneLeases
 from sluice_reconciler.served_lanes import LeaseHolder, holders_of
@@ -12,21 +12,7 @@ from sluice_reconciler.served_lanes import LeaseHolder, holders_of
 def leases(*claims: tuple[str, int, int]) -> LaneLeases:
     """Return the leases of claims: consumer, time of the claim and end in seconds."""
     lane = LaneLeases(acked_through=0)
-    lane.offer(
-        tuple(
-            Descriptor(
-                sequence=number + 1,
-                location=ObjectKey("x"),
-                size_bytes=1,
-                batches=1,
-                frame_bytes=1,
-                first_accepted_at_ns=UnixNs(1),
-                last_accepted_at_ns=UnixNs(1),
-                ingested_at_ns=UnixNs(1),
-            )
-            for number in range(len(claims))
-        )
-    )
+    lane.offer(descriptors(1, len(claims)))
     for number, (consumer, at_s, end_s) in enumerate(claims):
         assert lane.claim(f"lease-{number}", consumer, at_s * NS_PER_S, end_s * NS_PER_S)
     return lane
