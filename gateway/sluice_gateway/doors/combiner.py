@@ -326,7 +326,7 @@ class Combiner:
         for answer in one.answers:
             try:
                 answer(stated)
-            except Exception as error:  # noqa: BLE001 - the others do not wait for ever
+            except Exception as error:  # noqa: BLE001 - the others must be answered
                 context = {"message": "a sender was not answered", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
 
