@@ -177,7 +177,12 @@ class Spool:
             seq_start=self._next_seq,
             seq_end=self._next_seq + len(columns) - 1,
         )
-        frame = encode_frame(identity=identity, columns=columns, resource=self.settings.resource)
+        frame = encode_frame(
+            identity=identity,
+            columns=columns,
+            resource=self.settings.resource,
+            version=self.settings.frame_version,
+        )
         header = EntryHeader(
             version=FORMAT_VERSION,
             order=self._next_order,

@@ -26,6 +26,8 @@ RETRY_AFTER_S_MAX: Final = 300.0
 """The maximum pause that a gateway can request: it may be wrong, and another may be available."""
 
 _OK: Final = 200
+_ACCEPTED_ELSEWHERE: Final = (ErrorCode.DIGEST_MISMATCH, ErrorCode.UNSUPPORTED_VERSION)
+"""Damaged in transit, or newer than this gateway: another one, or this one after its upgrade."""
 _CLIENT_ERRORS: Final = range(400, 500)
 
 
@@ -138,7 +140,7 @@ def decide_reaction(response: GatewayResponse | NoGatewayResponse, *, sent: Dige
 
 def _after_client_error(response: GatewayResponse, sent: Digest) -> Reaction:
     match response.status:
-        case 400 if response.code == ErrorCode.DIGEST_MISMATCH:
+        case 400 if response.code in _ACCEPTED_ELSEWHERE:
             return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
         case 401:
             return StopSending(reason=_reason(response))

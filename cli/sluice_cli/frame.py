@@ -11,7 +11,7 @@ from rich.console import Console
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.frame import FLAG_ZSTD, Frame, decode_frame, encode_frame
+from sluice_protocol.frame import FLAG_ZSTD, Frame, decode_frame, encode_frame, frame_version
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import Kind
@@ -31,6 +31,7 @@ class FrameReport:
 
     frame_sha256: Digest
     frame_bytes: int
+    frame_version: int
     payload_raw_bytes: int
     zstd: bool
     kind: Kind
@@ -117,6 +118,7 @@ def report_of(data: bytes, frame: Frame) -> FrameReport:
     return FrameReport(
         frame_sha256=digest,
         frame_bytes=len(data),
+        frame_version=frame_version(data),
         payload_raw_bytes=frame.payload_raw_bytes,
         zstd=bool(frame.flags & FLAG_ZSTD),
         kind=envelope.kind,

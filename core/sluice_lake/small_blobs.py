@@ -18,15 +18,17 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.frame import FRAME_VERSION, decode_head, frame_version, raw_payload
+from sluice_protocol.frame import decode_head, frame_version, raw_payload
 from sluice_protocol.joined_payloads import join_payloads
 from sluice_protocol.manifests import AcceptedManifest, Kind
 from sluice_protocol.payload import read_short_payload
+from sluice_protocol.payload_layout import LAYOUTS
 from sluice_protocol.short_cbor import ShortValue
 
 
 @dataclass(frozen=True, slots=True)
 class _SmallBatch:
+    version: int
     envelope: Envelope
     payload: Mapping[str, ShortValue]
     accepted_at_ns: int
@@ -42,12 +44,12 @@ def small_blobs_table(
         manifests: The accepted manifests, at least one.
         bodies: The bytes of each blob, or None when the store does not contain it.
     """
-    by_columns: dict[tuple[str, ...], list[_SmallBatch]] = {}
+    by_columns: dict[tuple[int, tuple[str, ...]], list[_SmallBatch]] = {}
     for manifest, body in zip(manifests, bodies, strict=True):
         batch = _decode(kind, manifest, body)
         if batch is None:
             return None
-        by_columns.setdefault(tuple(batch.payload), []).append(batch)
+        by_columns.setdefault((batch.version, tuple(batch.payload)), []).append(batch)
     tables = [_table(kind, group) for group in by_columns.values()]
     found = [table for table in tables if table is not None]
     return pa.concat_tables(found) if len(found) == len(tables) else None
@@ -60,9 +62,10 @@ def _decode(kind: Kind, manifest: AcceptedManifest, body: bytes | None) -> _Smal
         return None
     try:
         head = decode_head(body)
-        if frame_version(body) != FRAME_VERSION or len(body) != head.frame_bytes:
+        if len(body) != head.frame_bytes:
             return None
-        payload = read_short_payload(kind, raw_payload(head, body))
+        version = frame_version(body)
+        payload = read_short_payload(kind, raw_payload(head, body), LAYOUTS[version])
     except (InvalidFrame, UnsupportedVersion, TooLarge):
         return None
     one = head.envelope
@@ -70,13 +73,15 @@ def _decode(kind: Kind, manifest: AcceptedManifest, body: bytes | None) -> _Smal
     wanted = (manifest.agent_id, manifest.boot_id, manifest.seq_start, manifest.seq_end, kind)
     if payload is None or named != wanted or not states_times_of(manifest, one):
         return None
-    return _SmallBatch(one, payload, manifest.accepted_at_unix_ns)
+    return _SmallBatch(version, one, payload, manifest.accepted_at_unix_ns)
 
 
 def _table(kind: Kind, batches: Sequence[_SmallBatch]) -> pa.Table | None:
     envelopes = [one.envelope for one in batches]
     counts = np.array([one.count for one in envelopes], dtype=np.int64)
-    columns = join_payloads(kind, [one.payload for one in batches], counts.tolist())
+    columns = join_payloads(
+        kind, [one.payload for one in batches], counts.tolist(), LAYOUTS[batches[0].version]
+    )
     if columns is None:
         return None
     if columns.ts is not None:

@@ -86,8 +86,13 @@ def status_of(code: ErrorCode) -> int:  # noqa: C901, PLR0911 - mypy checks that
 
 
 def retryable(code: ErrorCode) -> bool:
-    """Return True if the same bytes may be sent again."""
-    again = {ErrorCode.DIGEST_MISMATCH, ErrorCode.LENGTH_REQUIRED, ErrorCode.UNSUPPORTED_MEDIA_TYPE}
+    """Return True if the same bytes may be accepted later, by this or another server."""
+    again = {
+        ErrorCode.DIGEST_MISMATCH,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.LENGTH_REQUIRED,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    }
     return status_of(code) >= 500 or code in again  # noqa: PLR2004 - RFC 9110 section 15.6
 
 

@@ -8,6 +8,7 @@ own row in `FRAME_DECODERS` (`docs/protocol.md`, Frame).
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -19,11 +20,13 @@ from sluice_protocol.envelope import Envelope, Resource, decode_envelope, encode
 from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.identity import Identity
 from sluice_protocol.payload import decode_payload, encode_payload, span_of_short_logs
+from sluice_protocol.payload_layout import LAYOUTS, PayloadLayout
 from sluice_protocol.units import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, PAYLOAD_RAW_BYTES_MAX
 from sluice_protocol.versions import decoder_for
 
 MAGIC: Final = b"LMB1"
 FRAME_VERSION: Final = 1
+"""The version of new frames unless their writer chooses another one."""
 FLAG_ZSTD: Final = 1
 _HEADER: Final = struct.Struct("<4sHHIIII")
 _VERSION: Final = struct.Struct("<4sH")
@@ -85,7 +88,7 @@ class Frame:
         return self.envelope.identity
 
 
-def _decode_head_v1(view: memoryview) -> FrameHead:
+def _decode_head(view: memoryview) -> FrameHead:
     if len(view) < HEADER_BYTES:
         raise InvalidFrame("magic", f"frame is shorter than its header of {HEADER_BYTES} bytes")
     _, _, flags, envelope_bytes, stored, raw, reserved = _HEADER.unpack_from(view)
@@ -105,7 +108,7 @@ def _decode_head_v1(view: memoryview) -> FrameHead:
 
 def _check_header(flags: int, envelope_bytes: int, reserved: int) -> None:
     if flags & ~FLAG_ZSTD:
-        raise InvalidFrame("flags", "has a bit set that version 1 does not define")
+        raise InvalidFrame("flags", "has a bit set that no version defines")
     if reserved != 0:
         raise InvalidFrame("reserved", "must be 0")
     if envelope_bytes > ENVELOPE_BYTES_MAX:
@@ -125,20 +128,23 @@ def _check_payload_sizes(flags: int, stored: int, raw: int) -> None:
         raise InvalidFrame("payload_raw_bytes", "must equal payload_bytes of a plain payload")
 
 
-def _decode_columns_v1(head: FrameHead, stored: memoryview) -> Columns:
-    return decode_payload(head.envelope.kind, _raw_payload_v1(head, stored), head.envelope.count)
-
-
-def _raw_payload_v1(head: FrameHead, stored: memoryview) -> memoryview:
+def _raw_payload(head: FrameHead, stored: memoryview) -> memoryview:
     if head.flags & FLAG_ZSTD:
         return memoryview(decompress_payload(stored, head.payload_raw_bytes))
     return stored
 
 
-def _checked_span_v1(head: FrameHead, stored: memoryview) -> Span:
-    raw, envelope = _raw_payload_v1(head, stored), head.envelope
-    span = span_of_short_logs(raw, envelope.count) if envelope.kind == "logs" else None
-    return span or span_of(decode_payload(envelope.kind, raw, envelope.count))
+def _decode_columns(layout: PayloadLayout, head: FrameHead, stored: memoryview) -> Columns:
+    envelope = head.envelope
+    return decode_payload(envelope.kind, _raw_payload(head, stored), envelope.count, layout)
+
+
+def _checked_span(layout: PayloadLayout, head: FrameHead, stored: memoryview) -> Span:
+    raw, envelope = _raw_payload(head, stored), head.envelope
+    span = None
+    if envelope.kind == "logs":
+        span = span_of_short_logs(raw, envelope.count, layout)
+    return span or span_of(decode_payload(envelope.kind, raw, envelope.count, layout))
 
 
 def span_of(columns: Columns) -> Span:
@@ -165,9 +171,12 @@ class FrameVersionDecoder:
 
 FRAME_DECODERS: Final[Mapping[int, FrameVersionDecoder]] = MappingProxyType(
     {
-        FRAME_VERSION: FrameVersionDecoder(
-            head=_decode_head_v1, columns=_decode_columns_v1, span=_checked_span_v1
+        version: FrameVersionDecoder(
+            head=_decode_head,
+            columns=partial(_decode_columns, layout),
+            span=partial(_checked_span, layout),
         )
+        for version, layout in LAYOUTS.items()
     }
 )
 """The decoder of each frame version that this build reads."""
@@ -190,7 +199,7 @@ def frame_version(data: bytes) -> int:
 
 
 def raw_payload(head: FrameHead, data: bytes) -> memoryview:
-    """Return the payload of a frame of version 1 after decompression.
+    """Return the payload of a frame after decompression; its version decides the columns.
 
     Args:
         head: The head of the frame.
@@ -199,7 +208,7 @@ def raw_payload(head: FrameHead, data: bytes) -> memoryview:
     Raises:
         InvalidFrame: The payload is not one zstd frame of the stated size.
     """
-    return _raw_payload_v1(head, memoryview(data)[head.payload_start :])
+    return _raw_payload(head, memoryview(data)[head.payload_start :])
 
 
 def decode_head(
@@ -287,7 +296,12 @@ def _whole_head(
 
 
 def encode_frame(
-    *, identity: Identity, columns: Columns, resource: Resource = (), compress: bool = True
+    *,
+    identity: Identity,
+    columns: Columns,
+    resource: Resource = (),
+    compress: bool = True,
+    version: int = FRAME_VERSION,
 ) -> bytes:
     """Encode a frame; the same arguments result in the same bytes.
 
@@ -296,23 +310,24 @@ def encode_frame(
         columns: The records.
         resource: Pairs of the resource, at most 64, each key once, in any order.
         compress: Store the payload as zstd if that is smaller.
+        version: The frame version, 1 or 2.
 
     Raises:
         InvalidFrame: The columns or the resource break a rule.
-        TooLarge: The frame or its payload would exceed a limit of version 1.
+        TooLarge: The frame or its payload would exceed a limit of its version.
     """
     check_columns(columns, identity.count)
     envelope = encode_envelope(_envelope(identity, columns, resource))
     if len(envelope) > ENVELOPE_BYTES_MAX:
         raise InvalidFrame("resource", f"makes the envelope larger than {ENVELOPE_BYTES_MAX} bytes")
-    raw = encode_payload(columns)
+    raw = encode_payload(columns, LAYOUTS[version])
     if len(raw) > PAYLOAD_RAW_BYTES_MAX:
         raise TooLarge("payload_raw_bytes", len(raw), PAYLOAD_RAW_BYTES_MAX)
     flags, payload = _stored(raw, compress=compress)
     size_bytes = HEADER_BYTES + len(envelope) + len(payload)
     if size_bytes > FRAME_BYTES_MAX:
         raise TooLarge("frame", size_bytes, FRAME_BYTES_MAX)
-    header = _HEADER.pack(MAGIC, FRAME_VERSION, flags, len(envelope), len(payload), len(raw), 0)
+    header = _HEADER.pack(MAGIC, version, flags, len(envelope), len(payload), len(raw), 0)
     return b"".join((header, envelope, payload))
 
 

@@ -22,6 +22,7 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.manifests import Kind
+from sluice_protocol.payload_layout import PayloadLayout
 from sluice_protocol.short_cbor import ShortValue
 
 _OFFSET_BYTES: Final = 4
@@ -35,7 +36,10 @@ class _NotJoined(Exception):
 
 
 def join_payloads(
-    kind: Kind, payloads: Sequence[Mapping[str, ShortValue]], counts: Sequence[int]
+    kind: Kind,
+    payloads: Sequence[Mapping[str, ShortValue]],
+    counts: Sequence[int],
+    layout: PayloadLayout,
 ) -> Columns | None:
     """Return the columns of several payloads as one; None if one of them may break a rule.
 
@@ -44,8 +48,9 @@ def join_payloads(
         payloads: Their values by name, as `payload.read_short_payload` returns them; all have the
             same names, and together at most 2 GiB.
         counts: The number of records of each.
+        layout: The layout of their frames' version.
     """
-    joiner = _Joiner(payloads, np.array(counts, dtype=np.int64))
+    joiner = _Joiner(payloads, np.array(counts, dtype=np.int64), layout)
     try:
         columns = joiner.columns(kind)
         check_columns(columns, int(joiner.counts.sum()))
@@ -58,12 +63,13 @@ def join_payloads(
 class _Joiner:
     payloads: Sequence[Mapping[str, ShortValue]]
     counts: _Ints
+    layout: PayloadLayout
 
     def columns(self, kind: Kind) -> Columns:
         match kind:
             case "logs":
                 return LogColumns(
-                    ts=self.array("ts", np.int64, self.counts),
+                    ts=self.times(),
                     body=self.text("body", self.counts),
                     severity=self.optional("severity", np.uint8),
                     attributes=self.attributes(),
@@ -71,7 +77,7 @@ class _Joiner:
             case "metrics":
                 names, codes = self.names("names", "name", self.counts)
                 return MetricColumns(
-                    ts=self.array("ts", np.int64, self.counts),
+                    ts=self.times(),
                     names=names,
                     name=codes,
                     value=self.array("value", np.float64, self.counts),
@@ -82,7 +88,7 @@ class _Joiner:
                 return EntryColumns(
                     key=self.text("key", self.counts),
                     value=self.text("val", self.counts),
-                    ts=self.optional("ts", np.int64),
+                    ts=self.times() if "ts" in self.payloads[0] else None,
                 )
 
     def views(self, name: str) -> list[memoryview]:
@@ -99,9 +105,20 @@ class _Joiner:
         little = np.frombuffer(b"".join(views), np.dtype(dtype).newbyteorder("<"))
         return little.astype(dtype, copy=False)
 
+    def times(self) -> _Ints:
+        found = self.array("ts", np.int64, self.counts)
+        if not self.layout.has_differences:
+            return found
+        sums = np.cumsum(found, dtype=np.int64)
+        firsts = np.cumsum(self.counts) - self.counts
+        before: _Ints = np.repeat(sums[firsts] - found[firsts], self.counts)
+        return sums - before
+
     def offsets(self, name: str, counts: _Ints, ends: _Ints) -> npt.NDArray[np.int32]:
         """Return the offsets of all payloads into their joined data."""
-        found = self.array(name, np.int32, counts + 1).astype(np.int64)
+        if self.layout.has_differences:
+            return self.sums_of_lengths(name, counts, ends)
+        found = self.array(self.layout.ends_name(name), np.int32, counts + 1).astype(np.int64)
         firsts = np.cumsum(counts + 1) - (counts + 1)
         if found[firsts].any() or (found[firsts + counts] != ends).any():
             raise _NotJoined
@@ -110,10 +127,19 @@ class _Joiner:
         shifted = found + np.repeat(np.cumsum(ends) - ends, counts + 1)
         return shifted[kept].astype(np.int32)
 
+    def sums_of_lengths(self, name: str, counts: _Ints, ends: _Ints) -> npt.NDArray[np.int32]:
+        lengths = self.array(self.layout.ends_name(name), np.uint32, counts)
+        sums = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, dtype=np.int64, out=sums[1:])
+        last = np.cumsum(counts)
+        if (sums[last] - sums[last - counts] != ends).any():
+            raise _NotJoined
+        return sums.astype(np.int32)
+
     def text(self, name: str, counts: _Ints) -> TextColumn:
         views = self.views(name)
         ends = np.array([len(one) for one in views], dtype=np.int64)
-        return TextColumn(offsets=self.offsets(f"{name}_off", counts, ends), data=b"".join(views))
+        return TextColumn(offsets=self.offsets(name, counts, ends), data=b"".join(views))
 
     def names(
         self, name: str, index: str, counts: _Ints
@@ -142,7 +168,7 @@ class _Joiner:
         names, keys = self.names("attr_names", "attr_key", pairs)
         return AttributeColumns(
             names=names,
-            offsets=self.offsets("attr_off", self.counts, pairs),
+            offsets=self.offsets("attr", self.counts, pairs),
             keys=keys,
             values=self.text("attr_val", pairs),
         )

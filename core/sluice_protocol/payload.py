@@ -4,6 +4,7 @@ A decoder copies a column at most once, as a whole: an array that is aligned is 
 other is copied in one piece.
 """
 
+import itertools
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,43 +36,16 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.manifests import Kind
-from sluice_protocol.short_cbor import (
-    ShortForm,
-    ShortKey,
-    ShortValue,
-    read_short_map,
-    short_keys,
-)
+from sluice_protocol.payload_layout import BYTES, LAYOUTS, TAG_OF, TEXTS, PayloadLayout
+from sluice_protocol.short_cbor import ShortValue, read_short_map
 
-_TAG_OF: Final = {"<u1": 64, "<u4": 70, "<i4": 78, "<i8": 79, "<f8": 86}
-"""RFC 8746 tags of the little-endian arrays that version 1 defines."""
-_BYTES: Final = "bytes"
-_TEXTS: Final = "texts"
-_ATTRIBUTE_FORMS: Final = {
-    "attr_names": _TEXTS,
-    "attr_off": "<i4",
-    "attr_key": "<u4",
-    "attr_val_off": "<i4",
-    "attr_val": _BYTES,
-}
-_FORMS: Final[Mapping[Kind, Mapping[str, str]]] = {
-    "logs": {"ts": "<i8", "body_off": "<i4", "body": _BYTES, "severity": "<u1"} | _ATTRIBUTE_FORMS,
-    "metrics": {"ts": "<i8", "names": _TEXTS, "name": "<u4", "value": "<f8", "type": "<u1"}
-    | _ATTRIBUTE_FORMS,
-    "entries": {
-        "key_off": "<i4",
-        "key": _BYTES,
-        "val_off": "<i4",
-        "val": _BYTES,
-        "ts": "<i8",
-    },
-}
-"""Every column of every kind with its form, as in `docs/protocol.md`, Frame."""
 _USED_BY: Final = {"names": "name", "attr_names": "attr_key"}
 """The index that uses a list of names. It sorts before the list, so it bounds the list's length."""
 _INDEX_BYTES: Final = 4
+_TS_MIN: Final = -(2**63)
+_TS_MAX: Final = 2**63 - 1
 _FEW: Final = 64
-_PLAIN_LOGS: Final = frozenset({"ts", "body", "body_off", "severity"})
+_PLAIN_LOGS: Final = frozenset({"ts", "body", "severity"})
 _MAPS_OF_PLAIN_LOGS: Final = (0xA3, 0xA4)
 """The first byte of a map of three or four columns."""
 
@@ -82,6 +56,7 @@ _Part = npt.NDArray[np.generic] | bytes | tuple[str, ...]
 class _Raw:
     """The columns of one payload by name, as views of the payload."""
 
+    layout: PayloadLayout
     views: Mapping[str, memoryview]
     texts: Mapping[str, tuple[str, ...]]
 
@@ -120,55 +95,72 @@ class _Raw:
     def f64(self, name: str) -> npt.NDArray[np.float64]:
         return self.array(name, "<f8").view(np.float64)
 
-    def strings(self, name: str) -> TextColumn:
-        return TextColumn(offsets=self.i32(f"{name}_off"), data=bytes(self.view(name)))
+    def times(self) -> npt.NDArray[np.int64]:
+        found = self.i64("ts")
+        # The sum wraps around as the differences do, so every time has exactly one encoding.
+        return np.cumsum(found) if self.layout.has_differences else found
+
+    def offsets(self, name: str, count: int, end: int) -> npt.NDArray[np.int32]:
+        """Return count + 1 offsets into values of length `end`; those of version 1 unchecked."""
+        ends = self.layout.ends_name(name)
+        if not self.layout.has_differences:
+            return self.i32(ends)
+        lengths = self.u32(ends)
+        if len(lengths) != count:
+            raise InvalidFrame(ends, f"must have {count} lengths, has {len(lengths)}")
+        if int(lengths.sum(dtype=np.int64)) != end:
+            raise InvalidFrame(ends, f"does not add up to {end}")
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(lengths, dtype=np.int32, out=offsets[1:])
+        return offsets
+
+    def strings(self, name: str, count: int) -> TextColumn:
+        data = bytes(self.view(name))
+        return TextColumn(offsets=self.offsets(name, count, len(data)), data=data)
 
 
-def decode_payload(kind: Kind, payload: memoryview, count: int) -> Columns:
+def decode_payload(kind: Kind, payload: memoryview, count: int, layout: PayloadLayout) -> Columns:
     """Decode and check the columns of a payload.
 
     Args:
         kind: The kind that the envelope names.
         payload: The payload after decompression.
         count: The number of records that the envelope names.
+        layout: The layout of the frame's version.
 
     Raises:
         InvalidFrame: The payload breaks a rule; the error names the column.
     """
-    raw = _read_short(kind, payload) or _read(kind, payload)
+    raw = _read_short(kind, payload, layout) or _read(kind, payload, layout)
     columns: Columns
     match kind:
         case "logs":
-            columns = _logs(raw)
+            columns = _logs(raw, count)
         case "metrics":
-            columns = _metrics(raw)
+            columns = _metrics(raw, count)
         case "entries":
-            columns = _entries(raw)
-    check_columns(columns, count)
+            columns = _entries(raw, count)
+    try:
+        check_columns(columns, count)
+    except InvalidFrame as error:
+        if layout.has_differences and error.field.endswith("_off"):
+            name = layout.ends_name(error.field.removesuffix("_off"))
+            raise InvalidFrame(name, error.reason) from error
+        raise
     return columns
 
 
-def _short_keys(kind: Kind) -> tuple[ShortKey, ...]:
-    forms = {_BYTES: ShortForm.BYTES, _TEXTS: ShortForm.TEXTS}
-    return short_keys(
-        (name, forms.get(form, ShortForm.BYTES), _TAG_OF.get(form))
-        for name, form in _FORMS[kind].items()
-    )
-
-
-_SHORT_KEYS: Final[Mapping[Kind, tuple[ShortKey, ...]]] = {
-    kind: _short_keys(kind) for kind in _FORMS
-}
-
-
-def read_short_payload(kind: Kind, payload: memoryview) -> dict[str, ShortValue] | None:
+def read_short_payload(
+    kind: Kind, payload: memoryview, layout: PayloadLayout
+) -> dict[str, ShortValue] | None:
     """Return the columns of a small payload by name, unchecked; None if `_read` has to decide.
 
     Args:
         kind: The kind that the envelope names.
         payload: The payload after decompression.
+        layout: The layout of the frame's version.
     """
-    found = read_short_map(payload, _SHORT_KEYS[kind])
+    found = read_short_map(payload, layout.keys[kind])
     if found is None:
         return None
     for names, index in _USED_BY.items():
@@ -180,7 +172,9 @@ def read_short_payload(kind: Kind, payload: memoryview) -> dict[str, ShortValue]
     return found
 
 
-def span_of_short_logs(payload: memoryview, count: int) -> tuple[int, int] | None:
+def span_of_short_logs(
+    payload: memoryview, count: int, layout: PayloadLayout
+) -> tuple[int, int] | None:
     """Return the smallest and largest `ts` of a few logs without attributes, fully checked.
 
     It returns None where `decode_payload` has to decide: for other columns, for text that is not
@@ -189,19 +183,23 @@ def span_of_short_logs(payload: memoryview, count: int) -> tuple[int, int] | Non
     Args:
         payload: The payload after decompression.
         count: The number of records that the envelope names.
+        layout: The layout of the frame's version.
     """
     is_plain = 0 < count <= _FEW and len(payload) > 0 and payload[0] in _MAPS_OF_PLAIN_LOGS
-    found = read_short_payload("logs", payload) if is_plain else None
-    if found is None or not _PLAIN_LOGS.issuperset(found):
+    found = read_short_payload("logs", payload, layout) if is_plain else None
+    if found is None:
         return None
-    ts, ends, body = found.get("ts"), found.get("body_off"), found.get("body")
+    ends = found.pop(layout.ends_name("body"), None)
+    if not _PLAIN_LOGS.issuperset(found):
+        return None
+    ts, body = found.get("ts"), found.get("body")
     if not (
         isinstance(ts, memoryview)
         and isinstance(ends, memoryview)
         and isinstance(body, memoryview)
-        and (len(ts), len(ends)) == (8 * count, _INDEX_BYTES * (count + 1))
+        and len(ts) == 8 * count
         and bytes(body).isascii()
-        and _is_rising(struct.unpack(f"<{count + 1}i", ends), len(body))
+        and _divides(ends, count, len(body), layout)
     ):
         return None
     severity = found.get("severity")
@@ -210,25 +208,35 @@ def span_of_short_logs(payload: memoryview, count: int) -> tuple[int, int] | Non
     ):
         return None
     times = struct.unpack(f"<{count}q", ts)
-    return min(times), max(times)
+    if layout.has_differences:
+        times = tuple(itertools.accumulate(times))
+    least, most = min(times), max(times)
+    return (least, most) if least >= _TS_MIN and most <= _TS_MAX else None
 
 
-def _is_rising(offsets: tuple[int, ...], end: int) -> bool:
+def _divides(ends: memoryview, count: int, end: int, layout: PayloadLayout) -> bool:
+    """Return True if offsets or lengths divide a column of `end` bytes into `count` strings."""
+    if layout.has_differences:
+        return len(ends) == _INDEX_BYTES * count and sum(struct.unpack(f"<{count}I", ends)) == end
+    if len(ends) != _INDEX_BYTES * (count + 1):
+        return False
+    offsets = struct.unpack(f"<{count + 1}i", ends)
     return offsets[0] == 0 and offsets[-1] == end and list(offsets) == sorted(offsets)
 
 
-def _read_short(kind: Kind, payload: memoryview) -> _Raw | None:
-    found = read_short_payload(kind, payload)
+def _read_short(kind: Kind, payload: memoryview, layout: PayloadLayout) -> _Raw | None:
+    found = read_short_payload(kind, payload, layout)
     if found is None:
         return None
     return _Raw(
+        layout,
         {name: one for name, one in found.items() if isinstance(one, memoryview)},
         {name: cast("tuple[str, ...]", found[name]) for name in _USED_BY if name in found},
     )
 
 
-def _read(kind: Kind, payload: memoryview) -> _Raw:
-    forms = _FORMS[kind]
+def _read(kind: Kind, payload: memoryview, layout: PayloadLayout) -> _Raw:
+    forms = layout.forms[kind]
     reader = CborReader(payload, "payload")
     views: dict[str, memoryview] = {}
     texts: dict[str, tuple[str, ...]] = {}
@@ -239,61 +247,62 @@ def _read(kind: Kind, payload: memoryview) -> _Raw:
         if name not in forms:
             raise reader.refuse(f"{kind} have no such column, column=`{shown(name)}`")
         reader.field = name
-        match forms[name]:
-            case "texts":
-                uses = views.get(_USED_BY[name], memoryview(b""))
-                texts[name] = reader.texts(len(uses) // _INDEX_BYTES)
-            case "bytes":
-                views[name] = reader.bytes_view()
-            case dtype:
-                views[name] = reader.typed_array(_TAG_OF[dtype])
+        form = forms[name]
+        if form == TEXTS:
+            uses = views.get(_USED_BY[name], memoryview(b""))
+            texts[name] = reader.texts(len(uses) // _INDEX_BYTES)
+        elif form == BYTES:
+            views[name] = reader.bytes_view()
+        else:
+            views[name] = reader.typed_array(TAG_OF[form])
     reader.field = "payload"
     reader.end()
-    return _Raw(views, texts)
+    return _Raw(layout, views, texts)
 
 
-def _logs(raw: _Raw) -> LogColumns:
+def _logs(raw: _Raw, count: int) -> LogColumns:
     return LogColumns(
-        ts=raw.i64("ts"),
-        body=raw.strings("body"),
+        ts=raw.times(),
+        body=raw.strings("body", count),
         severity=raw.u8("severity") if "severity" in raw else None,
-        attributes=_attributes(raw),
+        attributes=_attributes(raw, count),
     )
 
 
-def _metrics(raw: _Raw) -> MetricColumns:
+def _metrics(raw: _Raw, count: int) -> MetricColumns:
     return MetricColumns(
-        ts=raw.i64("ts"),
+        ts=raw.times(),
         names=raw.names("names"),
         name=raw.u32("name"),
         value=raw.f64("value"),
         type=raw.u8("type"),
-        attributes=_attributes(raw),
+        attributes=_attributes(raw, count),
     )
 
 
-def _entries(raw: _Raw) -> EntryColumns:
+def _entries(raw: _Raw, count: int) -> EntryColumns:
     return EntryColumns(
-        key=raw.strings("key"),
-        value=raw.strings("val"),
-        ts=raw.i64("ts") if "ts" in raw else None,
+        key=raw.strings("key", count),
+        value=raw.strings("val", count),
+        ts=raw.times() if "ts" in raw else None,
     )
 
 
-def _attributes(raw: _Raw) -> AttributeColumns | None:
-    if not any(name in raw for name in _ATTRIBUTE_FORMS):
+def _attributes(raw: _Raw, count: int) -> AttributeColumns | None:
+    if not any(name.startswith("attr_") for name in (*raw.views, *raw.texts)):
         return None
+    names, keys = raw.names("attr_names"), raw.u32("attr_key")
     return AttributeColumns(
-        names=raw.names("attr_names"),
-        offsets=raw.i32("attr_off"),
-        keys=raw.u32("attr_key"),
-        values=raw.strings("attr_val"),
+        names=names,
+        offsets=raw.offsets("attr", count, len(keys)),
+        keys=keys,
+        values=raw.strings("attr_val", len(keys)),
     )
 
 
-def encode_payload(columns: Columns) -> bytes:
+def encode_payload(columns: Columns, layout: PayloadLayout = LAYOUTS[1]) -> bytes:
     """Return the canonical encoding of columns that `check_columns` has accepted."""
-    parts = _parts(columns)
+    parts = _parts(columns, layout)
     pieces: list[bytes | memoryview] = [encode_map_head(len(parts))]
     for name, encoded in _in_order(tuple(parts)):
         pieces.append(encoded)
@@ -307,40 +316,53 @@ def _in_order(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
     return tuple((name, encode_text(name)) for name in sorted(names, key=key_order))
 
 
-def _parts(columns: Columns) -> dict[str, _Part]:
-    parts: dict[str, _Part]
+def _parts(columns: Columns, layout: PayloadLayout) -> dict[str, _Part]:
+    parts: dict[str, _Part] = {}
+    if columns.ts is not None:
+        parts["ts"] = _differences(columns.ts) if layout.has_differences else columns.ts
     match columns:
         case LogColumns():
-            parts = {"ts": columns.ts, **_string_parts("body", columns.body)}
+            parts |= _string_parts("body", columns.body, layout)
             if columns.severity is not None:
                 parts["severity"] = columns.severity
-            return parts | _attribute_parts(columns.attributes)
+            return parts | _attribute_parts(columns.attributes, layout)
         case MetricColumns():
-            parts = {
-                "ts": columns.ts,
+            parts |= {
                 "names": columns.names,
                 "name": columns.name,
                 "value": columns.value,
                 "type": columns.type,
             }
-            return parts | _attribute_parts(columns.attributes)
+            return parts | _attribute_parts(columns.attributes, layout)
         case EntryColumns():
-            parts = _string_parts("key", columns.key) | _string_parts("val", columns.value)
-            return parts if columns.ts is None else parts | {"ts": columns.ts}
+            parts |= _string_parts("key", columns.key, layout)
+            return parts | _string_parts("val", columns.value, layout)
 
 
-def _string_parts(name: str, column: TextColumn) -> dict[str, _Part]:
-    return {f"{name}_off": column.offsets, name: column.data}
+def _differences(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    found = values.copy()
+    np.subtract(values[1:], values[:-1], out=found[1:])
+    return found
 
 
-def _attribute_parts(columns: AttributeColumns | None) -> dict[str, _Part]:
+def _ends(offsets: npt.NDArray[np.int32], layout: PayloadLayout) -> npt.NDArray[np.generic]:
+    if layout.has_differences:
+        return np.subtract(offsets[1:], offsets[:-1]).view(np.uint32)
+    return offsets
+
+
+def _string_parts(name: str, column: TextColumn, layout: PayloadLayout) -> dict[str, _Part]:
+    return {layout.ends_name(name): _ends(column.offsets, layout), name: column.data}
+
+
+def _attribute_parts(columns: AttributeColumns | None, layout: PayloadLayout) -> dict[str, _Part]:
     if columns is None:
         return {}
     return {
         "attr_names": columns.names,
-        "attr_off": columns.offsets,
+        layout.ends_name("attr"): _ends(columns.offsets, layout),
         "attr_key": columns.keys,
-        **_string_parts("attr_val", columns.values),
+        **_string_parts("attr_val", columns.values, layout),
     }
 
 
@@ -352,5 +374,5 @@ def _encode_part(part: _Part) -> tuple[bytes | memoryview, ...]:
             return encode_bytes_head(len(part)), part
         case _:
             little = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
-            tag = _TAG_OF[f"<{little.dtype.kind}{little.dtype.itemsize}"]
+            tag = TAG_OF[f"<{little.dtype.kind}{little.dtype.itemsize}"]
             return encode_typed_array_head(tag, little.nbytes), little.data

@@ -77,7 +77,7 @@ def explore() -> frozenset[Step]:
 
 _REFUSED: Final = frozenset(
     {
-        *("invalid_frame", "unsupported_version", "bad_request", "forbidden", "not_found"),
+        *("invalid_frame", "bad_request", "forbidden", "not_found"),
         *("identity_quarantined", "identity_conflict", "fenced", "delete_id_taken", "too_large"),
         *("accept_existing of other bytes", "another decision", "418"),
     }
@@ -85,7 +85,13 @@ _REFUSED: Final = frozenset(
 _STOPPED: Final = frozenset({"unauthenticated", "forbidden_agent"})
 _AGAIN: Final = frozenset(
     {
-        *("digest_mismatch", "length_required", "unsupported_media_type", "corrupt_object"),
+        *(
+            "digest_mismatch",
+            "unsupported_version",
+            "length_required",
+            "unsupported_media_type",
+            "corrupt_object",
+        ),
         *("internal", "store_unavailable", "overloaded", "draining", "outcome_unknown"),
         *("200 of other bytes", "302", "502", "timeout", "reset", "connection_refused", "tls"),
     }

@@ -8,7 +8,7 @@ from sluice_protocol.acceptance import Accepted
 from sluice_protocol.conflicts import ConflictName, DecisionAction, Decisions
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import ErrorCode
-from sluice_protocol.frame import FRAME_VERSION
+from sluice_protocol.frame import frame_version
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
@@ -59,7 +59,7 @@ def accepted_manifest(
         accepted_at_unix_ns=accepted_at_ns,
         collector_id=collector_id,
         wire_version=envelope.wire_version,
-        frame_version=FRAME_VERSION,
+        frame_version=frame_version(upload.frame),
         attempt_id=upload.attempt_id,
         kind=envelope.kind,
         record_count=envelope.count,

@@ -7,20 +7,25 @@ from collections.abc import Iterator
 import zstandard
 from support.frames import all_kinds, identity
 
-from sluice_protocol.frame import HEADER_BYTES, decode_head, encode_frame
+from sluice_protocol.frame import HEADER_BYTES, decode_head, encode_frame, frame_version
 
 _INTERESTING = (0, 1, 0x17, 0x18, 0x1B, 0x1F, 0x3B, 0x40, 0x5B, 0x5F, 0x7F, 0x80, 0x9F, 0xA0, 0xBF)
 _BYTES = (*_INTERESTING, 0xC0, 0xD8, 0xDB, 0xF4, 0xF9, 0xFF)
 
 
 def seeds() -> list[bytes]:
-    """Return valid frames of every kind, plain and compressed."""
+    """Return valid frames of every kind and version, plain and compressed."""
     return [
         encode_frame(
-            identity=identity(3), columns=columns, resource=(("h", "x"),), compress=compress
+            identity=identity(3),
+            columns=columns,
+            resource=(("h", "x"),),
+            compress=compress,
+            version=version,
         )
         for columns in all_kinds()
         for compress in (False, True)
+        for version in (1, 2)
     ]
 
 
@@ -50,7 +55,7 @@ def _in_parts(rng: random.Random, data: bytes) -> bytes:
     stored = zstandard.ZstdCompressor().compress(raw) if flags else raw
     raw_bytes = len(raw) if rng.random() < 0.95 else rng.choice((1, 2**26, 2**32 - 1))
     sizes = (len(envelope), len(stored), raw_bytes, 0)
-    return struct.pack("<4sHHIIII", b"LMB1", 1, flags, *sizes) + envelope + stored
+    return struct.pack("<4sHHIIII", b"LMB1", frame_version(data), flags, *sizes) + envelope + stored
 
 
 def _wounded(rng: random.Random, data: bytes) -> bytes:

@@ -17,6 +17,7 @@ from sluice_protocol.frame import decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind
 from sluice_protocol.payload import encode_payload
+from sluice_protocol.payload_layout import LAYOUTS
 from sluice_protocol.records import (
     EntryRecord,
     LogRecord,
@@ -26,7 +27,7 @@ from sluice_protocol.records import (
     metrics_from_records,
 )
 
-TIMES = st.integers(-(2**62), 2**62)
+TIMES = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(max_size=5)
 NAMES = st.text(min_size=1, max_size=3)
 PAIRS = st.dictionaries(NAMES, TEXTS, max_size=3)
@@ -73,7 +74,12 @@ def batches(draw: st.DrawFn) -> tuple[Kind, list[tuple[AcceptedManifest, bytes]]
             seq_end=start + len(records) - 1,
         )
         resource = tuple(draw(PAIRS).items())
-        frame = encode_frame(identity=who, columns=MAKERS[kind](records), resource=resource)
+        frame = encode_frame(
+            identity=who,
+            columns=MAKERS[kind](records),
+            resource=resource,
+            version=draw(st.sampled_from([1, 2])),
+        )
         found.append((manifest_of(frame, at_ns=draw(st.integers(0, 2**60))), frame))
     return kind, found
 
@@ -111,8 +117,9 @@ def raw(payload: bytes, frame: bytes) -> bytes:
     return frame[:6] + b"\0\0" + frame[8:12] + sizes + frame[20:start] + payload
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("kind", ["logs", "metrics", "entries"])
-def test_a_frame_that_is_refused_alone_is_refused_in_a_group(kind: Kind) -> None:
+def test_a_frame_that_is_refused_alone_is_refused_in_a_group(kind: Kind, version: int) -> None:
     """Each byte of a payload is changed; a group with the frame is refused, or is equal."""
     made: dict[str, list[object]] = {
         "logs": [LogRecord(ts_ns=n, body="äb", attributes={"k": "v", "l": "€"}) for n in (1, 2)],
@@ -122,9 +129,9 @@ def test_a_frame_that_is_refused_alone_is_refused_in_a_group(kind: Kind) -> None
     who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=1)
     other = Identity(agent_id="a", boot_id="b", seq_start=2, seq_end=3)
     columns = MAKERS[kind](made[kind])
-    good = encode_frame(identity=who, columns=columns)
-    payload = encode_payload(columns)
-    target = encode_frame(identity=other, columns=columns)
+    good = encode_frame(identity=who, columns=columns, version=version)
+    payload = encode_payload(columns, LAYOUTS[version])
+    target = encode_frame(identity=other, columns=columns, version=version)
     refused = 0
     for place in range(len(payload)):
         for value in {payload[place] ^ 1, payload[place] ^ 0x80, 0, 0xFF}:

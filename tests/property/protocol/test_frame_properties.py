@@ -23,10 +23,12 @@ from sluice_protocol.frame import (
     decode_frame,
     decode_head,
     encode_frame,
+    frame_version,
 )
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.payload import encode_payload
+from sluice_protocol.payload_layout import LAYOUTS
 from sluice_protocol.records import (
     EntryRecord,
     LogRecord,
@@ -81,7 +83,7 @@ _RESOURCE = st.dictionaries(_TEXT, _TEXT, max_size=5).map(lambda pairs: tuple(pa
     boot=_ID,
     start=st.integers(0, 2**63 - 9),
     resource=_RESOURCE,
-    compress=st.booleans(),
+    stored=st.tuples(st.booleans(), st.sampled_from([1, 2])),
 )
 @settings(max_examples=300, deadline=None)
 def test_round_trip(
@@ -90,11 +92,14 @@ def test_round_trip(
     boot: str,
     start: int,
     resource: tuple[tuple[str, str], ...],
-    compress: bool,
+    stored: tuple[bool, int],
 ) -> None:
     """Any records decode to equal values, and encode to the same bytes again."""
+    compress, version = stored
     who = Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=start + len(columns) - 1)
-    data = encode_frame(identity=who, columns=columns, resource=resource, compress=compress)
+    data = encode_frame(
+        identity=who, columns=columns, resource=resource, compress=compress, version=version
+    )
     frame = decode_frame(data)
     assert frame.identity == who
     assert dict(frame.envelope.resource) == dict(resource)
@@ -104,8 +109,10 @@ def test_round_trip(
         columns=frame.columns,
         resource=frame.envelope.resource,
         compress=compress,
+        version=version,
     )
     assert again == data
+    assert check_frame(data) == frame.envelope
 
 
 @given(columns=_COLUMNS)
@@ -121,7 +128,7 @@ def test_ndjson_round_trip(columns: Columns) -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_raise_a_typed_error(data: bytes) -> None:
     """Arbitrary bytes raise a typed error, with and without a valid magic."""
-    for start in (b"", b"LMB1\x01\0\0\0"):
+    for start in (b"", b"LMB1\x01\0\0\0", b"LMB1\x02\0\0\0"):
         with pytest.raises(SluiceError):
             decode_frame(start + data)
 
@@ -135,7 +142,7 @@ def _check_canonical(data: bytes, frame: Frame) -> None:
         if (head.flags)
         else stored
     )
-    assert encode_payload(frame.columns) == raw
+    assert encode_payload(frame.columns, LAYOUTS[frame_version(data)]) == raw
     assert encode_envelope(frame.envelope) == data[HEADER_BYTES : head.payload_start]
 
 
@@ -208,10 +215,12 @@ def _plain_logs() -> list[bytes]:
                 ]
             ),
             compress=compress,
+            version=version,
         )
         for row in rows
         for severity in (0, 24)
         for compress in (False, True)
+        for version in (1, 2)
     ]
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from sluice_protocol import envelope, payload, short_cbor
 from sluice_protocol.columns import Columns
 from sluice_protocol.errors import InvalidFrame, SluiceError
-from sluice_protocol.frame import decode_frame, encode_frame
+from sluice_protocol.frame import decode_frame, encode_frame, frame_version
 from sluice_protocol.identity import Identity
+from sluice_protocol.payload_layout import LAYOUTS
 from sluice_protocol.records import (
     EntryRecord,
     LogRecord,
@@ -40,8 +41,10 @@ def frames() -> list[bytes]:
             columns=one,
             resource=(("host.name", "h"), ("b", "")),
             compress=False,
+            version=version,
         )
         for one in COLUMNS
+        for version in (1, 2)
     ]
 
 
@@ -50,7 +53,7 @@ def outcome(frame: bytes) -> object:
         found = decode_frame(frame)
     except SluiceError as error:
         return type(error), str(error)
-    return found.envelope, payload.encode_payload(found.columns)
+    return found.envelope, payload.encode_payload(found.columns, LAYOUTS[frame_version(frame)])
 
 
 def strictly(frame: bytes, monkeypatch: pytest.MonkeyPatch) -> object:
@@ -94,12 +97,13 @@ def test_frames_of_our_encoder_do_not_need_the_strict_reader(
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=40))
-def test_any_bytes_are_refused_or_read_as_the_strict_reader_does(data: bytes) -> None:
-    found = short_cbor.read_short_map(memoryview(data), payload._SHORT_KEYS["logs"])
+@given(st.binary(max_size=40), st.sampled_from([1, 2]))
+def test_any_bytes_are_refused_or_read_as_the_strict_reader_does(data: bytes, version: int) -> None:
+    layout = LAYOUTS[version]
+    found = short_cbor.read_short_map(memoryview(data), layout.keys["logs"])
     if found is not None:
         try:
-            strict = payload._read("logs", memoryview(data))
+            strict = payload._read("logs", memoryview(data), layout)
         except InvalidFrame:
             raise AssertionError("the strict reader refuses it") from None
         assert {name: bytes(view) for name, view in strict.views.items()} == {

@@ -21,7 +21,6 @@ from sluice_protocol.units import Digest
 SENT = Digest("a" * 64)
 PARKED = {
     ErrorCode.INVALID_FRAME,
-    ErrorCode.UNSUPPORTED_VERSION,
     ErrorCode.IDENTITY_QUARANTINED,
     ErrorCode.IDENTITY_CONFLICT,
     ErrorCode.FENCED,
@@ -34,6 +33,7 @@ PARKED = {
 STOPPED = {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}
 AGAIN = {
     ErrorCode.DIGEST_MISMATCH,
+    ErrorCode.UNSUPPORTED_VERSION,
     ErrorCode.LENGTH_REQUIRED,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ErrorCode.CORRUPT_OBJECT,

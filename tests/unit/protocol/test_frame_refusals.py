@@ -83,18 +83,18 @@ def test_every_truncation_and_any_extra_byte_is_rejected() -> None:
 
 def test_other_versions_are_named() -> None:
     """Another version of a frame or envelope is distinguished from a broken one."""
-    for data, field in (
-        (frame(envelope(), logs(), frame_version=2), "frame_version"),
-        (frame(envelope(wire_version=2), logs()), "wire_version"),
+    for data, field, versions in (
+        (frame(envelope(), logs(), frame_version=3), "frame_version", (1, 2)),
+        (frame(envelope(wire_version=2), logs()), "wire_version", (1,)),
     ):
         with pytest.raises(UnsupportedVersion) as caught:
             decode_frame(data)
-        assert (caught.value.field, caught.value.supported) == (field, (1,))
+        assert (caught.value.field, caught.value.supported) == (field, versions)
 
 
-def test_a_second_frame_version_is_read_next_to_the_first() -> None:
-    decoders = {**FRAME_DECODERS, 2: FRAME_DECODERS[1]}
-    for version in (1, 2):
+def test_a_later_frame_version_is_read_next_to_the_others() -> None:
+    decoders = {**FRAME_DECODERS, 3: FRAME_DECODERS[1]}
+    for version in (1, 3):
         data = frame(envelope(), logs(), frame_version=version)
         assert (
             decode_frame(data, decoders=decoders).identity
