@@ -34,6 +34,29 @@ def accepted_lines(store: str) -> list[bytes]:
     return [body for frame in frames for body in frame.columns.body.slices()]
 
 
+def test_frames_of_version_2_are_accepted(tmp_path: Path) -> None:
+    """The manifest names the version that was set for the agent, and the lines are equal."""
+    store = f"file://{tmp_path}/store"
+    assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
+    principals = tmp_path / "principals.toml"
+    principals.write_text(principal_entry("host-1", "host-1", make_key(tmp_path / "key.pem")))
+    server = start_gateway(tmp_path, store, principals)
+    lines = [b"line %d" % at * (at % 7) for at in range(1, 500)]
+    (tmp_path / "app.log").write_bytes(b"\n".join(lines) + b"\n")
+    try:
+        done = sluice(
+            "agent", "run", "--gateway", f"http://127.0.0.1:{server.port}", "--key", "key.pem",
+            "--agent-id", "host-1", "--paths", str(tmp_path / "app.log"), "--host-metrics-s", "0",
+            "--frame-version", "2", "--once", cwd=tmp_path,
+        )  # fmt: skip
+    finally:
+        server.kill()
+    assert done.returncode == 0, done.stderr
+    manifests = asyncio.run(bodies_under(store, "accepted/"))
+    assert [json.loads(one)["frame_version"] for one in manifests.values()] == [2]
+    assert accepted_lines(store) == lines
+
+
 @pytest.mark.parametrize("runs", [1, pytest.param(6, marks=pytest.mark.long)])
 def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
     """Two gateways share a store. One of them and the agent are killed; no line is lost."""
