@@ -153,7 +153,7 @@ BAD_FRAMES = {
     "longer": frame_of() + b"\0",
     "empty": b"",
     "magic": b"XMB1" + frame_of()[4:],
-    "version": frame_of()[:4] + b"\x02\0" + frame_of()[6:],
+    "version": frame_of()[:4] + b"\x03\0" + frame_of()[6:],
     "flags": frame_of()[:6] + b"\x80\0" + frame_of()[8:],
     "count": _wrong_count(),
     "bomb": _bomb(),
