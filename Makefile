@@ -82,8 +82,8 @@ format: setup  ## format the code with ruff
 bench: setup  ## run every benchmark with its control; NAME=store runs one of them
 	$(BIN)/python -m benchmarks $(NAME)
 
-bench-peers: setup  ## compare with NATS, Kafka, the Collector and syslog-ng in one run; builds them once. WRITE=1 records the run in docs/comparison.md
-	$(BIN)/python -m benchmarks.peers $(if $(WRITE),--write)
+bench-peers: setup  ## compare with NATS, Kafka, the Collector and syslog-ng in one run; builds them once. FRESH=1 measures the first batches after a start. WRITE=1 records the run in docs/comparison.md
+	$(BIN)/python -m benchmarks.peers $(if $(FRESH),--fresh) $(if $(WRITE),--write)
 
 docs: setup  ## write the pages and pictures that are generated from code
 	$(BIN)/python -m deploy.events_page

@@ -12,6 +12,7 @@ ratio to it is that of everything except compression.
 
 import asyncio
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ import aiohttp
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_agent.app import run_agent
-from sluice_agent.settings import AgentSettings
+from sluice_agent.settings import AgentSettings, FrameVersion
 from sluice_agent.signing_key import make_key
 from sluice_protocol.compression import COMPRESSION_LEVEL, compress_payload
 from sluice_protocol.zstd_frames import compress_zstd
@@ -69,12 +70,14 @@ def write_log(path: Path) -> int:
     return count
 
 
-def ship(folder: Path, log: Path, url: str, *, records: int, key: Path | None) -> float:
+def ship(
+    folder: Path, log: Path, url: str, *, records: int, key: Path | None, version: FrameVersion = 1
+) -> float:
     """Run the agent once over the file."""
     spool = Path(tempfile.mkdtemp(dir=folder))
     settings = AgentSettings(
         gateway=url, spool=spool, agent_id="bench", paths=(str(log),), once=True, host_metrics_s=0,
-        key=key,
+        key=key, frame_version=version,
     )  # fmt: skip
     outcome = asyncio.run(run_agent(settings, stop=asyncio.Event()))
     if (outcome.sealed_records, outcome.waiting, outcome.parked) != (records, 0, 0):
@@ -142,14 +145,16 @@ def measure(folder: Path, url: str, records: int) -> None:
     """Measure and report the ratios."""
     log = folder / "app.log"
 
-    def agent() -> float:
-        return ship(folder, log, url, records=records, key=folder / "key.pem")
+    def agent(version: FrameVersion) -> float:
+        key = folder / "key.pem"
+        return ship(folder, log, url, records=records, key=key, version=version)
 
     def control(compress: Callable[[bytes], bytes]) -> float:
         return asyncio.run(send_blocks(folder, log, url, compress))
 
     subjects: dict[str, Callable[[], Sample]] = {
-        "agent": lambda: timed(agent),
+        "agent": lambda: timed(lambda: agent(1)),
+        "agent, frames of version 2": lambda: timed(lambda: agent(2)),
         "control": lambda: timed(lambda: control(compress_as_level)),
         "control, tables of frames": lambda: timed(lambda: control(compress_payload)),
     }
@@ -162,13 +167,14 @@ def measure(folder: Path, url: str, records: int) -> None:
             f"{who}: {speeds[len(speeds) // 2]:.1f} MiB/s ({speeds[0]:.1f} to {speeds[-1]:.1f}),"
             f" {cpu[len(cpu) // 2]:.1f} ms CPU per MiB"
         )
-    for who in list(samples)[1:]:
+    agents, controls = list(samples)[:2], list(samples)[2:]
+    for subject, other in [agents[::-1], *itertools.product(agents, controls)]:
         for what, value in (
             ("throughput", lambda s: s.per_second),
             ("CPU per MiB", lambda s: s.cpu_per_unit),
         ):
-            low, middle, high = ratio(samples["agent"], samples[who], value)
-            lines.append(f"{what}, agent to {who}: {middle:.2f} ({low:.2f} to {high:.2f})")
+            low, middle, high = ratio(samples[subject], samples[other], value)
+            lines.append(f"{what}, {subject} to {other}: {middle:.2f} ({low:.2f} to {high:.2f})")
     report("agent", lines, samples)
 
 

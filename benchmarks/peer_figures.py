@@ -10,7 +10,8 @@ from deploy.page_sections import split_section
 TICK_S: Final = 0.01
 """The kernel counts processor time in steps of this; a sample is never below it."""
 
-BEGIN: Final = "<!-- written by `make bench-peers`: last run -->"
+BEGIN: Final = "<!-- written by `make bench-peers WRITE=1` -->"
+BEGIN_FRESH: Final = "<!-- written by `make bench-peers FRESH=1 WRITE=1` -->"
 END: Final = "<!-- end -->"
 
 Figure = Literal["CPU", "p50", "throughput"]
@@ -149,13 +150,13 @@ def tables(rounds: Rounds, verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def updated_page(page: str, section: Sequence[str]) -> str:
-    """Return the page with the lines between the two marks replaced.
+def updated_page(page: str, begin: str, section: Sequence[str]) -> str:
+    """Return the page with the lines between a mark and the next end replaced.
 
     Raises:
         BadUsage: The page does not have both marks.
     """
-    before, _, after = split_section(page, BEGIN, END)
+    before, _, after = split_section(page, begin, END)
     return "\n".join([before, "", *section, "", after])
 
 

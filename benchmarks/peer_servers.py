@@ -161,8 +161,11 @@ def kafka_broker(folder: Path) -> Iterator[PeerServer]:
         raise PeerUnavailable("cannot start: java is missing; install Java 17")
     java = [program, "-cp", f"{libraries}/*"]
     cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-    words = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(config)]
-    done = subprocess.run([*java, *words], capture_output=True, text=True, check=False)
+    # An id may begin with a dash, so it is in one word with its option.
+    words = ["format", "--standalone", f"--cluster-id={cluster}", f"--config={config}"]
+    done = subprocess.run(
+        [*java, "kafka.tools.StorageTool", *words], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise PeerUnavailable(f"cannot format the log: {done.stderr.strip() or done.stdout}")
     command: list[str | Path] = [program, *_JVM, *java[1:], "kafka.Kafka", config]

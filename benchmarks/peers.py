@@ -7,7 +7,12 @@ server's processes until half a second after the last acknowledgement; that of t
 shown separately, and that of clients is not counted. A server that cannot be built or started is
 left out, and the reason is printed.
 
+With `--fresh`, all servers are started anew for each size of each round. Each receives the same
+number of batches, the first after its start: compilers of a JVM have not run yet, and caches are
+empty.
+
     make bench-peers                                    # all; at most 8 minutes
+    make bench-peers FRESH=1                            # the first batches after a start
     python -m benchmarks.peers --sizes "1 KiB" --rounds 1 --only Kafka "sluice, directory"
     python -m benchmarks.peers --agents                 # only the agent and syslog-ng
 
@@ -26,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -38,6 +43,8 @@ from benchmarks.measure import Sample, file_system_of, report
 from benchmarks.peer_agents import measure_agents
 from benchmarks.peer_figures import (
     BARS,
+    BEGIN,
+    BEGIN_FRESH,
     BUCKET,
     COLLECTOR,
     DIRECTORY,
@@ -77,10 +84,16 @@ SETTLE_S: Final = 0.5
 WARM_S: Final = 8.0
 """Before the first round: compilers of a JVM run in the first seconds of a load."""
 UPLOADS: Final = {SMALL: 1_200, "64 KiB": 600, "1 MiB": 80}
-"""Uploads to a gateway in a sample, each with an identity that was not used before."""
+"""Uploads to a gateway in a sample, each with an identity that was not used before.
+
+A fresh server of any kind receives as many.
+"""
 MESSAGES: Final = {SMALL: 6_000, "64 KiB": 2_000, "1 MiB": 160}
 """Requests to others in a sample, repeated from a few."""
 REPEATED: Final = 64
+IDLE_S: Final = 6.0
+"""After the start of fresh servers, so that what they do then does not count."""
+FRESH_S_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +124,9 @@ LOADS: Final = {
 }
 
 
-def prepared(load: Load, size: str, port: int) -> tuple[Iterator[PreparedRequest], int]:
+def prepared(
+    load: Load, size: str, port: int, *, fresh: bool
+) -> tuple[Iterator[PreparedRequest], int]:
     """Return the requests of one sample, and how many are sent; fewer requests are repeated."""
     size_bytes, count = SIZES[size], UPLOADS[size]
     if load.frames > 1:
@@ -120,6 +135,8 @@ def prepared(load: Load, size: str, port: int) -> tuple[Iterator[PreparedRequest
     if load.server in {DIRECTORY, BUCKET}:
         return itertools.islice(upload_requests(size_bytes, port), count), count
     made = otlp_requests(size_bytes) if load.server == COLLECTOR else message_requests(size_bytes)
+    if fresh:
+        return itertools.islice(made, REPEATED), count * (3 if load.group > 1 else 1)
     return itertools.islice(made, REPEATED), MESSAGES[size] * (4 if load.group > 1 else 1)
 
 
@@ -162,15 +179,21 @@ def measure(
 
 
 def sample(
-    folder: Path, name: str, server: PeerServer, size: str, seconds: float = SAMPLE_S
+    folder: Path,
+    name: str,
+    server: PeerServer,
+    size: str,
+    *,
+    seconds: float = SAMPLE_S,
+    fresh: bool = False,
 ) -> PeerSample:
     """Prepare the requests of one subject and measure it."""
     load, path = LOADS[name], folder / "requests"
-    requests, count = prepared(load, size, server.port)
+    requests, count = prepared(load, size, server.port, fresh=fresh)
     write_requests(path, requests)
     os.sync()  # else the next sync of a server also writes what the servers before have left
     try:
-        return measure(server, load, path, count, seconds)
+        return measure(server, load, path, count, FRESH_S_MAX if fresh else seconds)
     finally:
         path.unlink()
 
@@ -196,44 +219,78 @@ def started(
     return running, skipped
 
 
-def run_rounds(
-    folder: Path, running: dict[str, PeerServer], sizes: list[str], rounds: int
-) -> tuple[dict[tuple[str, str], list[PeerSample]], dict[str, str]]:
-    """Measure every subject with every size, in turn.
+@dataclass(slots=True)
+class Rounds:
+    """What the rounds have shown so far.
 
-    Returns:
-        The samples, and why a server was left out after a request failed.
+    Attributes:
+        found: The samples, by size and subject.
+        failed: Why a server was left out after a request failed.
+        fresh: Whether servers are started for each sample.
     """
-    found: dict[tuple[str, str], list[PeerSample]] = {}
-    failed: dict[str, str] = {}
-    if KAFKA in running:
-        _try_sample(folder, KAFKA, running[KAFKA], SMALL, failed, WARM_S)
-    for number in range(rounds + 1):
+
+    found: dict[tuple[str, str], list[PeerSample]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    fresh: bool = False
+
+    def measure(
+        self, folder: Path, running: dict[str, PeerServer], sizes: list[str], *, keep: bool = True
+    ) -> None:
+        """Measure every subject with every size once, in turn."""
         for size, (name, load) in itertools.product(sizes, LOADS.items()):
             server = running.get(load.server)
-            if server is None or load.server in failed or size not in load.sizes:
-                continue
-            one = _try_sample(folder, name, server, size, failed)
-            if number and one is not None:
-                found.setdefault((size, name), []).append(one)
-    return {key: one for key, one in found.items() if LOADS[key[1]].server not in failed}, failed
+            if server is not None and load.server not in self.failed and size in load.sizes:
+                one = self.try_sample(folder, name, server, size)
+                if keep and one is not None:
+                    self.found.setdefault((size, name), []).append(one)
+
+    def try_sample(
+        self, folder: Path, name: str, server: PeerServer, size: str, seconds: float = SAMPLE_S
+    ) -> PeerSample | None:
+        """Measure one subject, or record why its server is left out."""
+        try:
+            return sample(folder, name, server, size, seconds=seconds, fresh=self.fresh)
+        except PeerUnavailable as error:
+            self.failed[LOADS[name].server] = f"{error}, batch={size}"
+            print(f"left out {LOADS[name].server}: {error}, batch={size}", file=sys.stderr)
+            return None
+
+    def complete(self) -> dict[tuple[str, str], list[PeerSample]]:
+        """Return the samples of the servers of which no request failed."""
+        return {
+            key: one for key, one in self.found.items() if LOADS[key[1]].server not in self.failed
+        }
 
 
-def _try_sample(
-    folder: Path,
-    name: str,
-    server: PeerServer,
-    size: str,
-    failed: dict[str, str],
-    seconds: float = SAMPLE_S,
-) -> PeerSample | None:
-    """Measure one subject, or record why its server is left out."""
-    try:
-        return sample(folder, name, server, size, seconds)
-    except PeerUnavailable as error:
-        failed[LOADS[name].server] = f"{error}, batch={size}"
-        print(f"left out {LOADS[name].server}: {error}, batch={size}", file=sys.stderr)
-        return None
+def run_servers(
+    folder: Path, wanted: argparse.Namespace
+) -> tuple[dict[tuple[str, str], list[PeerSample]], list[str]]:
+    """Measure the wanted servers.
+
+    Returns:
+        The samples, and the versions of the servers and why some were left out.
+    """
+    rounds = Rounds(fresh=wanted.fresh)
+    built("peerload")
+    if wanted.fresh:
+        for _, size in itertools.product(range(wanted.rounds), wanted.sizes):
+            with tempfile.TemporaryDirectory(dir=folder) as made, ExitStack() as stack:
+                running, skipped = started(stack, Path(made), wanted.workers, wanted.only)
+                rounds.failed |= skipped
+                time.sleep(IDLE_S)
+                rounds.measure(folder, running, [size])
+    else:
+        with ExitStack() as stack:
+            running, skipped = started(stack, folder, wanted.workers, wanted.only)
+            rounds.failed |= skipped
+            if KAFKA in running:
+                rounds.try_sample(folder, KAFKA, running[KAFKA], SMALL, WARM_S)
+            for number in range(wanted.rounds + 1):
+                rounds.measure(folder, running, wanted.sizes, keep=number > 0)
+    notes = [f"{name}: {one.version}" for name, one in running.items()]
+    return rounds.complete(), notes + [
+        f"{name}: skipped, {why}" for name, why in rounds.failed.items()
+    ]
 
 
 def _read_words(words: list[str]) -> argparse.Namespace:
@@ -245,7 +302,9 @@ def _read_words(words: list[str]) -> argparse.Namespace:
     names = {load.server for load in LOADS.values()}
     parser.add_argument("--only", nargs="*", default=[], choices=sorted(names), metavar="SERVER")
     parser.add_argument("--write", action="store_true", help=f"record the run in {PAGE}")
-    parser.add_argument("--agents", action="store_true", help="only the agent and syslog-ng")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--agents", action="store_true", help="only the agent and syslog-ng")
+    one.add_argument("--fresh", action="store_true", help="only the first batches after a start")
     wanted = parser.parse_args(words)
     if wanted.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -266,22 +325,19 @@ def main(words: list[str]) -> int:
         folder = Path(made)
         files = file_system_of(folder)
         if not wanted.agents:
-            built("peerload")
-            with ExitStack() as stack:
-                running, skipped = started(stack, folder, wanted.workers, wanted.only)
-                found, failed = run_rounds(folder, running, wanted.sizes, wanted.rounds)
-            notes = [f"{name}: {one.version}" for name, one in running.items()]
-            notes += [f"{name}: skipped, {why}" for name, why in (skipped | failed).items()]
-        if wanted.agents or not wanted.only:
+            found, notes = run_servers(folder, wanted)
+        if not wanted.fresh and (wanted.agents or not wanted.only):
             agents, more = measure_agents(folder, wanted.rounds)
             found |= agents
             notes += more
-    verdicts = judge(BARS, found)
+    verdicts = [one for one in judge(BARS, found) if one.ratios or not wanted.fresh]
     machine = f"{platform.machine()} with {os.cpu_count()} cores"
     run = (
         f"{CLIENTS} clients, {wanted.rounds} rounds, gateways with {wanted.workers} worker(s),"
         f" files on {files}"
     )
+    if wanted.fresh:
+        run += ", all started anew for each size of each round"
     lines = [
         f"Run on {began:%Y-%m-%d}, {machine}: {run}.",
         "",
@@ -295,9 +351,10 @@ def main(words: list[str]) -> int:
         ]
         for (size, name), samples in found.items()
     }
-    report("peers", lines, kept)
+    report("peers-fresh" if wanted.fresh else "peers", lines, kept)
     if wanted.write:
-        PAGE.write_text(updated_page(PAGE.read_text(), lines))
+        begin = BEGIN_FRESH if wanted.fresh else BEGIN
+        PAGE.write_text(updated_page(PAGE.read_text(), begin, lines))
     return int(any(verdict.is_missed for verdict in verdicts))
 
 

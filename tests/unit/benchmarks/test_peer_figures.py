@@ -4,6 +4,7 @@ import pytest
 from benchmarks.peer_figures import (
     BARS,
     BEGIN,
+    BEGIN_FRESH,
     END,
     SIZES,
     Bar,
@@ -118,16 +119,17 @@ def test_each_bar_of_the_broker_has_every_size() -> None:
 
 
 def test_a_section_of_the_page_is_replaced() -> None:
-    page = f"# Title\n\n{BEGIN}\n\nold\n\n{END}\n\nend\n"
-    updated = updated_page(page, ["new", "lines"])
-    assert updated == f"# Title\n\n{BEGIN}\n\nnew\nlines\n\n{END}\n\nend\n"
-    assert updated_page(updated, ["new", "lines"]) == updated
+    other = f"{BEGIN_FRESH}\n\nother\n\n{END}"
+    page = f"# Title\n\n{other}\n\n{BEGIN}\n\nold\n\n{END}\n\nend\n"
+    updated = updated_page(page, BEGIN, ["new", "lines"])
+    assert updated == f"# Title\n\n{other}\n\n{BEGIN}\n\nnew\nlines\n\n{END}\n\nend\n"
+    assert updated_page(updated, BEGIN, ["new", "lines"]) == updated
 
 
 @pytest.mark.parametrize("page", ["text", f"{BEGIN} text", f"text {END}"])
 def test_a_page_without_both_marks_is_refused(page: str) -> None:
     with pytest.raises(BadUsage, match="it has no marks"):
-        updated_page(page, [])
+        updated_page(page, BEGIN, [])
 
 
 def test_the_tables_are_whole() -> None:
