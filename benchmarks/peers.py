@@ -7,7 +7,7 @@ server's processes until half a second after the last acknowledgement; that of t
 shown separately, and that of clients is not counted. A server that cannot be built or started is
 left out, and the reason is printed.
 
-With `--fresh`, all servers are started anew for each size of each round. Each receives the same
+With `--fresh`, all servers are started again for each size of each round. Each receives the same
 number of batches, the first after its start: compilers of a JVM have not run yet, and caches are
 empty.
 
@@ -337,7 +337,7 @@ def main(words: list[str]) -> int:
         f" files on {files}"
     )
     if wanted.fresh:
-        run += ", all started anew for each size of each round"
+        run += ", all started again for each size of each round"
     lines = [
         f"Run on {began:%Y-%m-%d}, {machine}: {run}.",
         "",
