@@ -58,7 +58,16 @@ from sluice_protocol.manifests import (
     encode_record,
     encode_reference,
 )
-from sluice_protocol.outcomes import Found, NotFound, Unknown, UnknownReason
+from sluice_protocol.outcomes import (
+    Applied,
+    CreateOutcome,
+    Found,
+    NotFound,
+    Unknown,
+    UnknownReason,
+)
+from sluice_store.bulk import NewObject
+from sluice_store.pairs import NewPair, PairStore
 from sluice_store.port import ObjectStore
 
 BACKOFF_S_FIRST: Final = 0.05
@@ -66,6 +75,35 @@ BACKOFF_S_MAX: Final = 2.0
 HASH_INLINE_BYTES_MAX: Final = 1024 * 1024
 
 log = structlog.get_logger()
+
+
+class FollowingManifest:
+    """The manifest that a store may create right after its blob, for less than a second call.
+
+    The machine decides: the manifest is the one that it requests after the blob was applied.
+
+    Attributes:
+        action: The request of the machine, once it is known.
+        body: The bytes of the manifest.
+        outcome: The outcome of the create; None if the store did not create it.
+    """
+
+    def __init__(self, upload: Upload, now: Progress, collector_id: str) -> None:
+        """Follow the create of the blob that `now` requests."""
+        self._upload = upload
+        self._now = now
+        self._collector_id = collector_id
+        self.action: CreateManifest | None = None
+        self.body = b""
+        self.outcome: CreateOutcome | None = None
+
+    def __call__(self, blob: Applied) -> NewObject | None:
+        """Return the manifest after this outcome of the blob, or None; see `pairs.Follow`."""
+        action = step(self._now, blob).action
+        if not isinstance(action, CreateManifest):
+            return None
+        self.action, self.body = action, manifest_body(self._upload, action, self._collector_id)
+        return NewObject(key=accepted_key(self._upload.identity), body=self.body)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +122,7 @@ class AcceptanceRun:
         manifest: The bytes of the identity's manifest, as created or read last.
         cacheable_ns: How long the verdict may be repeated from memory, from the store's last
             response about the blob.
+        followed: The manifest that follows the last create of the blob, until it is requested.
     """
 
     verdict: Verdict = field(default_factory=RetriesExhausted)
@@ -96,6 +135,7 @@ class AcceptanceRun:
     healed: bool = False
     manifest: bytes = b""
     cacheable_ns: int = 0
+    followed: FollowingManifest | None = None
 
 
 class Acceptor:
@@ -112,6 +152,7 @@ class Acceptor:
         time_s_max: float,
     ) -> None:
         self._store = store
+        self._pairs = store if isinstance(store, PairStore) else None
         self._authority = authority
         self._collector_id = collector_id
         self._clock = clock
@@ -188,16 +229,14 @@ class Acceptor:
         self, upload: Upload, now: Progress, action: StoreRequest, run: AcceptanceRun
     ) -> Observation:
         match action:
-            case CreateBlob() | OverwriteBlob() | HeadBlob() | HashBlob():
+            case CreateBlob():
+                return await self._create_blob(upload, now, run)
+            case OverwriteBlob() | HeadBlob() | HashBlob():
                 return await self._on_blob(upload, action)
             case ReadManifest():
                 return await self._read_manifest(now.offer, run)
-            case CreateManifest(accepted_at_ns=at_ns):
-                body = upload.manifest or encode_record(
-                    accepted_manifest(upload, at_ns, self._collector_id)
-                )
-                run.manifest = body
-                return await self._store.create(accepted_key(upload.identity), body)
+            case CreateManifest():
+                return await self._create_manifest(upload, action, run)
             case CreateQuarantine(accepted_digest=owner, observed_at_ns=at_ns):
                 run.conflict = conflict_manifest(upload, owner, at_ns, self._collector_id)
                 key = quarantine_key(upload.identity, upload.digest)
@@ -207,13 +246,36 @@ class Acceptor:
             case _ as never:
                 assert_never(never)
 
+    async def _create_blob(
+        self, upload: Upload, now: Progress, run: AcceptanceRun
+    ) -> CreateOutcome:
+        """Create the blob, and let the store create the manifest that follows if it can."""
+        run.followed = None
+        key = blob_key(upload.digest)
+        if self._pairs is None:
+            return await self._store.create(key, upload.frame, sha256=upload.digest)
+        blob = NewObject(key=key, body=upload.frame, sha256=upload.digest)
+        follow = FollowingManifest(upload, now, self._collector_id)
+        created = await self._pairs.create_pair(NewPair(first=blob, follow=follow))
+        follow.outcome, run.followed = created.second, follow
+        return created.first
+
+    async def _create_manifest(
+        self, upload: Upload, action: CreateManifest, run: AcceptanceRun
+    ) -> CreateOutcome:
+        """Create the manifest, unless the store has created exactly this one with the blob."""
+        followed, run.followed = run.followed, None
+        if followed is not None and followed.outcome is not None and followed.action == action:
+            run.manifest = followed.body
+            return followed.outcome
+        run.manifest = manifest_body(upload, action, self._collector_id)
+        return await self._store.create(accepted_key(upload.identity), run.manifest)
+
     async def _on_blob(
-        self, upload: Upload, action: CreateBlob | OverwriteBlob | HeadBlob | HashBlob
+        self, upload: Upload, action: OverwriteBlob | HeadBlob | HashBlob
     ) -> Observation:
         key = blob_key(upload.digest)
         match action:
-            case CreateBlob():
-                return await self._store.create(key, upload.frame, sha256=upload.digest)
             case OverwriteBlob():
                 return await self._store.overwrite(key, upload.frame, sha256=upload.digest)
             case HeadBlob():
@@ -248,6 +310,12 @@ class Acceptor:
             await self._store.create(key, body)
         except StoreError as error:
             log.warning("quarantine_reference_not_written", key=key, reason=str(error))
+
+
+def manifest_body(upload: Upload, action: CreateManifest, collector_id: str) -> bytes:
+    """Return the bytes of the manifest; every try of an upload writes the same."""
+    manifest = upload.manifest
+    return manifest or encode_record(accepted_manifest(upload, action.accepted_at_ns, collector_id))
 
 
 def read_manifest(found: Found) -> ManifestRead | ManifestUnreadable:

@@ -1,8 +1,9 @@
 """Decides which creates of a process are written together, and which in separate threads.
 
 A few creates run in separate threads, so that none waits for another. Further ones wait, and are
-written as a group in one thread as soon as the group before is complete. So the groups grow with
-the number of callers and with the time that a sync takes, and no timer is needed.
+written as a group in one thread. Two groups are written at the same time: one uses the processor
+while the other waits for the disk. So the groups grow with the number of callers and with the time
+that a sync takes, and no timer is needed.
 """
 
 import asyncio
@@ -10,18 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from sluice_protocol.outcomes import CreateOutcome
-from sluice_store.bulk import NewObject
 from sluice_store.local.files import LocalFiles
-from sluice_store.local.group_writes import GroupOutcome, split_groups
+from sluice_store.local.group_writes import GroupPairOutcome, split_groups
 from sluice_store.local.threads import StoreThreads
+from sluice_store.pairs import NewPair, PairOutcome
 
 GROUP_BODY_MAX: Final = 256 * 1024
 """Larger bodies are written in separate threads: their bytes cost more than their syncs."""
 RETRY_S: Final = 0.5
 """How long creates run in separate threads after a group could not be written."""
 
-_Waiting = tuple[NewObject, asyncio.Future[CreateOutcome]]
+_Waiting = tuple[NewPair, asyncio.Future[PairOutcome]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,12 @@ class GroupLimits:
     Attributes:
         separate_max: Creates that run in separate threads before others wait.
         group_min: Waiting creates from which a group is written.
+        groups_max: Groups that are written at the same time.
     """
 
     separate_max: int = 3
     group_min: int = 4
+    groups_max: int = 2
 
 
 class CreateQueue:
@@ -47,22 +49,24 @@ class CreateQueue:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Waiting] = []
         self._separate = 0
-        self._group: asyncio.Future[list[GroupOutcome] | None] | None = None
+        self._groups: set[asyncio.Future[list[GroupPairOutcome] | None]] = set()
         self._due = False
         self._no_group_before_s = 0.0
         self._closed = False
 
-    async def create(self, new: NewObject) -> CreateOutcome:
-        """Create one object; if its caller is cancelled before it begins, skip it.
+    async def create(self, pair: NewPair) -> PairOutcome:
+        """Create one object, and in a group also the one that follows it.
+
+        If the caller is cancelled before it begins, it is skipped.
 
         Raises:
             StoreError: The request was refused; nothing was written.
         """
-        future: asyncio.Future[CreateOutcome] = self._loop.create_future()
-        if len(new.body) > GROUP_BODY_MAX or self._closed:
-            self._start_separate(new, future)
+        future: asyncio.Future[PairOutcome] = self._loop.create_future()
+        if len(pair.first.body) > GROUP_BODY_MAX or self._closed:
+            self._start_separate(pair, future)
         else:
-            self._waiting.append((new, future))
+            self._waiting.append((pair, future))
             self._start_soon()
         return await future
 
@@ -70,8 +74,8 @@ class CreateQueue:
         """Begin every create that waits, and return when no group is being written."""
         self._closed = True
         self._separate_up_to(len(self._waiting))
-        if self._group is not None:
-            await asyncio.wait({self._group})
+        if self._groups:
+            await asyncio.wait(self._groups)
             self._separate_up_to(len(self._waiting))
 
     def _start_soon(self) -> None:
@@ -85,41 +89,43 @@ class CreateQueue:
         self._waiting = [one for one in self._waiting if not one[1].done()]
         if self._loop.time() < self._no_group_before_s:
             self._separate_up_to(len(self._waiting))
-        elif self._group is not None:
+        elif len(self._groups) >= self._limits.groups_max:
             return
         elif len(self._waiting) >= self._limits.group_min:
             self._start_group()
-        else:
+        elif not self._groups:
             self._separate_up_to(self._limits.separate_max - self._separate)
 
     def _separate_up_to(self, count: int) -> None:
         begun = self._waiting[: max(count, 0)]
         del self._waiting[: len(begun)]
-        for new, future in begun:
+        for pair, future in begun:
             self._separate += 1
             future.add_done_callback(self._separate_done)
-            self._start_separate(new, future)
+            self._start_separate(pair, future)
 
-    def _start_separate(self, new: NewObject, future: asyncio.Future[CreateOutcome]) -> None:
-        self._threads.submit(partial(self._files.create, new.key, new.body, new.sha256), future)
+    def _start_separate(self, pair: NewPair, future: asyncio.Future[PairOutcome]) -> None:
+        self._threads.submit(partial(self._files.create_first, pair), future)
 
-    def _separate_done(self, _: asyncio.Future[CreateOutcome]) -> None:
+    def _separate_done(self, _: asyncio.Future[PairOutcome]) -> None:
         self._separate -= 1
         if self._waiting:
             self._start_soon()
 
     def _start_group(self) -> None:
-        objects = next(split_groups([new for new, _ in self._waiting]))
-        group = self._waiting[: len(objects)]
-        del self._waiting[: len(objects)]
-        self._group = self._loop.create_future()
-        self._group.add_done_callback(partial(self._group_done, group))
-        self._threads.submit(partial(self._files.create_group, objects), self._group)
+        count = len(next(split_groups([pair.first for pair, _ in self._waiting])))
+        group = self._waiting[:count]
+        del self._waiting[:count]
+        written: asyncio.Future[list[GroupPairOutcome] | None] = self._loop.create_future()
+        written.add_done_callback(partial(self._group_done, group))
+        self._groups.add(written)
+        pairs = [pair for pair, _ in group]
+        self._threads.submit(partial(self._files.create_pairs, pairs), written)
 
     def _group_done(
-        self, group: list[_Waiting], written: asyncio.Future[list[GroupOutcome] | None]
+        self, group: list[_Waiting], written: asyncio.Future[list[GroupPairOutcome] | None]
     ) -> None:
-        self._group = None
+        self._groups.discard(written)
         failure = written.exception()
         outcomes = [failure] * len(group) if failure else written.result()
         if outcomes is None:
@@ -132,9 +138,7 @@ class CreateQueue:
             self._start_soon()
 
 
-def _complete(
-    future: asyncio.Future[CreateOutcome], outcome: CreateOutcome | BaseException
-) -> None:
+def _complete(future: asyncio.Future[PairOutcome], outcome: PairOutcome | BaseException) -> None:
     if future.done():  # the caller was cancelled
         return
     if isinstance(outcome, BaseException):

@@ -9,10 +9,12 @@ import pytest
 from support.store_groups import ALWAYS_GROUPS, CountedSync
 
 from sluice_protocol.errors import StoreError
-from sluice_protocol.outcomes import Applied, Exists
+from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.units import ObjectKey
+from sluice_store.bulk import NewObject
 from sluice_store.local import LocalStore, open_local_store
 from sluice_store.local.create_queue import GROUP_BODY_MAX, GroupLimits
+from sluice_store.pairs import NewPair
 
 
 class Watched(CountedSync):
@@ -23,8 +25,10 @@ class Watched(CountedSync):
         self.open = threading.Event()
         self.open.set()
         self.reached = threading.Event()
+        self.begun = 0
 
     def is_ready(self) -> bool:
+        self.begun += 1
         self.reached.set()
         assert self.open.wait(30)
         return super().is_ready()
@@ -74,17 +78,60 @@ def test_large_bodies_run_separately(tmp_path: Path) -> None:
     assert run(tmp_path, work).calls == 0
 
 
-def test_creates_that_arrive_during_a_group_are_the_next_group(tmp_path: Path) -> None:
+def pair_of(key: str) -> NewPair:
+    second = NewObject(key=ObjectKey(f"second/{key}"), body=b"y")
+    return NewPair(
+        first=NewObject(key=ObjectKey(f"first/{key}"), body=b"x"), follow=lambda _: second
+    )
+
+
+@pytest.mark.parametrize(("count", "syncs"), [(2, 0), (8, 3)])
+def test_pairs_are_created_together_in_a_group_only(count: int, syncs: int, tmp_path: Path) -> None:
+    """A few run separately: their callers create the second objects."""
+
+    async def work(store: LocalStore, _: Watched) -> None:
+        pairs = [pair_of(str(number)) for number in range(count)]
+        found = await asyncio.gather(*(store.create_pair(one) for one in pairs))
+        assert all(isinstance(one.first, Applied) for one in found)
+        for number, one in enumerate(found):
+            there = await store.get(ObjectKey(f"second/{number}"))
+            assert isinstance(one.second, Applied) == isinstance(there, Found) == (syncs > 0)
+
+    assert run(tmp_path, work).calls == syncs
+
+
+def test_two_groups_are_written_at_the_same_time(tmp_path: Path) -> None:
+    """Creates that arrive meanwhile are the next group, also if they are many."""
+
     async def work(store: LocalStore, syncs: Watched) -> None:
         syncs.open.clear()
-        first = [create(store, f"a/{number}") for number in range(4)]
+        tasks = [create(store, f"a/{number}") for number in range(4)]
         await asyncio.to_thread(syncs.reached.wait, 30)
-        later = [create(store, f"b/{number}") for number in range(9)]
-        await asyncio.sleep(0)
+        for name in "bcd":
+            tasks += [create(store, f"{name}/{number}") for number in range(4)]
+            await asyncio.sleep(0.05)
+        assert syncs.begun == 2
         syncs.open.set()
-        await asyncio.gather(*first, *later)
+        await asyncio.gather(*tasks)
+        assert syncs.begun == 3
 
-    assert run(tmp_path, work).calls == 4
+    assert run(tmp_path, work).calls == 6
+
+
+def test_a_few_creates_wait_for_the_end_of_a_group(tmp_path: Path) -> None:
+    """Separate ones would sync the disk that the group waits for."""
+
+    async def work(store: LocalStore, syncs: Watched) -> None:
+        syncs.open.clear()
+        tasks = [create(store, f"a/{number}") for number in range(4)]
+        await asyncio.to_thread(syncs.reached.wait, 30)
+        later = create(store, "b/0")
+        await asyncio.sleep(0.05)
+        assert not later.done()
+        syncs.open.set()
+        await asyncio.gather(*tasks, later)
+
+    assert run(tmp_path, work).calls == 2
 
 
 @pytest.mark.parametrize("grouped", [1, 6])
