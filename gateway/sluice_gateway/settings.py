@@ -147,6 +147,8 @@ def _check_door_ports(settings: GatewaySettings) -> None:
         _check_port(settings, "otlp", "otlp_grpc_listen", settings.otlp_grpc_listen)
     if settings.forward_listen:
         _check_port(settings, "forward", "forward_listen", settings.forward_listen)
+    elif "forward" in settings.doors:
+        raise BadUsage("the door forward needs a port: set forward_listen, such as 0.0.0.0:24224")
     if settings.otlp_grpc_client_certificates and settings.tls_client_ca is None:
         raise BadUsage("otlp_grpc_client_certificates needs tls_client_ca")
 
