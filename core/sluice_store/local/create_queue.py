@@ -16,8 +16,8 @@ from sluice_store.local.group_writes import GroupPairOutcome, split_groups
 from sluice_store.local.threads import StoreThreads
 from sluice_store.pairs import NewPair, PairOutcome
 
-GROUP_BODY_MAX: Final = 256 * 1024
-"""Larger bodies are written in separate threads: their bytes cost more than their syncs."""
+GROUP_BODY_MAX: Final = 2 * 2**20
+"""Larger bodies are written in separate threads: a few of them would be a whole group."""
 RETRY_S: Final = 0.5
 """How long creates run in separate threads after a group could not be written."""
 
