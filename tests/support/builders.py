@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from sluice_protocol.columns import Columns
-from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.frame import decode_head, encode_frame, frame_version
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest, Kind
@@ -28,9 +30,12 @@ def log_columns(bodies: Sequence[str], *, from_ns: int = ACCEPTED_AT_NS) -> Colu
     )
 
 
-def salted_frame(identity: Identity, columns: Columns, salt: str = "") -> bytes:
+def salted_frame(
+    identity: Identity, columns: Columns, salt: str = "", *, version: int = 1
+) -> bytes:
     """Return a frame; another `salt` results in other bytes of the same identity."""
-    return encode_frame(identity=identity, columns=columns, resource=(("salt", salt),))
+    resource = (("salt", salt),)
+    return encode_frame(identity=identity, columns=columns, resource=resource, version=version)
 
 
 def accepted_manifest(
@@ -44,6 +49,7 @@ def accepted_manifest(
     collector_id: str = "gw-1",
     attempt_id: str | None = None,
     principal: str = "p",
+    version: int = 1,
 ) -> AcceptedManifest:
     """Return the manifest of bytes with this digest; the time span defaults to `at_ns`."""
     first_ns, last_ns = (at_ns, at_ns) if span is None else span
@@ -58,7 +64,7 @@ def accepted_manifest(
         accepted_at_unix_ns=at_ns,
         collector_id=collector_id,
         wire_version=1,
-        frame_version=1,
+        frame_version=version,
         attempt_id=attempt_id if attempt_id is not None else digest[:26].upper(),
         kind=kind,
         record_count=identity.count,
@@ -84,7 +90,7 @@ def manifest(
 
 
 def manifest_of(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> AcceptedManifest:
-    """Return the manifest of a valid frame, with the kind and time span of its envelope."""
+    """Return the manifest of a valid frame, with its version and the span of its envelope."""
     envelope = decode_head(frame).envelope
     return accepted_manifest(
         envelope.identity,
@@ -93,7 +99,21 @@ def manifest_of(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> AcceptedManifes
         at_ns=at_ns,
         kind=envelope.kind,
         span=(envelope.min_ts_ns, envelope.max_ts_ns),
+        version=frame_version(frame),
     )
+
+
+def later_release(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> tuple[bytes, AcceptedManifest]:
+    """Return the frame with a version that no release reads yet, and its manifest."""
+    later = frame[:4] + b"\x03" + frame[5:]
+    digest = digest_of(later)
+    manifest = replace(
+        manifest_of(frame, at_ns=at_ns),
+        frame_sha256=digest,
+        raw_blob_key=blob_key(digest),
+        frame_version=3,
+    )
+    return later, manifest
 
 
 def conflict_manifest(

@@ -62,7 +62,12 @@ def identity(agent: str = "host-1", seq: int = 0, count: int = 1, boot: str = "b
 
 
 def frame_of(
-    who: Identity | None = None, text: str = "hello", *, size: int = 0, compress: bool = True
+    who: Identity | None = None,
+    text: str = "hello",
+    *,
+    size: int = 0,
+    compress: bool = True,
+    version: int = 1,
 ) -> bytes:
     """Return a frame of log records; `size` pads the first with bytes that do not compress."""
     who = who or identity()
@@ -76,7 +81,7 @@ def frame_of(
         severity=None,
         attributes=None,
     )
-    return encode_frame(identity=who, columns=columns, compress=compress)
+    return encode_frame(identity=who, columns=columns, compress=compress, version=version)
 
 
 @dataclass(frozen=True)

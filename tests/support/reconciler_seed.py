@@ -30,11 +30,18 @@ async def accept(
 
 
 async def accept_logs(
-    store: ObjectStore, bodies: list[str], *, seq: int, at_ns: int, agent: str = "host-1"
+    store: ObjectStore,
+    bodies: list[str],
+    *,
+    seq: int,
+    at_ns: int,
+    agent: str = "host-1",
+    version: int = 1,
 ) -> AcceptedManifest:
     """Write a batch whose frame can be decoded: one log record for each body."""
     who = make_identity(seq, count=len(bodies), agent=agent)
-    frame = encode_frame(identity=who, columns=log_columns(bodies, from_ns=at_ns))
+    columns = log_columns(bodies, from_ns=at_ns)
+    frame = encode_frame(identity=who, columns=columns, version=version)
     one = manifest_of(frame, at_ns=at_ns)
     await store.create(blob_key(one.digest), frame)
     await store.create(accepted_key(one.identity), encode_record(one))

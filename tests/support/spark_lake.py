@@ -97,10 +97,11 @@ def make_batch(
     boot: str = "b1",
     kind: str = "logs",
     at_ns: int = T0_NS,
+    version: int = 1,
 ) -> Sent:
     columns, rows = _MAKERS[kind](start, count, agent)
     who = make_identity(start, count=count, agent=agent, boot=boot)
-    frame = encode_frame(identity=who, columns=columns, resource=RESOURCE)
+    frame = encode_frame(identity=who, columns=columns, resource=RESOURCE, version=version)
     full = tuple((agent, boot, start + n, *row) for n, row in enumerate(rows))
     return Sent(manifest=manifest_of(frame, at_ns=at_ns), frame=frame, rows=full)
 
