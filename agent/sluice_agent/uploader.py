@@ -21,6 +21,7 @@ from sluice_agent.settings import UploaderSettings
 from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_format import ParkedReason
 from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
+from sluice_agent.unread_batches import RETRY_S, UnreadBatches, is_unread
 from sluice_agent.upload_decisions import (
     DropResolved,
     Forget,
@@ -78,6 +79,7 @@ class Uploader:
         self._gateways = gateways
         self._lists = ListKnowledge()
         self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
+        self._unread = UnreadBatches(clock, min(RETRY_S, settings.give_up_s or RETRY_S))
         self._frames: dict[int, bytes] = {}
         self._open = 0
         self._idle = asyncio.Event()
@@ -93,7 +95,7 @@ class Uploader:
     def add(self, batch: SpooledBatch, frame: bytes | None = None) -> None:
         """Add a durable batch; `frame` is used if a worker is free, so memory stays bounded."""
         self._open += 1
-        if frame is not None and self._open <= self._settings.uploads_max:
+        if frame is not None and self._open - len(self._unread) <= self._settings.uploads_max:
             self._frames[batch.header.order] = frame
         self._idle.clear()
         self._waiting.put_nowait(batch)
@@ -117,6 +119,7 @@ class Uploader:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._settings.uploads_max):
                 group.create_task(self._work())
+            group.create_task(self._retry_unread())
 
     async def _work(self) -> None:
         while True:
@@ -124,7 +127,12 @@ class Uploader:
             left = await self._deliver_list(listed)
             for batch, attempts in [*left, *((one, SendAttempts()) for one in others)]:
                 await self._deliver(batch, attempts)
-                self._end_one()
+
+    async def _retry_unread(self) -> None:
+        while True:
+            if await self._deliver(await self._unread.next(), SendAttempts()):
+                for batch in self._unread.remove_all():
+                    self._waiting.put_nowait(batch)
 
     def _end_one(self) -> None:
         self._open -= 1
@@ -206,7 +214,8 @@ class Uploader:
                 sent.append((batch, self._request(batch, frame, SendAttempts())))
         return sent
 
-    async def _deliver(self, batch: SpooledBatch, attempts: SendAttempts) -> None:
+    async def _deliver(self, batch: SpooledBatch, attempts: SendAttempts) -> bool:
+        """Send a batch until it is settled; return False if no gateway reads its version yet."""
         (frame,) = await self._read(batch)
         while frame is not None:
             target = await self._next_gateway(attempts)
@@ -219,8 +228,13 @@ class Uploader:
             if not isinstance(reaction, SendAgain | StopSending):
                 self._record_success(target, received, latency_s)
             if await self._react(reaction, batch, target, received):
-                return
+                break
             attempts = self._gateways.after(attempts, target)
+            if self._settings.uploads_max > 1 and is_unread(reaction, attempts):
+                self._unread.add(batch)
+                return False
+        self._end_one()
+        return True
 
     def _request(self, batch: SpooledBatch, frame: bytes, attempts: SendAttempts) -> UploadRequest:
         return UploadRequest(

@@ -1,0 +1,65 @@
+"""Batches in a frame version that no gateway reads yet.
+
+They are kept apart, because they would occupy every worker until the gateways are upgraded, and
+batches of other versions would not be sent. One of them is tried again after a pause. When a
+gateway accepts it, all of them are sent. Source: ADR 0187.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from sluice_agent.gateway_choice import SendAttempts
+from sluice_agent.spool import SpooledBatch
+from sluice_agent.upload_decisions import Reaction, SendAgain
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import ErrorCode
+
+RETRY_S: Final = 30.0
+
+
+def is_unread(reaction: Reaction, attempts: SendAttempts) -> bool:
+    """Return True if every gateway was tried, and the last one does not read the version.
+
+    Args:
+        reaction: The reaction to the last response.
+        attempts: The attempts, with the last one.
+    """
+    is_refused = isinstance(reaction, SendAgain) and reaction.reason == (
+        ErrorCode.UNSUPPORTED_VERSION
+    )
+    return is_refused and attempts.rounds > 0 and not attempts.used
+
+
+class UnreadBatches:
+    """The batches, oldest first."""
+
+    def __init__(self, clock: Clock, retry_s: float) -> None:
+        self._clock = clock
+        self._retry_s = retry_s
+        self._batches: deque[SpooledBatch] = deque()
+        self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batch: SpooledBatch) -> None:
+        """Keep a batch apart."""
+        self._batches.append(batch)
+        self._filled.set()
+
+    async def next(self) -> SpooledBatch:
+        """Wait for a batch and the pause, and remove the batch."""
+        await self._filled.wait()
+        await self._clock.sleep(self._retry_s)
+        return self._remove()
+
+    def remove_all(self) -> list[SpooledBatch]:
+        """Remove and return every batch."""
+        return [self._remove() for _ in range(len(self._batches))]
+
+    def _remove(self) -> SpooledBatch:
+        batch = self._batches.popleft()
+        if not self._batches:
+            self._filled.clear()
+        return batch
