@@ -74,6 +74,8 @@ class RecordTransfer:
         Raises:
             StoreError: The spool or the authority failed.
             InvalidRecord: The record cannot be read, or its blob is lost.
+            InvalidFrame: Its blob is not a frame.
+            UnsupportedVersion: Its blob is a frame of a later release, left by a rollback.
         """
         if key.startswith(ACCEPTED):
             return await self._transfer_accepted(key)

@@ -31,7 +31,15 @@ from sluice_gateway.spool_records import (
 )
 from sluice_gateway.uploads import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
-from sluice_protocol.errors import BadUsage, ErrorCode, InvalidRecord, SluiceError, StoreError
+from sluice_protocol.errors import (
+    BadUsage,
+    ErrorCode,
+    InvalidFrame,
+    InvalidRecord,
+    SluiceError,
+    StoreError,
+    UnsupportedVersion,
+)
 from sluice_protocol.keys import (
     ACCEPTED,
     DECISIONS,
@@ -267,7 +275,7 @@ class SpoolTransfer:
         added = self._pending[key]
         try:
             outcome = await self._records.transfer(key)
-        except (StoreError, InvalidRecord) as error:
+        except (StoreError, InvalidRecord, InvalidFrame, UnsupportedVersion) as error:
             log.warning("spool_record_pending", key=key, reason=str(error))
             return
         match outcome:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from support.builders import later_release
 from support.gateway import (
     Client,
     CountingStore,
@@ -40,8 +41,15 @@ from sluice_protocol.keys import (
     blob_key,
     digest_of,
 )
-from sluice_protocol.manifests import transfer_marker_key
-from sluice_protocol.outcomes import CreateOutcome, Found, NotFound, Unknown, UnknownReason
+from sluice_protocol.manifests import encode_record, transfer_marker_key
+from sluice_protocol.outcomes import (
+    CreateOutcome,
+    Found,
+    NotFound,
+    ObjectInfo,
+    Unknown,
+    UnknownReason,
+)
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import create_authority, open_store
@@ -288,6 +296,26 @@ def test_decisions_are_transferred_too(tmp_path: Path) -> None:
             await spooled.transfer.transfer_once()
             assert spooled.transfer.pending == 0
         assert len(await bodies_under(f"file://{tmp_path}/store", "decisions/v1/")) == 1
+
+    run(main())
+
+
+def test_a_frame_of_a_later_release_delays_no_other_record(tmp_path: Path) -> None:
+    """It is in the spool after a rollback, and is transferred after the upgrade."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            for seq in (1, 2):
+                assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
+            frame, record = later_release(frame_of(identity(seq=3)))
+            blob, key = blob_key(record.digest), accepted_key(record.identity)
+            await spooled.local.inner.create(blob, frame)
+            await spooled.local.inner.create(key, encode_record(record))
+            for _ in range(2):
+                await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 1
+            assert isinstance(await spooled.local.inner.head(blob), ObjectInfo)
+            assert len(await bodies_under(f"file://{tmp_path}/store", ACCEPTED)) == 2
 
     run(main())
 
