@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -35,10 +35,12 @@ class RejectedBlob:
     Attributes:
         fault: Why.
         detail: What exactly is wrong, with the key of the blob.
+        unsupported: Set if the blob is a frame of a later release, which is not a fault of it.
     """
 
     fault: BlobFault
     detail: str
+    unsupported: UnsupportedVersion | None = None
 
 
 def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | RejectedBlob:
@@ -62,7 +64,12 @@ def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | Rejec
         )
     try:
         frame = decode_frame(body)
-    except (InvalidFrame, UnsupportedVersion, TooLarge) as error:
+    except UnsupportedVersion as error:
+        rejected = _rejected(manifest, BlobFault.INVALID_FRAME, str(error))
+        key = manifest.raw_blob_key
+        named = UnsupportedVersion(error.field, error.found, error.supported, key)
+        return replace(rejected, unsupported=named)
+    except (InvalidFrame, TooLarge) as error:
         return _rejected(manifest, BlobFault.INVALID_FRAME, str(error))
     if (frame.identity, frame.envelope.kind) != (manifest.identity, manifest.kind):
         return _rejected(

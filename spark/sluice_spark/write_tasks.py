@@ -174,12 +174,16 @@ def write_rows(
 
     Raises:
         StoreError: The store is unreachable.
+        UnsupportedVersion: A frame is of a later release. Its batch stays in the queue, because it
+            can be ingested after the upgrade of this job.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     writers: dict[FileTarget, RecordFileWriter] = {}
     for fetched in BlobReader(task.store_url, task.rows):
         frame = decode_blob(fetched.row.manifest, fetched.body)
         if isinstance(frame, RejectedBlob):
+            if frame.unsupported is not None:
+                raise frame.unsupported
             yield _unreadable(fetched.row, frame)
             continue
         if not states_times_of(fetched.row.manifest, frame.envelope):

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
+from support.builders import later_release
+from support.spark_lake import T0_NS, Deployment, Sent, assert_lake_holds, lake_rows, make_batch
+from support.spark_local import pending_rows
 
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_spark.errors import JobFailed
@@ -22,12 +24,34 @@ def ingest(spark: Any, deployment: Deployment, **more: Any) -> IngestTotals:
     return run_ingest(deployment.url, IngestSettings(once=True, **more), spark=spark)
 
 
-def mixed(first: int = 0, batches: int = 6, agents: int = 3) -> list[Sent]:
+def mixed(
+    first: int = 0, batches: int = 6, agents: int = 3, versions: tuple[int, ...] = (1,)
+) -> list[Sent]:
+    """Return batches of every kind; each is in every one of the frame versions, as a boot."""
     kinds = ("logs", "metrics", "entries")
     return [
-        make_batch(first + n * 10, agent=f"host-{n % agents}", kind=kinds[(n // agents) % 3])
+        make_batch(
+            first + n * 10,
+            agent=f"host-{n % agents}",
+            boot=f"b{version}",
+            kind=kinds[(n // agents) % 3],
+            version=version,
+        )
         for n in range(batches)
+        for version in versions
     ]
+
+
+def assert_versions_equal(deployment: Deployment) -> None:
+    """Assert that the rows of the second boot, in frames of version 2, are those of the first."""
+    for kind in ("logs", "metrics", "entries"):
+        rows = lake_rows(deployment, kind)
+        first, second = (
+            [(agent, *row) for agent, boot, *row in rows if boot == name and row[0] < 5000]
+            for name in ("b1", "b2")
+        )
+        assert len(second) == 30
+        assert second == first
 
 
 @dataclass(frozen=True)
@@ -42,11 +66,11 @@ class Ingested:
 
 @pytest.fixture(scope="module")
 def ingested(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ingested]:
-    """Ingest nine batches and one whose blob is missing."""
+    """Ingest nine batches in both frame versions, and one whose blob is missing."""
     deployment = Deployment(tmp_path_factory.mktemp("ingested")).init()
     lost = make_batch(5000)
     deployment.accept([lost], blobs=False)
-    deployment.deliver(mixed(batches=9))
+    deployment.deliver(mixed(batches=9, versions=(1, 2)))
     deployment.enqueue([lost])
     with FencedConsumers(deployment.url, "spark") as older:
         older.open(lambda lanes: dict.fromkeys(lanes, 0))
@@ -59,7 +83,8 @@ def test_ingest_writes_every_record_that_was_sent(spark: Any, ingested: Ingested
     A batch without a blob does not stop the job, and is written when it is enqueued again.
     """
     deployment, lost, totals = ingested.deployment, ingested.lost, ingested.totals
-    assert (totals.batches, totals.records, totals.dead_letters) == (9, 90, 1)
+    assert (totals.batches, totals.records, totals.dead_letters) == (18, 180, 1)
+    assert_versions_equal(deployment)
     assert_lake_holds(deployment, [one for one in deployment.sent if one is not lost])
     (letter,) = deployment.rows("dead_letters")
     assert (letter["seq_start"], letter["reason"]) == (5000, "missing")
@@ -107,18 +132,31 @@ def test_ingest_without_its_checkpoint_duplicates_nothing(spark: Any, tmp_path: 
     assert_lake_holds(deployment, deployment.sent)
 
 
+def test_ingest_stops_at_a_frame_of_a_later_release(spark: Any, tmp_path: Path) -> None:
+    """The batch is no dead letter: it stays in the queue until the job is upgraded."""
+    deployment = Deployment(tmp_path).init()
+    frame, manifest = later_release(make_batch(10).frame, at_ns=T0_NS)
+    deployment.deliver([make_batch(0), Sent(manifest=manifest, frame=frame, rows=())])
+    with pytest.raises(JobFailed, match="upgrade this reader") as refused:
+        ingest(spark, deployment, restarts_max=0)
+    assert f"found=`3`, supported=`1, 2`, key=`{manifest.raw_blob_key}`" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(pending_rows(deployment.url)) == 2
+    assert not (tmp_path / "lake" / "v1" / "dead_letters").exists()
+
+
 def test_source_reads_every_record_with_face_records(spark: Any, tmp_path: Path) -> None:
     """The rows have the declared schema and the chosen columns."""
     deployment = Deployment(tmp_path).init()
-    deployment.deliver(mixed(batches=9))
+    deployment.deliver(mixed(batches=9, versions=(1, 2)))
     reader = spark.read.format("sluice").option("store", deployment.url).option("face", "records")
     logs = reader.option("kind", "logs").load()
-    assert logs.count() == 30
-    bodies = {row.body for row in logs.select("body").collect()}
-    assert bodies == {row[4] for one in deployment.sent[:3] for row in one.rows}
+    found = [tuple(row) for row in logs.select("boot_id", "seq", "body").collect()]
+    sent = [row for one in deployment.sent[:6] for row in one.rows]
+    assert sorted(found) == sorted((boot, seq, body) for _, boot, seq, _, body, *_ in sent)
     metrics = reader.option("kind", "metrics").option("columns", "name,value").load()
     assert metrics.columns == ["name", "value"]
-    assert metrics.count() == 30
+    assert metrics.count() == 60
     with pytest.raises(Exception, match="names no column of metrics"):
         reader.option("kind", "metrics").option("columns", "nme").load().count()
 

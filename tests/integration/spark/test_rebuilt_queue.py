@@ -40,7 +40,7 @@ def check_rebuild(
     The lanes are at different sequences, so that a single number for all of them would be wrong.
     """
     for n in range(2):
-        busy = [make_batch(n * 100 + k * 10, agent="host-1") for k in range(6)]
+        busy = [make_batch(n * 100 + k * 10, version=1 + k % 2) for k in range(6)]
         deployment.accept([*busy, make_batch(n * 10, agent=f"host-{n + 2}", kind="metrics")])
         assert reconcile(deployment) == 7
         assert ingest(deployment).batches == 7
@@ -85,6 +85,23 @@ def test_spark_ingest_continues_after_the_queue_is_rebuilt(spark: Any, tmp_path:
         return run_ingest(deployment.url, IngestSettings(once=True), spark=spark)
 
     check_rebuild(Deployment(tmp_path, lanes=3).init(), ingest, state_too=True)
+
+
+def test_a_dead_letter_is_ingested_after_the_lane_state_is_rebuilt(tmp_path: Path) -> None:
+    """As after a job of an earlier release, which did not read the version of a frame."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    unread = make_batch(0, version=2)
+    deployment.accept([unread, make_batch(10)])
+    assert reconcile(deployment) == 2
+    deployment.put_blob(unread, b"unreadable")
+    totals = ingest_locally(deployment.url)
+    assert (totals.batches, totals.dead_letters) == (1, 1)
+    deployment.put_blob(unread)
+    assert reconcile(deployment) == 0
+    lose(deployment, "reconciler/v1/lanes")
+    assert reconcile(deployment) == 2
+    assert ingest_locally(deployment.url).batches == 1
+    assert_lake_holds(deployment, deployment.sent)
 
 
 def test_new_queue_behind_the_lake_is_refused_and_can_be_rebuilt(tmp_path: Path) -> None:
