@@ -8,7 +8,7 @@ from typing import Final
 from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds, seal_bounds
 from sluice_protocol.discovery import HoldRecord, hold_record_key
-from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord
+from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord, UnsupportedVersion
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -187,8 +187,13 @@ async def _identities(store: ObjectStore, subject: Subject) -> list[Identity]:
         return await find_batches(store, subject)
     accepted = await _references(store, accepted_by_blob_prefix(subject))
     quarantined = await _references(store, quarantine_by_blob_prefix(subject))
-    named = await _named_by_envelope(store, subject)
-    return sorted({*accepted, *quarantined, *named})
+    known = {*accepted, *quarantined}
+    try:
+        known.update(await _named_by_envelope(store, subject))
+    except UnsupportedVersion:  # a frame of a later release: the references lead to its batch
+        if not known:
+            raise
+    return sorted(known)
 
 
 async def find_batches(store: ObjectStore, place: RecordPlace) -> list[Identity]:
@@ -228,6 +233,10 @@ async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identit
     """Return the identity in the envelope of a blob, if its manifest names the blob.
 
     No other manifest can name it, so this needs no reverse reference.
+
+    Raises:
+        UnsupportedVersion: The blob is a frame of a later release.
+        StoreError: The store is unreachable or refused the request.
     """
     read = await store.get(blob_key(digest), first=0, last=HEAD_BYTES_MAX - 1)
     if not isinstance(read, Found):

@@ -9,9 +9,16 @@ from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept_logs
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import WORK_LISTS, accepted_key
-from sluice_protocol.outcomes import GetOutcome
+from sluice_protocol.errors import BadUsage, UnsupportedVersion
+from sluice_protocol.keys import (
+    WORK_LISTS,
+    accepted_by_blob_key,
+    accepted_key,
+    blob_key,
+    digest_of,
+)
+from sluice_protocol.manifests import encode_reference
+from sluice_protocol.outcomes import Found, GetOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Runtime
 from sluice_reconciler.explain import RecordPlace, explain, find_batches, parse_subject
@@ -93,6 +100,38 @@ def test_every_batch_of_an_overlap_is_found() -> None:
         who = overlapping[0]
         place = RecordPlace(agent_id=who.agent_id, boot_id=who.boot_id, seq=7)
         assert await find_batches(store, place) == overlapping
+
+    asyncio.run(run())
+
+
+def test_a_blob_leads_to_its_batch_without_reverse_references() -> None:
+    """Through its envelope, in both frame versions."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        await create_authority(store, AUTHORITY)
+        for version in (1, 2):
+            one = await accept_logs(store, ["a"], seq=version, at_ns=1, version=version)
+            assert [path.identity for path in await explain(store, one.digest)] == [one.identity]
+
+    asyncio.run(run())
+
+
+def test_a_frame_of_a_later_release_leads_to_its_batch_by_a_reverse_reference() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        await create_authority(store, AUTHORITY)
+        one = await accept_logs(store, ["a"], seq=1, at_ns=1)
+        found = await store.get(blob_key(one.digest))
+        assert isinstance(found, Found)
+        later = found.body[:4] + b"\x03" + found.body[5:]
+        digest = digest_of(later)
+        await store.create(blob_key(digest), later)
+        with pytest.raises(UnsupportedVersion):
+            await explain(store, digest)
+        reference = accepted_by_blob_key(digest, one.identity)
+        await store.create(reference, encode_reference(accepted_key(one.identity)))
+        assert [path.identity for path in await explain(store, digest)] == [one.identity]
 
     asyncio.run(run())
 
