@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, BinaryIO, Final, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -58,6 +58,7 @@ class NewFrame:
         kind: Kind of the records.
         resource: Pairs of the resource, each as `KEY=VALUE`.
         plain: Store the payload without compression.
+        frame_version: Version of the frame, 1 or 2; those of version 2 need gateways that read it.
         out: File to write; by default standard output.
     """
 
@@ -67,6 +68,7 @@ class NewFrame:
     kind: Kind
     resource: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     plain: Annotated[bool, Parameter(negative="")] = False
+    frame_version: Literal[1, 2] = 1
     out: Path | None = None
 
 
@@ -81,10 +83,14 @@ def encode(new: Annotated[NewFrame, Parameter(name="*")]) -> None:
         seq_end=new.seq_start + len(columns) - 1,
     )
     resource = tuple(_pair(text) for text in new.resource)
-    _write(
-        encode_frame(identity=identity, columns=columns, resource=resource, compress=not new.plain),
-        new.out,
+    frame = encode_frame(
+        identity=identity,
+        columns=columns,
+        resource=resource,
+        compress=not new.plain,
+        version=new.frame_version,
     )
+    _write(frame, new.out)
 
 
 @app.command
@@ -145,6 +151,7 @@ def _draw(console: Console, report: FrameReport) -> None:
         ("records", f"{report.record_count} {report.kind}"),
         ("times", span),
         ("size", f"{size}, {'zstd' if report.zstd else 'plain'}"),
+        ("version", str(report.frame_version)),
         ("resource", ", ".join(f"{key}={value}" for key, value in report.resource.items()) or "-"),
         ("sha256", report.frame_sha256),
         ("identity", report.accepted_key),

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 LINES = (
     '{"ts":"2026-01-01T00:00:00.000000001Z","body":"hé"}\n'
     '{"ts":"2026-01-01T00:00:00.000000003Z","body":"","severity":9,"attributes":{"a":"b"}}\n'
@@ -30,6 +32,28 @@ def test_frames_round_trip_through_the_command(tmp_path: Path) -> None:
     assert (told["seq_start"], told["seq_end"], told["record_count"]) == (3, 4, 2)
     assert told["accepted_key"].endswith("/00000000000000000003-00000000000000000004.json")
     assert told["min_ts"] == "2026-01-01T00:00:00.000000001Z"
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_inspect_shows_the_version(version: str) -> None:
+    """Frames of both versions contain the same records."""
+    made = _frame(*ENCODE, "--frame-version", version, given=LINES.encode()).stdout
+    told = _frame("inspect", "-", given=made).stdout.decode().splitlines()
+    assert [line.split() for line in told if line.startswith("version")] == [["version", version]]
+    assert json.loads(_frame("inspect", "-", "--json", given=made).stdout)["frame_version"] == int(
+        version
+    )
+    assert _frame("inspect", "-", "--records", given=made).stdout.decode() == LINES
+
+
+def test_inspect_of_a_later_version_states_what_to_do() -> None:
+    """One line with the version, those that this release reads, and the remedy."""
+    made = _frame(*ENCODE, given=LINES.encode()).stdout
+    done = _frame("inspect", "-", given=made[:4] + b"\x03" + made[5:])
+    assert (done.returncode, done.stdout) == (1, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert "unsupported version: upgrade this reader" in line
+    assert "found=`3`, supported=`1, 2`" in line
 
 
 def test_bad_input_prints_one_line_and_sets_the_exit_code() -> None:
