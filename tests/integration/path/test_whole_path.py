@@ -27,14 +27,17 @@ BATCHES = len(LINES) // LINES_EACH
 
 
 def frame_of(number: int, mark: str = "") -> bytes:
-    """Ten lines of a real text; `mark` makes other bytes under the same identity."""
+    """Ten lines of a real text; `mark` makes other bytes under the same identity.
+
+    Every second frame is of version 2.
+    """
     start = number * LINES_EACH
     records = [
         LogRecord(ts_ns=1_790_000_000_000_000_000 + n, body=LINES[n] + mark, attributes={})
         for n in range(start, start + LINES_EACH)
     ]
     who = make_identity(start, count=LINES_EACH, agent="host", boot="b")
-    return encode_frame(identity=who, columns=logs_from_records(records))
+    return encode_frame(identity=who, columns=logs_from_records(records), version=1 + number % 2)
 
 
 def sluice(*arguments: str) -> bytes:

@@ -28,14 +28,16 @@ from sluice_store import open_store
 LANES = 1
 
 
-def combined(requests: Mapping[str, Sequence[str]], *, boot: str, start: int = 0) -> Sent:
+def combined(
+    requests: Mapping[str, Sequence[str]], *, boot: str, start: int = 0, version: int = 1
+) -> Sent:
     """Return a batch with the lines of each request."""
     lines = [line for each in requests.values() for line in each]
     who = make_identity(start, count=len(lines), agent="door:shop:c0", boot=boot)
     columns = logs_from_records(
         [LogRecord(ts_ns=DAY0_NS + ord(line[0]), body=line) for line in lines]
     )
-    frame = encode_frame(identity=who, columns=columns)
+    frame = encode_frame(identity=who, columns=columns, version=version)
     parts, at = list[RequestPart](), 0
     for name, each in requests.items():
         parts.append(RequestPart(request=name.encode().ljust(16), start=at, count=len(each)))
@@ -45,7 +47,7 @@ def combined(requests: Mapping[str, Sequence[str]], *, boot: str, start: int = 0
 
 
 FIRST = combined({"r1": ["a", "b"], "r2": ["c"]}, boot="g1")
-SECOND = combined({"r3": ["d"], "r2": ["c"], "r4": ["e"]}, boot="g2")
+SECOND = combined({"r3": ["d"], "r2": ["c"], "r4": ["e"]}, boot="g2", version=2)
 THIRD = combined({"r1": ["a", "b"], "r4": ["e"]}, boot="g1", start=3)
 
 

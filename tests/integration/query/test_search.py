@@ -26,6 +26,7 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.errors import QueryTimedOut
 from sluice_query.request import Aggregate, Series
+from sluice_query.result import QueryResult
 from sluice_query.settings import QuerySettings
 
 
@@ -176,6 +177,35 @@ def test_records_of_all_kinds_are_returned_as_they_were_sent(place: Deployment) 
             run_query(place, make_query(kind="entries", **wide, agents=("host-3",))).summary.results
             == 2
         )
+
+
+@pytest.mark.parametrize("kind", ["logs", "metrics", "entries"])
+def test_pending_batches_of_both_frame_versions_are_equal(place: Deployment, kind: str) -> None:
+    """Read alone and together with others, and after ingestion."""
+    asked = make_query(kind=kind, from_ns=DAY0_NS, to_ns=DAY0_NS + 3600 * NS_PER_S)
+    batches = {
+        version: [
+            make_batch(start, 4, kind=kind, boot=f"b{version}", version=version) for start in (0, 4)
+        ]
+        for version in (1, 2)
+    }
+    place.deliver(batches[2][:1])
+    alone = _of_boot(run_query(place, asked), "b2")
+    place.deliver([*batches[2][1:], *batches[1]])
+    together = run_query(place, asked)
+    ingest_locally(place.url)
+    for result in (together, run_query(place, asked)):
+        first, second = (_of_boot(result, boot) for boot in ("b1", "b2"))
+        assert len(second) == 8
+        assert second == first
+        assert second[:4] == alone
+        assert not result.summary.partial
+
+
+def _of_boot(result: QueryResult, boot: str) -> list[str]:
+    """Return the rows of a boot without its name, as texts in which NaN equals NaN."""
+    rows = sorted(result.records, key=lambda row: int(str(row["seq"])))
+    return [repr({**row, "boot_id": ""}) for row in rows if row["boot_id"] == boot]
 
 
 def test_a_delete_applies_immediately_and_up_to_its_cut_off(place: Deployment) -> None:

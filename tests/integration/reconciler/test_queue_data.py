@@ -31,7 +31,7 @@ Client = TestClient[Any, Any]
 
 @asynccontextmanager
 async def served(tmp_path: Path) -> AsyncIterator[tuple[ObjectStore, Client, Reconciler]]:
-    """Serve a queue with one entry per batch."""
+    """Serve a queue with one entry per batch; the frames are of both versions."""
     async with open_local_store(tmp_path) as store:
         settings = ReconcilerSettings(
             pass_interval_s=0.05, http_queues="sink", list_batches_max=1, lease_s=60
@@ -39,7 +39,8 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[ObjectStore, Client, Rec
         reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), settings=settings)
         async with TestClient(TestServer(make_app(reconciler))) as client:
             for seq in range(0, 10 * BATCHES, 10):
-                await accept_logs(store, [f"line {seq}", "ü"], seq=seq, at_ns=1_000 + seq)
+                bodies, version = [f"line {seq}", "ü"], 1 + seq // 10 % 2
+                await accept_logs(store, bodies, seq=seq, at_ns=1_000 + seq, version=version)
             waiting = 0
             async with asyncio.timeout(30):
                 while waiting < BATCHES:
@@ -85,7 +86,11 @@ def test_a_consumer_receives_frames_or_records(tmp_path: Path) -> None:
             ]
             records = [one["record"] for one in read if "record" in one]
             assert records == expected
-            assert records
+            assert [(one["ts"], one["body"]) for one in records] == [
+                (f"1970-01-01T00:00:00.0000010{seq + n:02d}Z", body)
+                for seq in (10, 20)
+                for n, body in enumerate((f"line {seq}", "ü"))
+            ]
             summary = {"entries": 2, "batches": 2, "records": len(records)}
             assert read[-1] == {"summary": summary}
             ids = [one["entry"]["lease_id"] for one in framed + read if "entry" in one]

@@ -46,13 +46,14 @@ def put_delete(deployment: Deployment, record: DeleteRecord) -> None:
 def test_compact_merges_small_files_without_changing_records(spark: Any, tmp_path: Path) -> None:
     """Every value is unchanged, the file is ordered by time, and a second run changes nothing.
 
+    Half of the batches are in frames of version 2.
     The order in which an agent sent its records is given by `seq`, not by the file.
     """
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(4):
         deployment.deliver(
             [
-                make_batch(n * 10, agent=f"{kind}-{n % 2}", kind=kind)
+                make_batch(n * 10, agent=f"{kind}-{n % 2}", kind=kind, version=1 + n // 2)
                 for kind in ("logs", "metrics", "entries")
             ]
         )

@@ -198,13 +198,22 @@ def test_a_request_that_was_offered_lately_is_left_out() -> None:
         ("logs", ['{"ts":1,"body":"é"}', '{"ts":2,"body":"","attributes":{"k":"v"}}'] * 20),
     ],
 )
-def test_lines_of_every_kind_equal_the_records_of_the_frame(kind: str, lines: list[str]) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_lines_of_every_kind_equal_the_records_of_the_frame(
+    kind: str, lines: list[str], version: int
+) -> None:
     """All lines, or as many of the newest as fit."""
     who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(lines) - 1)
-    frame = encode_frame(identity=who, columns=columns_from_ndjson(kind, lines))
+    frame = encode_frame(identity=who, columns=columns_from_ndjson(kind, lines), version=version)
     one = msgspec.structs.replace(manifest(0, count=len(lines), frame=frame), kind=kind)
     whole = newest_lines(one, frame, 1 << 20)
-    assert [msgspec.json.decode(line)["seq"] for line in whole] == list(range(len(lines)))
+    records = [msgspec.json.decode(line) for line in whole]
+    assert [one["seq"] for one in records] == list(range(len(lines)))
+    for record, line in zip(records, lines, strict=True):
+        sent = msgspec.json.decode(line)
+        assert {name: record[name] for name in sent if name != "ts"} == {
+            name: value for name, value in sent.items() if name != "ts"
+        }
     few = newest_lines(one, frame, 2000)
     assert few == whole[len(whole) - len(few) :]
     assert 0 < len(few) < len(whole)
