@@ -140,14 +140,16 @@ def wait_ready(
     wait_for_value(ready, set(addresses), "the list of ready services")
 
 
-def send_line(version: Version, folder: Path, gateway: str, line: str) -> None:
+def send_line(version: Version, folder: Path, gateway: str, line: str, *options: str) -> None:
     """Send one line with the agent of a version until a gateway has accepted it."""
-    version.run(
-        folder,
-        *("forward", "--agent-id", "sender", "--key", "k.pem", "--durability", "accepted"),
-        *("--gateway", f"http://{gateway}"),
-        stdin=line + "\n",
-    )
+    version.run(folder, *forward_words(gateway), *options, stdin=line + "\n")
+
+
+def forward_words(*gateways: str) -> tuple[str, ...]:
+    """Return the command that sends standard input until gateways have accepted it."""
+    urls = ",".join(f"http://{one}" for one in gateways)
+    sender = ("--agent-id", "sender", "--key", "k.pem")
+    return ("forward", *sender, "--durability", "accepted", "--gateway", urls)
 
 
 def found_lines(version: Version, folder: Path) -> list[str]:

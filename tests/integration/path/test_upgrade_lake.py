@@ -83,16 +83,16 @@ class Fleet:
         self.points = 0
         self.pending = 0
 
-    def send(self, version: Version, gateway: str, name: str) -> None:
-        """Send a line and a sample with the programs of a version."""
+    def send(self, version: Version, gateway: str, name: str, *options: str) -> None:
+        """Send a line and a sample with the programs of a version; options are about frames."""
         line = f"line-{name}-end"
-        send_line(version, self.folder, gateway, line)
+        send_line(version, self.folder, gateway, line, *options)
         self.lines.add(line)
         frame = f"{name}.lmbatch"
         version.run(
             self.folder,
             *("frame", "encode", "--agent", "sender", "--boot", name, "--seq-start", "0"),
-            *("--kind", "metrics", "--out", frame),
+            *("--kind", "metrics", "--out", frame, *options),
             stdin=json.dumps({"ts": time.time_ns(), "name": "queue_length", "value": 1.0}),
         )
         version.run(
@@ -190,6 +190,7 @@ def test_the_lake_survives_an_upgrade(tmp_path: Path, old: Version) -> None:
         wait_ready([new_gateway, new_reconciler], running, tmp_path)
         fleet.send(old, new_gateway, "half-old")
         fleet.send(NEW, old_gateway, "half-new")
+        fleet.send(NEW, new_gateway, "half-two", "--frame-version", "2")
         fleet.ingest(NEW)
         fleet.maintain(old, TaskName.ROLLUP)
         assert fleet.aggregated() == fleet.points
@@ -198,6 +199,7 @@ def test_the_lake_survives_an_upgrade(tmp_path: Path, old: Version) -> None:
         # This version alone.
         stop_services(running[:2])
         fleet.send(NEW, new_gateway, "after")
+        fleet.send(NEW, new_gateway, "after-two", "--frame-version", "2")
         fleet.ingest(NEW)
         files = len(fleet.opened(LOGS).file_uris())
         fleet.maintain(
