@@ -14,13 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-import structlog
-
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.units import NS_PER_S, UnixNs
-
-log = structlog.get_logger()
 
 _RECORD: Final = struct.Struct("<8sQQ36s")
 _FAMILY: Final = b"SLUICEC"
@@ -148,6 +144,9 @@ class LogicalClock:
         os.fsync(self._fd)
         fsync_directory(self._path.parent)
         if newest is not None:
+            import structlog  # noqa: PLC0415 - takes 0.1 s to import; rarely needed
+
+            log = structlog.get_logger()
             log.warning("store_clock_rebuilt", path=str(self._path), continues_at_ns=bound)
 
     @contextmanager

@@ -15,12 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-import structlog
-
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
-
-log = structlog.get_logger()
 
 DIRTY_BYTES_MAX: Final = 256 * 2**20
 """Unwritten bytes of all programs above which a call could take long."""
@@ -154,6 +150,9 @@ class SyncFs:
             with self._lock:
                 slow = self._pause.ended(now_ns=now_ns, taken_ns=now_ns - begun_ns)
             if slow:
+                import structlog  # noqa: PLC0415 - takes 0.1 s to import; rarely needed
+
+                log = structlog.get_logger()
                 log.warning("store_sync_slow", taken_ms=(now_ns - begun_ns) // 10**6)
 
 
@@ -171,6 +170,9 @@ def open_filesystem_sync(root: Path, clock: Clock) -> FileSystemSync:
         return NoFileSystemSync()
     kind = ctypes.c_ulong.from_buffer(found).value & 0xFFFFFFFF
     if kind not in _SUITABLE:
+        import structlog  # noqa: PLC0415 - takes 0.1 s to import; rarely needed
+
+        log = structlog.get_logger()
         log.info("store_group_sync_unavailable", path=str(root), file_system=hex(kind))
         return NoFileSystemSync()
     return SyncFs(root, clock, call)
