@@ -38,6 +38,14 @@ from sluice_spark.written_files import TaskResult
 
 _MICRO_BATCH_WAIT_S: Final = 60.0
 """Time that a running micro-batch has to end after its query has ended."""
+_CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_PLAIN_FILES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""Writes the files of a checkpoint in a directory without searching for symbolic links.
+
+Spark's default manager starts `readlink` eight times for each file, and a micro-batch has two.
+"""
 _S3A_MISSING: Final = re.compile(r"Class org\.apache\.hadoop\.fs\.s3a\.\w+ not found")
 """Part of Spark's error if there is no class for `s3a://`."""
 
@@ -166,6 +174,8 @@ def _build_query(
         .load()
     )
     checkpoint = checkpoint_folder(store_url, settings.checkpoint)
+    if checkpoint.startswith("file:") and session.conf.get(_CHECKPOINT_FILES, None) is None:
+        session.conf.set(_CHECKPOINT_FILES, _PLAIN_FILES)
     writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     if settings.once:
         return writer.trigger(availableNow=True).start()
