@@ -20,6 +20,7 @@ from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage
 from sluice_spark.java_version import check_java
 from sluice_spark.jvm import jvm_process, quiet_py4j, watch_jvm
+from sluice_spark.site_python import site_python
 
 Session: TypeAlias = Any
 """pyspark's `SparkSession`, which has no types here."""
@@ -171,7 +172,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
     for name, value in session_conf(settings, delta=delta, s3a=s3a).items():
         if name not in given:
             builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with site_python(settings.master):
+        session = builder.getOrCreate()
     watch_jvm(jvm_process(session))
     quiet_py4j()
     session.sparkContext.setLogLevel("ERROR")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from support.builders import later_release
 from support.spark_lake import T0_NS, Deployment, Sent, assert_lake_holds, lake_rows, make_batch
@@ -94,6 +95,29 @@ def test_ingest_writes_every_record_that_was_sent(spark: Any, ingested: Ingested
     assert ingest(spark, deployment).batches == 7
     assert_lake_holds(deployment, deployment.sent)
     assert ingest(spark, deployment).batches == 0
+
+
+def test_a_checkpoint_in_a_directory_is_written_without_searching_for_links(
+    spark: Any, ingested: Ingested
+) -> None:
+    """Spark's default manager starts `readlink` eight times for each file of a checkpoint."""
+    manager = spark.conf.get("spark.sql.streaming.checkpointFileManagerClass")
+    assert manager.endswith(".FileSystemBasedCheckpointFileManager")
+    folder = checkpoint_folder(ingested.deployment.url, None).removeprefix("file://")
+    assert list(Path(folder, "commits").glob("[0-9]*"))
+
+
+def test_workers_import_pyspark_from_site_packages(spark: Any) -> None:
+    """The modules of Spark's archive would be compiled again in each process."""
+
+    def read_place(_: int) -> str:
+        import pyspark  # noqa: PLC0415 - in the worker
+
+        return str(pyspark.__file__)
+
+    (place,) = spark.sparkContext.parallelize([0], 1).map(read_place).collect()
+    assert place == pyspark.__file__
+    assert ".zip" not in place
 
 
 def test_older_of_two_ingest_jobs_is_fenced(ingested: Ingested) -> None:
