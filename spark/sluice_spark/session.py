@@ -72,15 +72,25 @@ _BASE: Final = {
     "spark.python.worker.reuse": "true",
     "spark.sql.streaming.stopTimeout": "60s",
 }
+_JVM_OPTIONS: Final = (
+    "-XX:+UseSerialGC",
+    "-Xms64m",
+    "-XX:MetaspaceSize=128m",
+    f"-Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}",
+)
+"""Options of the JVM on one machine.
+
+Without an initial size, the heap starts with 1/64 of the machine's memory and fills it before it
+collects: 365 MiB on a machine with 24 GiB, of which 45 are in use. The metaspace reaches 85 MiB in
+every job; with its default, the JVM makes three full collections on the way.
+"""
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": (
-        f"-XX:+UseSerialGC -Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}"
-    ),
+    "spark.driver.extraJavaOptions": " ".join(_JVM_OPTIONS),
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 _DELTA: Final = {

@@ -21,6 +21,12 @@ def test_session_conf_sets_the_allocator_of_workers_and_can_be_overridden() -> N
     assert session_conf(SessionSettings(conf={name: "2"}), delta=False)[name] == "2"
 
 
+def test_session_conf_limits_the_initial_heap_of_one_machine() -> None:
+    """Otherwise it grows with the memory of the machine."""
+    options = session_conf(SessionSettings(), delta=False)["spark.driver.extraJavaOptions"].split()
+    assert "-Xms64m" in options
+
+
 def test_session_conf_requires_jars_only_if_the_jvm_needs_them() -> None:
     """Neither ingestion nor maintenance does; S3A is only for `s3a://`, in Spark's version."""
     assert "spark.jars.packages" not in session_conf(SessionSettings(), delta=False)
