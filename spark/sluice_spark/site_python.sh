@@ -3,11 +3,12 @@
 # PYTHONPATH, and Python compiles the modules of an archive again in every process.
 # SPARK_SITE_PYTHON is the interpreter.
 set -f
+home=${SPARK_HOME:-/SPARK_HOME is not set}
 IFS=:
 kept=
 for entry in $PYTHONPATH; do
   case $entry in
-    "$SPARK_HOME"/*) ;;
+    "$home"/*) ;;
     *) kept=$kept${kept:+:}$entry ;;
   esac
 done

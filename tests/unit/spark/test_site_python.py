@@ -68,3 +68,14 @@ def test_the_launcher_drops_what_is_in_the_folder_of_spark(tmp_path: Path) -> No
         check=True,
     )
     assert done.stdout == f"{other}:{last} a b\n"
+
+
+def test_the_launcher_keeps_everything_without_a_folder_of_spark() -> None:
+    done = subprocess.run(
+        [module._LAUNCHER, "-c", "import os; print(os.environ['PYTHONPATH'])"],
+        env={"PYTHONPATH": "/a:/b", "SPARK_SITE_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "/a:/b\n"
