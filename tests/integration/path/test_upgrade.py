@@ -74,6 +74,10 @@ def test_old_and_new_processes_work_on_one_store(tmp_path: Path, old: Version) -
         wait_for_value(
             lambda: old_reconciler in NEW.run(tmp_path, "queue", "status"), True, "a lane's owner"
         )
+        # A query finds a batch by its journal before the reconciler has indexed it.
+        wait_for_value(
+            lambda: old.call(tmp_path, "rebuild", "--verify").returncode, 0, "the exit code"
+        )
     finally:
         for process in running:
             process.kill()
