@@ -5,8 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.gc_world import MovedClock
+
+from sluice_protocol.outcomes import Found
+from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.units import ObjectKey
 from sluice_store.local.create_queue import GroupLimits
-from sluice_store.local.durability import fsync_directory
+from sluice_store.local.durability import GroupSync, LogicalClock, fsync_directory
+from sluice_store.local.files import LocalFiles
+from sluice_store.local.layout import Layout
 
 ALWAYS_GROUPS = GroupLimits(separate_max=0, group_min=1)
 """Every create is part of a group, also a single one."""
@@ -40,3 +47,20 @@ class CountedSync:
         if self.calls - 1 in self.failing:
             raise OSError(5, "Input/output error")
         fsync_directory(self.root)
+
+
+class GroupFiles:
+    """The files of a store with a clock that a test moves, and syncs that are counted."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = MovedClock()
+        self.layout = Layout(root=root)
+        for folder in (self.layout.temporary, self.layout.locks, self.layout.generations):
+            folder.mkdir(parents=True)
+        self.syncs = CountedSync(root)
+        self.stamps = LogicalClock(self.layout.clock, self.clock)
+        self.files = LocalFiles(self.layout, self.stamps, GroupSync(), SystemIds(), self.syncs)
+
+    def body(self, key: str) -> bytes | None:
+        found = self.files.get(ObjectKey(key), 0, None)
+        return found.body if isinstance(found, Found) else None

@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 from support.store_groups import ALWAYS_GROUPS, CountedSync
 
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
@@ -38,15 +39,18 @@ def upload_of(body: bytes, attempt_id: str = "01ARZ3NDEKTSV4RRFFQ69G5FAA") -> Up
 Accept = Callable[[Upload], Awaitable[AcceptanceRun]]
 
 
+def acceptor_of(store: LocalStore, collector_id: str = "g") -> Acceptor:
+    return Acceptor(
+        store=store, authority=Authority(authority_id="x"), collector_id=collector_id,
+        clock=SystemClock(), rng=random.Random(1), time_s_max=30,
+    )  # fmt: skip
+
+
 def play(root: Path, work: Callable[[Accept, LocalStore, CountedSync], Awaitable[None]]) -> None:
     async def main() -> None:
         syncs = CountedSync(root)
         async with open_local_store(root, filesystem=syncs, limits=ALWAYS_GROUPS) as store:
-            acceptor = Acceptor(
-                store=store, authority=Authority(authority_id="x"), collector_id="g",
-                clock=SystemClock(), rng=random.Random(1), time_s_max=30,
-            )  # fmt: skip
-            await work(acceptor.accept, store, syncs)
+            await work(acceptor_of(store).accept, store, syncs)
 
     asyncio.run(main())
 
@@ -106,20 +110,11 @@ def test_a_manifest_of_another_gateway_is_copied_as_it_is(tmp_path: Path) -> Non
 
     async def work(accept: Accept, store: LocalStore, _: CountedSync) -> None:
         first = await accept(upload_of(b"first bytes"))
-        other = upload_of(b"first bytes")
-        moved = Upload(
-            frame=other.frame, digest=other.digest, identity=other.identity,
-            envelope=other.envelope, principal="p", attempt_id=other.attempt_id,
-            sent_before=False, manifest=first.manifest,
-        )  # fmt: skip
+        moved = msgspec.structs.replace(upload_of(b"first bytes"), manifest=first.manifest)
         target = tmp_path / "target"
         syncs = CountedSync(target)
         async with open_local_store(target, filesystem=syncs, limits=ALWAYS_GROUPS) as authority:
-            acceptor = Acceptor(
-                store=authority, authority=Authority(authority_id="x"), collector_id="h",
-                clock=SystemClock(), rng=random.Random(1), time_s_max=30,
-            )  # fmt: skip
-            run = await acceptor.accept(moved)
+            run = await acceptor_of(authority, "h").accept(moved)
             there = await authority.get(accepted_key(IDENTITY))
         assert isinstance(there, Found)
         assert there.body == run.manifest == first.manifest

@@ -6,51 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gc_world import MovedClock
-from support.store_groups import CountedSync
+from support.store_groups import GroupFiles
 
 from sluice_protocol.authority import VISIBILITY_S_MAX as BOUND_S
 from sluice_protocol.errors import StoreError
-from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo, Unknown
-from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.outcomes import Applied, Exists, ObjectInfo, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_store.bulk import NewObject
-from sluice_store.local.durability import GroupSync, LogicalClock
-from sluice_store.local.files import LocalFiles
-from sluice_store.local.layout import Layout
 from sluice_store.pairs import NewPair, PairOutcome
 
 BODIES, FIRST_NAMES, SECOND_NAMES = 0, 1, 2
 """The syncs of a group with pairs, in their order."""
 
 
-class Store:
+class Store(GroupFiles):
     """The files of a store whose syncs are counted."""
-
-    def __init__(self, root: Path) -> None:
-        self.clock = MovedClock()
-        layout = Layout(root=root)
-        for folder in (layout.temporary, layout.locks, layout.generations):
-            folder.mkdir(parents=True)
-        self.temporary = layout.temporary
-        self.syncs = CountedSync(root)
-        self.stamps = LogicalClock(layout.clock, self.clock)
-        self.files = LocalFiles(layout, self.stamps, GroupSync(), SystemIds(), self.syncs)
 
     def create(self, *pairs: NewPair) -> list[PairOutcome | StoreError]:
         found = self.files.create_pairs(pairs)
         assert found is not None
-        assert list(self.temporary.iterdir()) == []
+        assert list(self.layout.temporary.iterdir()) == []
         return found
 
     def create_one(self, pair: NewPair) -> PairOutcome:
         [found] = self.create(pair)
         assert isinstance(found, PairOutcome)
         return found
-
-    def body(self, key: str) -> bytes | None:
-        found = self.files.get(ObjectKey(key), 0, None)
-        return found.body if isinstance(found, Found) else None
 
 
 @pytest.fixture

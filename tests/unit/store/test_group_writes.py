@@ -8,26 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gc_world import MovedClock
-from support.store_groups import CountedSync
+from support.store_groups import GroupFiles
 
 from sluice_protocol.authority import VISIBILITY_S_MAX as BOUND_S
 from sluice_protocol.errors import ChecksumRefused, StoreError, StoreMisconfigured
 from sluice_protocol.keys import digest_of
-from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo, Unknown
-from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_store.bulk import NewObject
 from sluice_store.local import group_writes
-from sluice_store.local.durability import GroupSync, LogicalClock
-from sluice_store.local.files import LocalFiles
 from sluice_store.local.group_writes import (
     GROUP_BYTES_MAX,
     GROUP_OBJECTS_MAX,
     GroupOutcome,
     split_groups,
 )
-from sluice_store.local.layout import Layout
 from sluice_store.local.visibility import MARK
 
 
@@ -35,27 +30,14 @@ def new(key: str, body: bytes = b"body") -> NewObject:
     return NewObject(key=ObjectKey(key), body=body)
 
 
-class Store:
+class Store(GroupFiles):
     """The files of a store whose syncs are counted."""
-
-    def __init__(self, root: Path) -> None:
-        self.clock = MovedClock()
-        self.layout = Layout(root=root)
-        for folder in (self.layout.temporary, self.layout.locks, self.layout.generations):
-            folder.mkdir(parents=True)
-        self.syncs = CountedSync(root)
-        self.stamps = LogicalClock(self.layout.clock, self.clock)
-        self.files = LocalFiles(self.layout, self.stamps, GroupSync(), SystemIds(), self.syncs)
 
     def create(self, *objects: NewObject) -> list[GroupOutcome]:
         found = self.files.create_group(objects)
         assert found is not None
         assert list(self.layout.temporary.iterdir()) == []
         return found
-
-    def body(self, key: str) -> bytes | None:
-        found = self.files.get(ObjectKey(key), 0, None)
-        return found.body if isinstance(found, Found) else None
 
 
 @pytest.fixture
