@@ -23,6 +23,7 @@ from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import WhenFull
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.spool_retries import pause_after_error
 from sluice_protocol.clock import Clock
 from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
@@ -32,7 +33,6 @@ from sluice_protocol.units import NS_PER_S, UnixNs
 RECORD_COST_BYTES: Final = 28
 """The size of a record in addition to its text: time, offsets and the indexes of one attribute."""
 ROOM_POLL_S: Final = 0.05
-SPOOL_RETRY_S: Final = 1.0
 TICK_S: Final = 0.05
 _log: Final = structlog.get_logger("sluice.agent.batching")
 
@@ -252,9 +252,7 @@ class Batcher:
             try:
                 return await asyncio.to_thread(self._spool.commit, sealed)
             except SpoolUnwritable as error:
-                self._metrics.spool_errors.inc()
-                _log.error("spool_unwritable", path=error.path, reason=error.reason)
-                await self._clock.sleep(SPOOL_RETRY_S)
+                await pause_after_error(error, self._metrics, self._clock)
 
     async def _has_room(self, sealed: SealedBatch) -> bool:
         if self._spool.fits(sealed):

@@ -7,19 +7,19 @@ A batch for which a worker is free is sent from memory; all others are read from
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from sluice_agent.errors import CorruptEntry, GatewaysUnreachable, SendingRefused, SpoolUnwritable
+from sluice_agent.errors import SendingRefused
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
 from sluice_agent.listed_batches import BACKLOG_MIN, ListKnowledge, ListPlan
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.outages import OutageLog
 from sluice_agent.settings import UploaderSettings
 from sluice_agent.spool import Spool, SpooledBatch
-from sluice_agent.spool_format import ParkedReason
+from sluice_agent.spool_retries import RetriedSpool
 from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
 from sluice_agent.unread_batches import RETRY_S, UnreadBatches, is_unread
 from sluice_agent.upload_decisions import (
@@ -36,30 +36,11 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 
 REFUSED_RETRY_S: Final = 60.0
-FAILURES_LOGGED: Final = 5
-"""Failed uploads of one outage that are logged one by one; a summary follows."""
-SUMMARY_S: Final = 30.0
-"""Time between two summaries of an outage, seconds."""
-SPOOL_RETRY_S: Final = 1.0
-RESPONSE_CHARS_MAX: Final = 4096
 _log: Final = structlog.get_logger("sluice.agent.uploader")
 
 
-@dataclass(slots=True, kw_only=True)
-class _Outage:
-    """Uploads that failed since the last one that succeeded, on the monotonic clock."""
-
-    since_s: float
-    logged_s: float
-    failures: int = 0
-
-
 class Uploader:
-    """Sends the batches of a spool.
-
-    Attributes:
-        parked: The number of batches that this uploader parked.
-    """
+    """Sends the batches of a spool."""
 
     def __init__(
         self,
@@ -73,6 +54,7 @@ class Uploader:
     ) -> None:
         self._settings = settings
         self._spool = spool
+        self._spooled = RetriedSpool(spool, clock=clock, metrics=metrics)
         self._transport = transport
         self._clock = clock
         self._metrics = metrics
@@ -80,15 +62,13 @@ class Uploader:
         self._lists = ListKnowledge()
         self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
         self._unread = UnreadBatches(clock, min(RETRY_S, settings.give_up_s or RETRY_S))
-        self._frames: dict[int, bytes] = {}
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._sending_allowed = asyncio.Event()
         self._sending_allowed.set()
         self._prober: asyncio.Task[None] | None = None
-        self._outage: _Outage | None = None
-        self.parked = 0
+        self._outage = OutageLog(settings.give_up_s)
         for batch in spool.ready():
             self.add(batch)
 
@@ -96,9 +76,14 @@ class Uploader:
         """Add a durable batch; `frame` is used if a worker is free, so memory stays bounded."""
         self._open += 1
         if frame is not None and self._open - len(self._unread) <= self._settings.uploads_max:
-            self._frames[batch.header.order] = frame
+            self._spooled.keep(batch, frame)
         self._idle.clear()
         self._waiting.put_nowait(batch)
+
+    @property
+    def parked(self) -> int:
+        """The number of batches that this uploader parked."""
+        return self._spooled.parked
 
     @property
     def is_refused(self) -> bool:
@@ -198,7 +183,7 @@ class Uploader:
                 continue
             await self._react(reaction, batch, target, received)
             self._end_one()
-        await self._forget_accepted(*accepted)
+        await self._spooled.forget_accepted(*accepted)
         for _ in accepted:
             self._end_one()
         return left
@@ -207,7 +192,7 @@ class Uploader:
         self, batches: list[SpooledBatch]
     ) -> list[tuple[SpooledBatch, UploadRequest]]:
         sent: list[tuple[SpooledBatch, UploadRequest]] = []
-        for batch, frame in zip(batches, await self._read(*batches), strict=True):
+        for batch, frame in zip(batches, await self._spooled.read(*batches), strict=True):
             if frame is None:
                 self._end_one()
             else:
@@ -216,7 +201,7 @@ class Uploader:
 
     async def _deliver(self, batch: SpooledBatch, attempts: SendAttempts) -> bool:
         """Send a batch until it is settled; return False if no gateway reads its version yet."""
-        (frame,) = await self._read(batch)
+        (frame,) = await self._spooled.read(batch)
         while frame is not None:
             target = await self._next_gateway(attempts)
             upload = self._request(batch, frame, attempts)
@@ -262,10 +247,10 @@ class Uploader:
         """Perform a reaction; False if the batch has to be sent again."""
         match reaction:
             case Forget():
-                await self._forget_accepted(batch)
+                await self._spooled.forget_accepted(batch)
                 return True
             case Park(reason=reason):
-                await self._park(batch, reason, str(target), received)
+                await self._spooled.park(batch, reason, str(target), received)
                 return True
             case DropResolved(reason=reason):
                 self._metrics.resolved.labels(reason).inc()
@@ -275,41 +260,26 @@ class Uploader:
                     resolution=reason,
                     gateway=str(target),
                 )
-                await self._forget(batch)
+                await self._spooled.forget(batch)
                 return True
             case SendAgain(pause_s=pause_s, reason=reason):
-                self._record_failure(batch, reason, str(target), self._now_s())
+                self._outage.failed(
+                    batch,
+                    reason=reason,
+                    gateway=str(target),
+                    waiting=self._open,
+                    now_s=self._now_s(),
+                )
                 self._gateways.failed(target, pause_s)
                 return False
             case StopSending():
                 await self._stop_sending(str(target), received)
                 return False
 
-    def _record_failure(self, batch: SpooledBatch, reason: str, url: str, now_s: float) -> None:
-        """Log the first failures of an outage one by one, then a summary every `SUMMARY_S`."""
-        outage = self._outage = self._outage or _Outage(since_s=now_s, logged_s=now_s)
-        outage.failures += 1
-        failing_s = now_s - outage.since_s
-        give_up_s = self._settings.give_up_s
-        if give_up_s and failing_s >= give_up_s:
-            raise GatewaysUnreachable(give_up_s, reason, url)
-        if outage.failures <= FAILURES_LOGGED:
-            _log.warning("upload_failed", name=batch.header.name, reason=reason, gateway=url)
-        elif now_s - outage.logged_s >= SUMMARY_S:
-            outage.logged_s = now_s
-            _log.warning(
-                "uploads_failing",
-                failures=outage.failures,
-                failing_s=round(failing_s),
-                waiting=self._open,
-                reason=reason,
-                gateway=url,
-            )
-
     def _record_success(
         self, target: GatewayTarget, received: UploadResult, latency_s: float
     ) -> None:
-        self._outage = None
+        self._outage.ended()
         self._gateways.succeeded(target, latency_s)
         if isinstance(received.response, GatewayResponse) and received.response.sheds:
             self._gateways.shed(target)
@@ -334,70 +304,6 @@ class Uploader:
         self._prober = self._prober or asyncio.current_task()
         if self._prober is asyncio.current_task():
             await self._clock.sleep(REFUSED_RETRY_S)
-
-    # -- spool operations, retried until they succeed ------------------------------------
-
-    async def _read(self, *batches: SpooledBatch) -> list[bytes | None]:
-        """Read batches in one thread; None is a damaged one, which was moved away."""
-        kept = [self._frames.pop(batch.header.order, None) for batch in batches]
-        if None not in kept:
-            return kept
-        while True:
-            try:
-                found = await asyncio.to_thread(self._spool.read_all, batches)
-            except SpoolUnwritable as error:
-                await self._pause_after_error(error)
-            else:
-                return [
-                    self._undamaged(batch, one) for batch, one in zip(batches, found, strict=True)
-                ]
-
-    def _undamaged(self, batch: SpooledBatch, found: bytes | CorruptEntry) -> bytes | None:
-        if isinstance(found, bytes):
-            return found
-        self._metrics.corrupt.inc()
-        _log.error("spool_file_corrupt", name=batch.header.name, reason=found.reason)
-        return None
-
-    async def _forget_accepted(self, *batches: SpooledBatch) -> None:
-        if batches:
-            self._metrics.accepted_bytes.inc(sum(batch.header.frame_bytes for batch in batches))
-            await self._forget(*batches)
-
-    async def _forget(self, *batches: SpooledBatch) -> None:
-        try:
-            await asyncio.to_thread(self._spool.forget, *batches)
-        except SpoolUnwritable as error:  # forgotten already; a later sweep removes the files
-            await self._pause_after_error(error)
-
-    async def _park(
-        self, batch: SpooledBatch, reason: str, url: str, received: UploadResult
-    ) -> None:
-        response = received.response
-        parked = ParkedReason(
-            reason=reason,
-            gateway=url,
-            status=response.status if isinstance(response, GatewayResponse) else 0,
-            parked_at_unix_ns=self._clock.now_ns(),
-            answer=received.body.decode(errors="replace")[:RESPONSE_CHARS_MAX],
-        )
-        while True:
-            try:
-                await asyncio.to_thread(self._spool.park, batch, parked)
-            except SpoolUnwritable as error:
-                await self._pause_after_error(error)
-            else:
-                break
-        self.parked += 1
-        self._metrics.parked.inc()
-        _log.error(
-            "batch_parked", name=batch.header.name, reason=reason, status=parked.status, gateway=url
-        )
-
-    async def _pause_after_error(self, error: SpoolUnwritable) -> None:
-        self._metrics.spool_errors.inc()
-        _log.error("spool_unwritable", path=error.path, reason=error.reason)
-        await self._clock.sleep(SPOOL_RETRY_S)
 
     def _count(self, reaction: Reaction) -> None:
         reason = "" if isinstance(reaction, Forget) else reaction.reason

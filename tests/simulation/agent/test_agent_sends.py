@@ -286,10 +286,10 @@ def test_frames_of_a_backlog_are_not_kept_in_memory() -> None:
         running = asyncio.create_task(agent.run())
         for line in LINES:
             await agent.batcher.put(block(line))
-            assert len(agent.uploader._frames) <= 2
+            assert len(agent.uploader._spooled._frames) <= 2
         await agent.batcher.flush()
         await net.clock.sleep(5)
-        assert agent.uploader._frames == {}
+        assert agent.uploader._spooled._frames == {}
         down[0] = False
         await agent.uploader.drained()
         assert Counter(net.lines()) == Counter(LINES)

@@ -1,0 +1,112 @@
+"""What the uploader does with batches in the spool, repeated while the disk fails.
+
+A full or failing disk does not end an upload: the operation is repeated until it succeeds. The
+frame of a batch for which a worker is free is kept in memory, so it is not read again.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from sluice_agent.errors import CorruptEntry, SpoolUnwritable
+from sluice_agent.metrics import AgentMetrics
+from sluice_agent.spool import Spool, SpooledBatch
+from sluice_agent.spool_format import ParkedReason
+from sluice_agent.transport import UploadResult
+from sluice_agent.upload_decisions import GatewayResponse
+from sluice_protocol.clock import Clock
+
+SPOOL_RETRY_S: Final = 1.0
+RESPONSE_CHARS_MAX: Final = 4096
+_log: Final = structlog.get_logger("sluice.agent.spool")
+
+
+async def pause_after_error(error: SpoolUnwritable, metrics: AgentMetrics, clock: Clock) -> None:
+    """Count and log a failed operation, and wait before it is repeated."""
+    metrics.spool_errors.inc()
+    _log.error("spool_unwritable", path=error.path, reason=error.reason)
+    await clock.sleep(SPOOL_RETRY_S)
+
+
+class RetriedSpool:
+    """Reads, forgets and parks the batches of one spool.
+
+    Attributes:
+        parked: The number of batches that were parked.
+    """
+
+    def __init__(self, spool: Spool, *, clock: Clock, metrics: AgentMetrics) -> None:
+        self._spool = spool
+        self._clock = clock
+        self._metrics = metrics
+        self._frames: dict[int, bytes] = {}
+        self.parked = 0
+
+    def keep(self, batch: SpooledBatch, frame: bytes) -> None:
+        """Keep the frame of a batch until it is read once."""
+        self._frames[batch.header.order] = frame
+
+    async def read(self, *batches: SpooledBatch) -> list[bytes | None]:
+        """Read batches in one thread; None is a damaged one, which was moved away."""
+        kept = [self._frames.pop(batch.header.order, None) for batch in batches]
+        if None not in kept:
+            return kept
+        while True:
+            try:
+                found = await asyncio.to_thread(self._spool.read_all, batches)
+            except SpoolUnwritable as error:
+                await pause_after_error(error, self._metrics, self._clock)
+            else:
+                return [
+                    self._undamaged(batch, one) for batch, one in zip(batches, found, strict=True)
+                ]
+
+    async def forget(self, *batches: SpooledBatch) -> None:
+        """Remove batches; files that could not be removed are removed by a later sweep."""
+        try:
+            await asyncio.to_thread(self._spool.forget, *batches)
+        except SpoolUnwritable as error:
+            await pause_after_error(error, self._metrics, self._clock)
+
+    async def forget_accepted(self, *batches: SpooledBatch) -> None:
+        """Count batches as accepted and remove them."""
+        if batches:
+            self._metrics.accepted_bytes.inc(sum(batch.header.frame_bytes for batch in batches))
+            await self.forget(*batches)
+
+    async def park(
+        self, batch: SpooledBatch, reason: str, gateway: str, received: UploadResult
+    ) -> None:
+        """Park a batch with the response that rejected it."""
+        response = received.response
+        parked = ParkedReason(
+            reason=reason,
+            gateway=gateway,
+            status=response.status if isinstance(response, GatewayResponse) else 0,
+            parked_at_unix_ns=self._clock.now_ns(),
+            answer=received.body.decode(errors="replace")[:RESPONSE_CHARS_MAX],
+        )
+        while True:
+            try:
+                await asyncio.to_thread(self._spool.park, batch, parked)
+            except SpoolUnwritable as error:
+                await pause_after_error(error, self._metrics, self._clock)
+            else:
+                break
+        self.parked += 1
+        self._metrics.parked.inc()
+        _log.error(
+            "batch_parked",
+            name=batch.header.name,
+            reason=reason,
+            status=parked.status,
+            gateway=gateway,
+        )
+
+    def _undamaged(self, batch: SpooledBatch, found: bytes | CorruptEntry) -> bytes | None:
+        if isinstance(found, bytes):
+            return found
+        self._metrics.corrupt.inc()
+        _log.error("spool_file_corrupt", name=batch.header.name, reason=found.reason)
+        return None
