@@ -105,7 +105,7 @@ def test_memory_of_incomplete_messages_is_limited(tmp_path: Path) -> None:
     check(tmp_path, body, inflight_bytes_max=4 << 20, frame_bytes_max=1 << 20, body_grace_s=30.0)
 
 
-def test_a_client_that_reads_no_acks_is_stopped(tmp_path: Path) -> None:
+def test_a_client_without_names_is_stopped_while_nothing_is_accepted(tmp_path: Path) -> None:
     """The gateway stops reading; nothing piles up in its memory."""
 
     async def body(served: Running, port: int) -> None:
