@@ -149,14 +149,17 @@ async def _difference(store: ObjectStore, manifest: ConflictManifest) -> Differe
 
 def _compare(accepted: bytes, submitted: bytes) -> Difference | None:
     ours, theirs = _decode(accepted), _decode(submitted)
-    return None if ours is None or theirs is None else difference_of(ours, theirs)
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return None
+    return difference_of(ours, theirs)
 
 
-def _decode(blob: bytes) -> Frame | None:
+def _decode(blob: bytes) -> Frame | str:
+    """Return the frame, or why it cannot be read."""
     try:
         return decode_frame(blob)
-    except (InvalidFrame, UnsupportedVersion):
-        return None
+    except (InvalidFrame, UnsupportedVersion) as error:
+        return f"the blob cannot be read: {error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,19 +212,16 @@ def _open_side(read: GetOutcome, key: str, sha256: str) -> bytes | str:
 
 
 def _compare_records(accepted: bytes | str, submitted: bytes | str, limit: int) -> ConflictRecords:
-    sides = [_decode(side) if isinstance(side, bytes) else None for side in (accepted, submitted)]
-    problems = [
-        side if isinstance(side, str) else "" if frame is not None else "the blob is no valid frame"
-        for side, frame in zip((accepted, submitted), sides, strict=True)
-    ]
-    ours, theirs = sides
-    pairs = () if ours is None or theirs is None else differing_pairs(ours, theirs)
-    first = tuple(islice(pairs, limit + 1))
+    ours = _decode(accepted) if isinstance(accepted, bytes) else accepted
+    theirs = _decode(submitted) if isinstance(submitted, bytes) else submitted
+    first: tuple[RecordPair, ...] = ()
+    if isinstance(ours, Frame) and isinstance(theirs, Frame):
+        first = tuple(islice(differing_pairs(ours, theirs), limit + 1))
     return ConflictRecords(
         pairs=first[:limit],
         more=len(first) > limit,
-        accepted_problem=problems[0],
-        submitted_problem=problems[1],
+        accepted_problem=ours if isinstance(ours, str) else "",
+        submitted_problem=theirs if isinstance(theirs, str) else "",
     )
 
 
