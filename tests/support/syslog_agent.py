@@ -23,7 +23,7 @@ Row = tuple[str, dict[str, str]]
 
 
 def settings(tmp_path: Path, *syslog: str, **how: Any) -> AgentSettings:
-    given = {"host_metrics_s": 0.0, "batch_age_s": 0.05, "drain_s": 3.0, **how}
+    given = {"host_metrics_s": 0.0, "batch_age_s": 0.05, "drain_s": 1.0, **how}
     return AgentSettings(
         gateway="http://127.0.0.1:9",
         spool=tmp_path / "s",

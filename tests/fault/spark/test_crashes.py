@@ -80,7 +80,14 @@ def test_each_record_is_committed_once_after_a_crash_at_any_step(step: str, tmp_
     assert_lake_holds(deployment, [*good, lost])
 
 
-@pytest.mark.parametrize("step", ["after_records_logs:2", "before_ledger:2", "after_ledger:2"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("after_records_logs:2", marks=pytest.mark.long),
+        "before_ledger:2",
+        pytest.param("after_ledger:2", marks=pytest.mark.long),
+    ],
+)
 def test_run_over_all_entries_completes_a_crashed_run_over_few(step: str, tmp_path: Path) -> None:
     """A run that committed entry by entry and crashed is completed by a run over all entries."""
     deployment = Deployment(tmp_path).init()

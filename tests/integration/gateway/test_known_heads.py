@@ -31,6 +31,7 @@ DOORS = ("otlp", "json", "loki", "hec")
 SHOP = TestSender("shop", (), doors=DOORS)
 BANK = TestSender("bank", (), doors=DOORS)
 SERIAL = itertools.count()
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))]
 
 
 class Served:
@@ -137,7 +138,7 @@ def test_responses_are_those_of_the_server(tmp_path: Path, name: str) -> None:
     serve(tmp_path, check)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_requests_in_any_pieces_are_answered_in_order_and_stored_once(
     tmp_path: Path, seed: int
 ) -> None:

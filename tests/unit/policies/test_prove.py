@@ -273,10 +273,10 @@ def check_mutants(chosen: Settings, target: Target, step: int) -> tuple[int, int
     return len(every), same
 
 
-def test_every_31st_mutant_is_caught_or_equivalent() -> None:
+def test_every_61st_mutant_is_caught_or_equivalent() -> None:
     """`make test-long` runs all of them."""
-    tried, _ = check_mutants(settings(), Target.AWS, 31)
-    assert tried > 30
+    tried, _ = check_mutants(settings(), Target.AWS, 61)
+    assert tried > 15
 
 
 @pytest.mark.long
