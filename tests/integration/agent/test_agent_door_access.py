@@ -17,7 +17,6 @@ from support.gateway_tls import SERVER, TestAuthority
 from support.slow_grpc import PREFACE, SETTINGS, frame
 from support.store_versitygw import free_port
 
-from sluice_agent import door_servers
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings
 from sluice_protocol.errors import BadUsage
@@ -91,10 +90,7 @@ def test_each_door_uses_the_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("door", ["grpc", "forward"])
-def test_connections_above_the_limit_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
-) -> None:
-    monkeypatch.setattr(door_servers, "CONNECTIONS_MAX", 3)
+def test_connections_above_the_limit_are_closed(tmp_path: Path, door: str) -> None:
     begun = {"grpc": PREFACE + frame(SETTINGS, 0, 0, b""), "forward": b""}[door]
 
     async def check(client: Client) -> None:
@@ -127,7 +123,7 @@ def test_connections_above_the_limit_are_closed(
         except ConnectionError:
             return False
 
-    served(tmp_path, check, **with_ports())
+    served(tmp_path, check, **with_ports(door_connections=3))
 
 
 def test_what_is_too_large_or_cannot_be_read_is_never_accepted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from support.syslog_agent import bodies, full_spool, rows, served
 
 from sluice_agent import syslog_connections
 from sluice_agent.metric_values import LabelledMetric
+from sluice_web import bounded_accepts
 
 SETTLED_S = 0.3
 """Time in which the agent receives what was written to the loopback interface."""
@@ -178,7 +179,7 @@ def test_a_connection_beyond_the_maximum_waits_and_loses_nothing(
 def test_a_connection_is_accepted_when_descriptors_are_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syslog_connections, "ACCEPT_RETRY_S", 0.01)
+    monkeypatch.setattr(bounded_accepts, "ACCEPT_RETRY_S", 0.01)
     errors = [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError()]
     accept = asyncio.SelectorEventLoop.sock_accept
 
