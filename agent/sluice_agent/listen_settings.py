@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.settings_checks import check_number
 from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, parse_allowed_hosts, parse_listen
 
 AgentDoor = Literal[
@@ -37,16 +38,8 @@ class DoorLimits:
     connections_max: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.body_bytes_max <= DOOR_BODY_BYTES_MAX:
-            raise BadUsage(
-                f"door_body_bytes must be 1 to {DOOR_BODY_BYTES_MAX},"
-                f" door_body_bytes=`{self.body_bytes_max}`"
-            )
-        if not 1 <= self.connections_max <= DOOR_CONNECTIONS_MAX:
-            raise BadUsage(
-                f"door_connections must be 1 to {DOOR_CONNECTIONS_MAX},"
-                f" door_connections=`{self.connections_max}`"
-            )
+        check_number("door_body_bytes", self.body_bytes_max, 1, DOOR_BODY_BYTES_MAX)
+        check_number("door_connections", self.connections_max, 1, DOOR_CONNECTIONS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

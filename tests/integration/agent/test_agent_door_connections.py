@@ -6,7 +6,6 @@ whose connection broke. It waits in the queue of the kernel, in the order of arr
 
 import asyncio
 import contextlib
-import errno
 import gc
 import socket
 import time
@@ -18,12 +17,12 @@ import aiohttp
 import pytest
 import structlog
 from support.agent_doors import Client, served, spooled
+from support.failing_accepts import fail_accepts
 from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port
 
 from sluice_agent import door_servers
 from sluice_protocol.errors import BadUsage
-from sluice_web import bounded_accepts
 
 LIMIT = 3
 SHORT_S = 0.3
@@ -283,16 +282,7 @@ def test_the_limit_counts_handshakes_of_tls(
 def test_a_connection_is_accepted_when_descriptors_are_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_accepts, "ACCEPT_RETRY_S", 0.01)
-    errors = [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError()]
-    accept = asyncio.SelectorEventLoop.sock_accept
-
-    async def failing(loop: asyncio.SelectorEventLoop, sock: socket.socket) -> object:
-        if errors:
-            raise errors.pop(0)
-        return await accept(loop, sock)
-
-    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", failing)
+    fail_accepts(monkeypatch)
 
     async def check(client: Client) -> None:
         assert (await client.post("/v1/ingest", EVENT)).status == 200
@@ -325,5 +315,5 @@ def test_a_limit_out_of_range_is_refused(tmp_path: Path, limit: int) -> None:
     async def check(_: Client) -> None:
         raise AssertionError
 
-    with pytest.raises(BadUsage, match="door_connections must be 1 to 65536"):
+    with pytest.raises(BadUsage, match="door_connections must be at least 1 and at most 65536"):
         served(tmp_path, check, door_connections=limit)
