@@ -34,6 +34,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_web.addresses import parse_allowed_hosts
+from sluice_web.open_files import raise_open_files_limit
 
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64
@@ -51,6 +52,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
     receives = settings.for_doors().doors or settings.for_syslog().addresses
     if not settings.paths and not settings.host_metrics_s and not receives:
         raise BadUsage("nothing to ship: set --paths, --doors, --syslog or --host-metrics-s")
+    raise_open_files_limit()
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await run_with_background(ship_files(agent, stop), agent)
         return agent.result()
