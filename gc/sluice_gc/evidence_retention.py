@@ -15,11 +15,11 @@ import msgspec
 from ulid import ULID
 
 from sluice_gc.certificate import certificate_key, kept_from_of
-from sluice_gc.certificate_chain import ChainLink, read_certificate, read_link, read_newest
+from sluice_gc.certificate_chain import ChainLink, read_certificate, read_newest, read_place
 from sluice_gc.errors import CertificateInvalid, GcRefused
 from sluice_gc.plan_inputs import check_not_stopped, is_finished, read_plan, read_plan_ids
 from sluice_gc.signing_keys import TrustedKeys
-from sluice_protocol.keys import GC_EVIDENCE, chain_key
+from sluice_protocol.keys import GC_EVIDENCE
 from sluice_protocol.outcomes import Deleted, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.plan_folders import read_first_key
@@ -167,7 +167,7 @@ async def _kept_audits(
         return frozenset()
     kept = {head.certificate.audit_id}
     for place in range(kept_from_of(head.certificate), head.certificate.chain_index):
-        link = await read_link(store, chain_key(place), f"#{place}", trusted)
+        link = await read_place(store, place, trusted)
         kept.add(link.certificate.audit_id)
     return frozenset(kept)
 
