@@ -1,8 +1,10 @@
 """Ports for time and ids, which a simulation replaces by replayable ones."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
-from sluice_protocol.units import UnixNs
+from ulid import ULID
+
+from sluice_protocol.units import NS_PER_S, UnixNs
 
 
 class Clock(Protocol):
@@ -35,3 +37,11 @@ class IdSource(Protocol):
     def ulid(self) -> str:
         """Return a new ULID, 26 characters of Crockford base32."""
         ...
+
+
+_ULID_TIME_CHARS: Final = 10
+
+
+def ulid_time_prefix(at_ns: float) -> str:
+    """Return the first characters of every ULID of a time: lower ULIDs are of an earlier time."""
+    return str(ULID.from_timestamp(max(at_ns, 0) / NS_PER_S))[:_ULID_TIME_CHARS]

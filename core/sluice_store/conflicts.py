@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.clock import Clock, IdSource, ulid_time_prefix
 from sluice_protocol.conflicts import (
     ConflictName,
     Decision,
@@ -37,12 +37,14 @@ from sluice_protocol.manifests import (
     encode_record,
 )
 from sluice_protocol.outcomes import Found, GetOutcome, NotFound
-from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store.port import ObjectStore
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff, create_known
 
 CONFLICTS_PAGE_MAX: Final = 500
 READS_AT_ONCE: Final = 16
+RECENT_S: Final = 86_400
+"""Age of the ids that every refresh lists: more than the clocks of writers differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,13 +262,16 @@ class Resolver:
 class DecisionsReader:
     """Keeps all decisions in memory and reads new ones.
 
-    Ids contain their writer's clock, so a new record may sort before one already read. Every
-    refresh therefore lists all keys, and reads only the unknown ones.
+    Decisions are permanent. The first refresh lists all of them. Each later one lists those whose
+    ids are of the last day, and one page of all, which continues where the refresh before ended:
+    an id contains its writer's clock, and a spool transfers decisions that are older.
     """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._known: set[ObjectKey] = set()
+        self._listed_ns: UnixNs | None = None
+        self._after = ""
         self.current = Decisions()
 
     async def refresh(self) -> Decisions:
@@ -276,15 +281,33 @@ class DecisionsReader:
             StoreError: The store is unreachable or refused; the known decisions stay.
             InvalidRecord: A decision is damaged.
         """
-        fresh: list[ObjectKey] = []
-        async for page in self._store.list(DECISIONS):
-            fresh += [item.key for item in page.objects if item.key not in self._known]
+        if self._listed_ns is None:
+            self._listed_ns = await self._read_from("")
+            return self.current
+        page = await anext(aiter(self._store.list(DECISIONS, start_after=self._after)))
+        if not page.last:
+            recent = ulid_time_prefix(self._listed_ns - RECENT_S * NS_PER_S)
+            await self._read_from(f"{DECISIONS}{recent}")
+        await self._read_new(page)
+        self._after = "" if page.last or not page.objects else page.objects[-1].key
+        self._listed_ns = page.date_ns
+        return self.current
+
+    async def _read_from(self, after: str) -> UnixNs:
+        """Read the unknown decisions with later keys; return the store's clock before that."""
+        began_ns: UnixNs | None = None
+        async for page in self._store.list(DECISIONS, start_after=after):
+            began_ns = page.date_ns if began_ns is None else began_ns
+            await self._read_new(page)
+        return began_ns or UnixNs(0)
+
+    async def _read_new(self, page: ListPage) -> None:
+        fresh = [item.key for item in page.objects if item.key not in self._known]
         for first in range(0, len(fresh), READS_AT_ONCE):
             keys = fresh[first : first + READS_AT_ONCE]
             read = await asyncio.gather(*(self._read(key) for key in keys))
             self.current = fold_decisions(self.current, read)
             self._known.update(keys)
-        return self.current
 
     async def _read(self, key: ObjectKey) -> Decision:
         found = await self._store.get(key)

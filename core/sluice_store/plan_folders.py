@@ -8,8 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
-from ulid import ULID
-
+from sluice_protocol.clock import ulid_time_prefix
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.port import ObjectStore
@@ -67,10 +66,10 @@ async def plan_folders_newest_first(store: ObjectStore) -> AsyncIterator[str]:
     Raises:
         StoreError: The store is unreachable or refused a request.
     """
-    now_s = (await store.head(AUTHORITY_SETTINGS)).date_ns / NS_PER_S
+    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
     oldest: str | None = None
     for back_s in (*_BACK_S, None):
-        after = "" if back_s is None else str(ULID.from_timestamp(max(now_s - back_s, 0.0)))[:10]
+        after = "" if back_s is None else ulid_time_prefix(now_ns - back_s * NS_PER_S)
         found = [plan_id async for plan_id in plan_folders(store, after=after)]
         for plan_id in reversed(found):
             if oldest is None or plan_id < oldest:

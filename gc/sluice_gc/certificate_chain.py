@@ -18,10 +18,12 @@ from sluice_gc.eligible_versions import check_eligible
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.signing_keys import TrustedKeys, make_key_file
-from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import AUDIT_CHAIN, chain_key, digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.certificate_keys import chain_position, list_newest_certificate_keys
+from sluice_store.plan_folders import read_first_key
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
@@ -38,14 +40,32 @@ class ChainLink:
 async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | None:
     """Return the newest certificate, verified without the others; None if there is none.
 
+    A missing position before it is not noticed here: `verify_store_chain` names it. It neither
+    makes an earlier certificate the newest one nor lets a new one take the missing position,
+    because a listing without an end decides which key is the last.
+
     Raises:
-        CertificateInvalid: It was altered or is not signed by a trusted key.
+        CertificateInvalid: It was altered or moved, or is not signed by a trusted key.
+        InvalidRecord: The last key of the chain is not a position.
         StoreError: The store is unreachable or refused a request.
     """
-    places = await _list_places(store)
-    if not places:
-        return None
-    return await read_link(store, chain_key(places[-1]), f"#{places[-1]}", trusted)
+    newest = await list_newest_certificate_keys(store, 1)
+    return await read_place(store, chain_position(newest[0]), trusted) if newest else None
+
+
+async def read_place(store: ObjectStore, place: int, trusted: TrustedKeys) -> ChainLink:
+    """Return the certificate at a chain position, verified without the others.
+
+    Raises:
+        CertificateInvalid: It is missing, altered or moved, or not signed by a trusted key.
+        StoreError: The store is unreachable or refused a request.
+    """
+    link = await _read_link(store, chain_key(place), f"#{place}", trusted)
+    if link.certificate.chain_index != place:
+        raise CertificateInvalid(
+            link.certificate.audit_id, f"reordered: it is stored at chain position {place}"
+        )
+    return link
 
 
 async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKeys) -> ChainLink:
@@ -55,7 +75,7 @@ async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKe
         CertificateInvalid: It is missing, altered, misplaced, or not signed by a trusted key.
         StoreError: The store is unreachable or refused a request.
     """
-    link = await read_link(store, certificate_key(audit_id), audit_id, trusted)
+    link = await _read_link(store, certificate_key(audit_id), audit_id, trusted)
     if link.certificate.audit_id != audit_id:
         raise CertificateInvalid(
             audit_id, f"its key contains another certificate, found={link.certificate.audit_id}"
@@ -63,15 +83,9 @@ async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKe
     return link
 
 
-async def read_link(
+async def _read_link(
     store: ObjectStore, key: ObjectKey, place: str, trusted: TrustedKeys
 ) -> ChainLink:
-    """Return the certificate under a key, verified without the others.
-
-    Raises:
-        CertificateInvalid: It is missing, altered, or not signed by a trusted key.
-        StoreError: The store is unreachable or refused a request.
-    """
     read = await store.get(key)
     if not isinstance(read, Found):
         raise CertificateInvalid(place, f"missing: {key}")
@@ -211,7 +225,7 @@ async def prepare_key_file(store: ObjectStore, key_file: Path) -> None:
     """
     if key_file.exists():  # noqa: ASYNC240 - a local file, once before the audit
         return
-    if await _list_places(store):
+    if await read_first_key(store, AUDIT_CHAIN, "") is not None:
         raise BadUsage(
             "cannot read the auditor's key: the certificates of this store were signed with it;"
             f" copy it from the machine that audited before, key_file=`{key_file}`"
@@ -220,14 +234,8 @@ async def prepare_key_file(store: ObjectStore, key_file: Path) -> None:
 
 
 async def _list_places(store: ObjectStore) -> list[int]:
-    places: list[int] = []
-    async for page in store.list(AUDIT_CHAIN):
-        for one in page.objects:
-            name = one.key.removeprefix(AUDIT_CHAIN).removesuffix(".json")
-            if not name.isdecimal() or chain_key(int(name)) != one.key:
-                raise InvalidRecord(one.key, "key is not a position in the chain of certificates")
-            places.append(int(name))
-    return places
+    pages = store.list(AUDIT_CHAIN)
+    return [chain_position(one.key) async for page in pages for one in page.objects]
 
 
 async def read_certificate_or_newest(

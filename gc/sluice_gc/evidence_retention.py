@@ -12,14 +12,14 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
-from ulid import ULID
 
 from sluice_gc.certificate import certificate_key, kept_from_of
-from sluice_gc.certificate_chain import ChainLink, read_certificate, read_link, read_newest
+from sluice_gc.certificate_chain import ChainLink, read_certificate, read_newest, read_place
 from sluice_gc.errors import CertificateInvalid, GcRefused
 from sluice_gc.plan_inputs import check_not_stopped, is_finished, read_plan, read_plan_ids
 from sluice_gc.signing_keys import TrustedKeys
-from sluice_protocol.keys import GC_EVIDENCE, chain_key
+from sluice_protocol.clock import ulid_time_prefix
+from sluice_protocol.keys import GC_EVIDENCE
 from sluice_protocol.outcomes import Deleted, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.plan_folders import read_first_key
@@ -31,7 +31,7 @@ OPEN_PLAN_NS: Final = 7 * 86_400 * NS_PER_S
 """A plan older than this keeps no evidence; a run of it is refused."""
 UNCERTIFIED_NS: Final = 14 * 86_400 * NS_PER_S
 """Evidence without a certificate belongs to a running audit, or to a killed one after this time."""
-_CLOCKS_S: Final = 86_400
+_CLOCKS_NS: Final = 86_400 * NS_PER_S
 
 
 class FolderRuling(StrEnum):
@@ -98,9 +98,9 @@ async def read_pinned_places(store: ObjectStore, trusted: TrustedKeys, now_ns: i
     Raises:
         StoreError: The store is unreachable or refused a request.
     """
-    oldest_s = max((now_ns - OPEN_PLAN_NS) / NS_PER_S - _CLOCKS_S, 0.0)
+    after = ulid_time_prefix(now_ns - OPEN_PLAN_NS - _CLOCKS_NS)
     places: list[int] = []
-    for plan_id in await read_plan_ids(store, after=str(ULID.from_timestamp(oldest_s))[:10]):
+    for plan_id in await read_plan_ids(store, after=after):
         try:
             plan = await read_plan(store, trusted, plan_id)
             await check_not_stopped(store, plan_id)
@@ -167,7 +167,7 @@ async def _kept_audits(
         return frozenset()
     kept = {head.certificate.audit_id}
     for place in range(kept_from_of(head.certificate), head.certificate.chain_index):
-        link = await read_link(store, chain_key(place), f"#{place}", trusted)
+        link = await read_place(store, place, trusted)
         kept.add(link.certificate.audit_id)
     return frozenset(kept)
 

@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, agent_prefix, hour_path, parse_pack_key
-from sluice_protocol.manifests import AcceptedManifest, decode_accepted, decode_record
+from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, agent_prefix, hour_path
+from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_reconciler.indexes import unpack
+from sluice_reconciler.indexes import decode_by_time, first_instant
 from sluice_store.bulk import read_bodies
 from sluice_store.port import ObjectStore
 
@@ -295,7 +295,7 @@ async def _index_keys(store: ObjectStore, since_ns: int, before_ns: int) -> _Lis
     cut = False
     async for page in store.list(ACCEPTED_BY_TIME, start_after=after):
         for one in page.objects:
-            first_ns = _first_ns(one.key)
+            first_ns = first_instant(one.key)
             if first_ns is not None and first_ns < before_ns:
                 found.append(one.key)
         if page.objects and page.objects[-1].key > end:
@@ -306,15 +306,6 @@ async def _index_keys(store: ObjectStore, since_ns: int, before_ns: int) -> _Lis
     return _Listed(since_ns=since_ns, before_ns=before_ns, keys=found[::-1], cut=cut)
 
 
-def _first_ns(key: ObjectKey) -> int | None:
-    """Return the first instant in an index object; None for a key of another form."""
-    span = parse_pack_key(key)
-    if span is not None:
-        return span.first_ns
-    name = key.rpartition("/")[2][:20]
-    return int(name) if name.isascii() and name.isdecimal() else None
-
-
 def _last_ns(key: ObjectKey) -> int:
     """Return the last instant in an index object, of which both forms of key have 20 digits."""
     return int(key.rpartition("/")[2][:20])
@@ -322,9 +313,6 @@ def _last_ns(key: ObjectKey) -> int:
 
 def _entries(key: ObjectKey, body: bytes) -> dict[ObjectKey, AcceptedManifest] | InvalidRecord:
     try:
-        return {
-            entry: decode_record(entry, plain, AcceptedManifest)
-            for entry, plain in unpack(key, body)
-        }
+        return decode_by_time(key, body)
     except InvalidRecord as error:
         return error

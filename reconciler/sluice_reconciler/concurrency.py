@@ -45,7 +45,13 @@ class RequestLimit:
         return [task.result() for task in running]
 
     async def read(
-        self, store: ObjectStore, prefix: str, wanted: Callable[[ObjectKey], bool] | None = None
+        self,
+        store: ObjectStore,
+        prefix: str,
+        wanted: Callable[[ObjectKey], bool] | None = None,
+        *,
+        start_after: str = "",
+        end_at: str | None = None,
     ) -> AsyncIterator[list[tuple[ObjectKey, bytes]]]:
         """List a prefix and yield key and bytes of its objects, many at a time, in key order.
 
@@ -55,11 +61,13 @@ class RequestLimit:
             store: The store.
             prefix: The prefix.
             wanted: Whether an object is read; all are by default.
+            start_after: Only keys after this one.
+            end_at: Only keys up to this one; None for all.
 
         Raises:
             StoreError: The store is unreachable or refused a request.
         """
-        async for page in store.list(prefix):
+        async for page in store.list(prefix, start_after=start_after, end_at=end_at):
             listed = [one for one in page.objects if wanted is None or wanted(one.key)]
             for keys in _read_together(listed):
                 bodies = await read_bodies(store, keys, self._gate)

@@ -16,13 +16,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
+from sluice_protocol.errors import InvalidFrame, InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     RAW_BLOBS_BY_TIME,
     PackSpan,
     accepted_by_blob_key,
     accepted_by_time_key,
+    accepted_key,
     accepted_reference_key,
     digest_of,
     key_version,
@@ -33,7 +34,12 @@ from sluice_protocol.keys import (
     quarantine_by_blob_key,
     raw_blob_by_time_key,
 )
-from sluice_protocol.manifests import AcceptedManifest, BlobReference, encode_reference
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    BlobReference,
+    decode_record,
+    encode_reference,
+)
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo, Unknown
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_protocol.versions import decoder_for
@@ -159,6 +165,28 @@ def unpack(
     except UnsupportedVersion as error:
         raise InvalidRecord(key, f"packed index object: {error}") from error
     return decode(key, body)
+
+
+def decode_by_time(key: ObjectKey, body: bytes) -> dict[ObjectKey, AcceptedManifest]:
+    """Return the manifests in an object of the index by time, by their accepted keys.
+
+    Raises:
+        InvalidRecord: As `unpack`, or an entry is not a manifest of a valid identity.
+    """
+    manifests = [decode_record(entry, raw, AcceptedManifest) for entry, raw in unpack(key, body)]
+    try:
+        return {accepted_key(one.identity): one for one in manifests}
+    except InvalidFrame as error:
+        raise InvalidRecord(key, error.reason) from error
+
+
+def first_instant(key: ObjectKey) -> int | None:
+    """Return the first instant in an object of the index by time; None for another form of key."""
+    span = parse_pack_key(key)
+    if span is not None:
+        return span.first_ns
+    name = key.rpartition("/")[2][:20]
+    return int(name) if name.isascii() and name.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The index job: executors index the text of new data files of `logs` into immutable chunks.
 
-A run finds the data files that no chunk covers, groups them by date, and creates a chunk for each
-group. Data files never change, and neither do chunks. Two concurrent runs create the same chunks or
-chunks over different groups of files; both are correct.
+A run finds the data files that no chunk covers (`index_progress`), groups them by date, and creates
+a chunk for each group. Data files never change, and neither do chunks. Two concurrent runs create
+the same chunks or chunks over different groups of files; both are correct.
 """
 
 import asyncio
@@ -15,37 +15,38 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import structlog
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delta import find_table
+from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.tables import LOGS
-from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.index_chunk import (
     AGENTS_MAX,
     FileIndex,
     IndexedFile,
     build_filter,
     chunk_id,
-    decode_chunk,
     encode_chunk,
 )
-from sluice_protocol.keys import INDEX, index_key
-from sluice_protocol.outcomes import Applied, Found
+from sluice_protocol.keys import index_key
+from sluice_protocol.outcomes import Applied
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.failpoints import read_failpoint
+from sluice_spark.index_progress import (
+    IndexProgress,
+    find_new_files,
+    read_index_progress,
+    write_index_progress,
+)
 from sluice_spark.session import Session
 from sluice_spark.stopping import StopCheck, never_stop
-from sluice_store import ObjectStore, open_store
+from sluice_store import open_store
 from sluice_store.retry import Backoff, create_known
 
 CHUNK_FILES_MAX: Final = 16
 """Maximum number of files of a chunk; a search reads whole chunks."""
 CHUNK_FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
-
-_log = structlog.get_logger("sluice.index")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,25 +128,6 @@ async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
         return isinstance(outcome, Applied)
 
 
-async def read_indexed(store: ObjectStore) -> set[str]:
-    """Return the paths of the files that chunks cover; unreadable chunks are skipped.
-
-    Raises:
-        StoreError: The store is unreachable.
-    """
-    paths: set[str] = set()
-    async for page in store.list(INDEX):
-        for listed in page.objects:
-            read = await store.get(listed.key)
-            if not isinstance(read, Found):
-                continue
-            try:
-                paths |= {one.file.path for one in decode_chunk(listed.key, read.body)}
-            except InvalidRecord as error:
-                _log.warning("index_chunk_unreadable", reason=str(error))
-    return paths
-
-
 def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> IndexReport:
     """Create chunks for the files of `logs` that have none; repeating it is safe.
 
@@ -158,19 +140,34 @@ def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -
     if opened is None:
         return IndexReport()
     files = list_files(opened, LOGS)
-
-    async def covered() -> set[str]:
-        async with open_store(store_url) as store:
-            return await read_indexed(store)
-
-    known = asyncio.run(covered())
+    now = IndexProgress(table_id=str(opened.metadata().id), table_version=opened.version())
+    before, new = asyncio.run(_find_new(store_url, files, now))
     stop()
-    groups = group_files([file for file in files if file.path not in known])
+    groups = group_files(new)
     made = _make_chunks(spark, store_url, groups)
     if groups:
         read_failpoint().reach("index_after_chunks")
-    indexed = sum(len(group) for group in groups)
-    return IndexReport(files=len(files), indexed=indexed, chunks=sum(made))
+    if now != before:
+        asyncio.run(_write_progress(store_url, now))
+    return IndexReport(files=len(files), indexed=len(new), chunks=sum(made))
+
+
+async def _find_new(
+    store_url: str, files: Sequence[DataFile], now: IndexProgress
+) -> tuple[IndexProgress | None, list[DataFile]]:
+    """Return the recorded state, and the files without a chunk."""
+    async with open_store(store_url) as store:
+        before = await read_index_progress(store)
+        indexed: set[str] | None = None
+        if before is not None and before.table_id == now.table_id:
+            version = before.table_version
+            indexed = await asyncio.to_thread(list_paths_at, store_url, LOGS, version, {})
+        return before, await find_new_files(store, files, indexed or set())
+
+
+async def _write_progress(store_url: str, progress: IndexProgress) -> None:
+    async with open_store(store_url) as store:
+        await write_index_progress(store, progress)
 
 
 def _make_chunks(spark: Session, store_url: str, groups: Sequence[Sequence[DataFile]]) -> list[int]:

@@ -33,6 +33,9 @@ FAILED_PAUSE_S: Final = 1.0
 HELD_MAX: Final = 1_000
 """Held batches that one check processes again; the next check continues behind them."""
 
+WALK_PAGES_MAX: Final = 20
+"""Pages of conflicts and of their references that one check lists; the next check continues."""
+
 
 class JournalLoop:
     """Runs the journal route and what belongs to it."""
@@ -130,5 +133,5 @@ class HeldBatches:
         if selected:
             result = await self._pipeline.process([ObjectKey(key) for key in selected])
         self._metrics.unhealthy.set(len(self._holds))
-        await self._quarantine.run()
+        await self._quarantine.run(WALK_PAGES_MAX)
         return result

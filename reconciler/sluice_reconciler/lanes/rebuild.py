@@ -16,8 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import ACCEPTED, QUEUE, damaged_copy_key, digest_of, lane_of
-from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_accepted, encode_record
+from sluice_protocol.keys import QUEUE, damaged_copy_key, digest_of
 from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_queue.entries import Descriptor
@@ -30,7 +29,7 @@ from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.differences import DerivedDifference, DifferenceKind, compare_object
 from sluice_reconciler.indexes import put_derived
 from sluice_reconciler.lanes.defects import DefectKind, LaneDefect, describe, find_defect
-from sluice_reconciler.lanes.new_batches import identity_of
+from sluice_reconciler.lanes.lost_lists import LostList, LostLists
 from sluice_reconciler.lanes.state import (
     LANE_PARTS,
     LaneRecord,
@@ -248,41 +247,16 @@ class LaneRebuild:
                 await delete_versions(self._store, one.key)
 
     async def repair_lists(self) -> None:
-        """Write every lost work list again.
+        """Write every lost work list again; the index by time was repaired before.
 
         Raises:
-            InvalidRecord: Fewer batches are accepted than a list contained.
+            InvalidRecord: Fewer batches are accepted than a list contained; the others are written.
+            OutcomeUnknown: The retries of a write are spent.
             StoreError: The store is unreachable or refused a request.
         """
+        lost: list[LostList] = []
         for lane in await list_lanes(self._store):
             with suppress(LaneDamaged):  # reported as a difference: it is of another queue
-                await self._repair_lists(lane)
-
-    async def _repair_lists(self, lane: Lane) -> None:
-        """Write each lost list again: every batch of the lane accepted in the entry's time span.
-
-        The list may contain more batches than before; the consumer's ledger drops those it has.
-        """
-        for entry in await self._lost_lists(lane):
-            batches = [one async for one in self._accepted_in(lane, entry)]
-            if len(batches) < entry.batches:
-                raise InvalidRecord(entry.location, "fewer batches are accepted than it contained")
-            body = encode_record(WorkList(queue=lane.queue, lane=lane.lane, batches=tuple(batches)))
-            await self._store.overwrite(entry.location, body)
-
-    async def _accepted_in(self, lane: Lane, entry: Descriptor) -> AsyncIterator[AcceptedManifest]:
-        span = range(entry.first_accepted_at_ns, entry.last_accepted_at_ns + 1)
-        async for page in self._store.list(ACCEPTED):
-            keys = [one.key for one in page.objects if self._is_of_lane(one.key, lane)]
-            for read in await self._requests.each(keys, self._store.get):
-                if isinstance(read, Found):
-                    try:
-                        manifest = decode_accepted(read.info.key, read.body)
-                    except InvalidRecord:
-                        continue
-                    if manifest.accepted_at_unix_ns in span:
-                        yield manifest
-
-    def _is_of_lane(self, key: ObjectKey, lane: Lane) -> bool:
-        who = identity_of(key)
-        return who is not None and lane_of(who.agent_id, self._lanes_per_queue) == lane.lane
+                lost += [LostList(lane=lane, entry=one) for one in await self._lost_lists(lane)]
+        backoff = self._runtime.backoff(WRITE_RETRY)
+        await LostLists(self._store, self._requests, self._lanes_per_queue, backoff).write(lost)

@@ -1,8 +1,11 @@
 """The walk over `quarantine/`: it writes the reverse references that do not exist.
 
 It runs in every full pass, and separately where journals make full passes rare. Its cost depends on
-the number of conflicts, not on the number of batches.
+the number of conflicts, not on the number of batches. Conflicts are permanent, so a separate check
+walks over a bounded number of pages, and the next one continues.
 """
+
+from typing import Final
 
 from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord
@@ -14,16 +17,19 @@ from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import put_derived, quarantine_entry
 from sluice_reconciler.lanes.new_batches import KeyHashSet
 from sluice_reconciler.verify import HoldRecords
-from sluice_store.port import ObjectStore
+from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
+
+_PREFIXES: Final = (QUARANTINE_BY_BLOB, QUARANTINE)
+"""The references are listed first; then each manifest without one is read."""
 
 
 class QuarantineWalk:
-    """The walk over `quarantine/`; each run lists everything again.
+    """The walk over `quarantine/`; each walk lists everything again.
 
     Attributes:
-        written: Reverse references that the runs wrote.
-        held: Quarantine manifests that the runs held.
+        written: Reverse references that the walks wrote.
+        held: Quarantine manifests that the walks held.
     """
 
     def __init__(
@@ -39,24 +45,51 @@ class QuarantineWalk:
         self._backoff = backoff
         self.written = 0
         self.held = 0
+        self._begin()
 
-    async def run(self) -> None:
-        """Walk over all quarantine manifests.
+    def _begin(self) -> None:
+        self._existing = KeyHashSet()
+        self._listing = 0
+        self._after = ""
+
+    async def run(self, pages_max: int | None = None) -> bool:
+        """Walk over quarantine manifests from where the last call ended.
+
+        Args:
+            pages_max: Pages of listings, at most; None for all that are left.
+
+        Returns:
+            True if the walk has ended, so that the next call begins another one.
 
         Raises:
-            StoreError: The store is unreachable or refused a request.
-            OutcomeUnknown: The retries of a write are spent; the next walk repeats it.
+            StoreError: The store is unreachable or refused a request; the next call continues.
+            OutcomeUnknown: The retries of a write are spent; the next call repeats it.
         """
-        existing = KeyHashSet()
-        async for page in self._store.list(QUARANTINE_BY_BLOB):
-            existing.add(one.key for one in page.objects)
+        pages = 0
+        while self._listing < len(_PREFIXES):
+            if pages == pages_max:
+                return False
+            prefix = _PREFIXES[self._listing]
+            async for page in self._store.list(prefix, start_after=self._after):
+                await self._walk_over(page)
+                self._after = page.objects[-1].key if page.objects else self._after
+                pages += 1
+                if pages == pages_max and not page.last:
+                    return False
+            self._listing, self._after = self._listing + 1, ""
+        self._begin()
+        return True
 
-        async def index(listed: tuple[ObjectKey, UnixNs]) -> bool:
-            return await self._index(*listed, existing)
+    async def _walk_over(self, page: ListPage) -> None:
+        if _PREFIXES[self._listing] == QUARANTINE_BY_BLOB:
+            self._existing.add(one.key for one in page.objects)
+            return
 
-        async for page in self._store.list(QUARANTINE):
-            items = [(one.key, page.date_ns) for one in page.objects]
-            self.written += sum(await self._requests.each(items, index))
+        async def index(key: ObjectKey) -> bool:
+            return await self._index(key, page.date_ns, self._existing)
+
+        keys = [one.key for one in page.objects]
+        self.written += sum(await self._requests.each(keys, index))
 
     async def _index(self, key: ObjectKey, date_ns: UnixNs, existing: KeyHashSet) -> bool:
         try:

@@ -18,16 +18,15 @@ from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED_BY_TIME,
     RECONCILER,
-    accepted_key,
     hour_path,
     parse_accepted_key,
 )
-from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.events import accepted_of
-from sluice_reconciler.indexes import unpack
+from sluice_reconciler.indexes import decode_by_time
 from sluice_reconciler.lanes.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_store.inventory import InventoryRow, read_inventory_manifest, read_inventory_rows
@@ -138,10 +137,7 @@ class TimeIndexScanner:
         if not isinstance(read, Found):
             return []
         try:
-            return [
-                accepted_key(decode_record(entry, body, AcceptedManifest).identity)
-                for entry, body in unpack(listed, read.body)
-            ]
+            return list(decode_by_time(listed, read.body))
         except InvalidRecord:
             return []
 

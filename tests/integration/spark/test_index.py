@@ -21,7 +21,7 @@ def read_chunks(deployment: Deployment) -> dict[str, FileIndex]:
     async def read() -> dict[str, FileIndex]:
         found = {}
         async with open_store(deployment.url) as store:
-            async for page in store.list(INDEX):
+            async for page in store.list(f"{INDEX}date="):
                 for listed in page.objects:
                     answer = await store.get(listed.key)
                     assert isinstance(answer, Found)
@@ -52,3 +52,22 @@ def test_index_contains_every_file_once_and_matches_every_line(spark: Any, tmp_p
     assert whole.file.agents == ("host-0", "host-1")
     assert not whole.may_contain(b"no such text anywhere")
     assert sum(one.may_contain(b"host-0 line 5") for one in first.values()) == 1
+
+
+def test_a_run_reads_no_chunk_of_files_that_were_indexed_before(spark: Any, tmp_path: Path) -> None:
+    """The recorded state of the table decides. A state of another table, or none, does not."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deployment.deliver([make_batch(0)])
+    ingest_locally(deployment.url)
+    assert run_index(spark, deployment.url).indexed == 1
+    (chunk,) = tmp_path.rglob("*.lmindex.zst")
+    chunk.write_bytes(b"damaged")
+    assert run_index(spark, deployment.url).indexed == 0
+    deployment.deliver([make_batch(10)])
+    ingest_locally(deployment.url)
+    assert run_index(spark, deployment.url).indexed == 1
+    (record,) = tmp_path.rglob("index/v1/progress.json")
+    record.write_bytes(record.read_bytes().replace(b'"table_id":"', b'"table_id":"0'))
+    assert run_index(spark, deployment.url).indexed == 1
+    record.unlink()
+    assert run_index(spark, deployment.url).indexed == 1

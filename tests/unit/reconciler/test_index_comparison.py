@@ -263,7 +263,7 @@ def test_objects_that_are_read_together_fit_into_memory() -> None:
         reads: list[int] = []
 
         class Pages:
-            async def list(self, prefix: str) -> AsyncIterator[ListPage]:
+            async def list(self, prefix: str, **_bounds: object) -> AsyncIterator[ListPage]:
                 listed: Any = tuple(
                     ListedObject(
                         key=ObjectKey(f"{prefix}{number}"),

@@ -178,6 +178,23 @@ def test_name_with_a_future_time_does_not_move_the_checkpoint() -> None:
     asyncio.run(run())
 
 
+def test_an_index_entry_with_an_impossible_identity_does_not_stop_the_scan() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        store.clock.at_ns = BASE_NS
+        one = await accept_at(store, 10, BASE_NS)
+        key = index_keys(one)[0]
+        await store.create(key, encode_record(one))
+        wrong = encode_record(one).replace(b'"seq_end":19', b'"seq_end":1')
+        assert wrong != encode_record(one)
+        await store.create(ObjectKey(key.replace(".json", "0.json")), wrong)
+        reconciler = make(store)
+        scanner = TimeIndexScanner(store, reconciler.pipeline, reconciler._requests)
+        assert (await scanner.scan()).enqueued == 1
+
+    asyncio.run(run())
+
+
 def test_rebuild_finds_and_repairs_defects_of_packed_objects() -> None:
     """A missing packed object, a damaged one, and one with an entry that has no source."""
 

@@ -40,11 +40,23 @@ def test_the_newest_are_returned_for_every_length(length: int, limit: int) -> No
         assert newest(store, limit, known) == expected, known
 
 
-def test_a_chain_of_5000_costs_one_list_and_a_few_heads() -> None:
+def test_a_chain_of_one_page_costs_one_list() -> None:
+    store = store_with(*range(1000))
+    assert newest(store, 2) == keys(999, 998)
+    assert store.requests == {"list": 1, "list_page": 1}
+
+
+def test_a_chain_of_5000_costs_two_pages_and_a_few_heads() -> None:
     store = store_with(*range(5000))
     assert newest(store, 1) == keys(4999)
-    assert store.requests["list"] == store.requests.get("list_page", 1) == 1
+    assert store.requests["list_page"] == 2
     assert store.requests["head"] <= 26
+
+
+@pytest.mark.parametrize("lost", [(999,), (1000,), (1001, 2400), (0, 2499), range(990, 1100)])
+def test_missing_positions_of_a_long_chain_do_not_hide_the_newest(lost: tuple[int, ...]) -> None:
+    kept = [one for one in range(2500) if one not in lost]
+    assert newest(store_with(*kept), 2) == keys(kept[-1], kept[-2])
 
 
 def test_a_known_position_costs_one_list_and_two_heads() -> None:

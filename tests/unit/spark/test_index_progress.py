@@ -1,0 +1,90 @@
+"""An index run reads the chunks of the dates with new files, and no others."""
+
+import asyncio
+
+import pytest
+from support.queue_store import SimClock, SimStore
+
+from sluice_lake.data_files import DataFile
+from sluice_protocol.index_chunk import FileIndex, IndexedFile, build_filter, encode_chunk
+from sluice_protocol.manifests import encode_record
+from sluice_spark.index_chunks import group_files, index_chunk_key
+from sluice_spark.index_progress import (
+    INDEX_PROGRESS,
+    IndexProgress,
+    find_new_files,
+    read_index_progress,
+    write_index_progress,
+)
+
+
+def file(day: int, name: str) -> DataFile:
+    date = f"2026-0{1 + day // 28}-{1 + day % 28:02d}"
+    return DataFile(path=f"date={date}/{name}.parquet", partition=date, size_bytes=10)
+
+
+def indexed(path: str) -> FileIndex:
+    bits_log2, bits = build_filter([b"some text of a line"])
+    entry = IndexedFile(
+        path=path,
+        size_bytes=10,
+        records=1,
+        min_ts_ns=None,
+        max_ts_ns=None,
+        agents=None,
+        bits_log2=bits_log2,
+    )
+    return FileIndex(file=entry, filter=bits)
+
+
+async def store_with(days: int) -> tuple[SimStore, list[DataFile]]:
+    """Return a store with a chunk for the one file of each date, and the files."""
+    store = SimStore(clock=SimClock())
+    files = [file(day, "a") for day in range(days)]
+    for group in group_files(files):
+        body = encode_chunk("logs", [indexed(one.path) for one in group])
+        await store.create(index_chunk_key(group), body)
+    store.counts.clear()
+    return store, files
+
+
+@pytest.mark.parametrize("days", [2, 100])
+def test_the_requests_of_a_run_do_not_grow_with_the_dates_that_are_indexed(days: int) -> None:
+    async def run() -> None:
+        store, files = await store_with(days)
+        known = {one.path for one in files}
+        later = [file(days - 1, "b"), file(0, "late")]
+        assert await find_new_files(store, [*files, *later], known) == later
+        assert store.counts == {"list": 2, "get": 2}
+        assert await find_new_files(store, files, known) == []
+        assert store.counts == {"list": 2, "get": 2}
+
+    asyncio.run(run())
+
+
+def test_without_a_recorded_state_every_chunk_is_read_and_no_file_is_indexed_again() -> None:
+    async def run() -> None:
+        store, files = await store_with(5)
+        later = file(4, "b")
+        assert await find_new_files(store, [*files, later], ()) == [later]
+        assert store.counts == {"list": 5, "get": 5}
+
+    asyncio.run(run())
+
+
+def test_the_recorded_state_is_read_as_it_was_written_and_damage_is_ignored() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        assert await read_index_progress(store) is None
+        progress = IndexProgress(table_id="0a", table_version=7)
+        await write_index_progress(store, progress)
+        assert await read_index_progress(store) == progress
+        assert store.held[INDEX_PROGRESS].body == encode_record(progress)
+        assert INDEX_PROGRESS == "index/v1/progress.json"
+        assert encode_record(progress) == (
+            b'{"schema":"sluice.index_progress.v1","table_id":"0a","table_version":7}'
+        )
+        store.held[INDEX_PROGRESS].body = b"{broken"
+        assert await read_index_progress(store) is None
+
+    asyncio.run(run())
