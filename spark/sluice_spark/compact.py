@@ -5,7 +5,7 @@ Rewritten files are ordered by time. The order in which an agent sent its record
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -24,6 +24,7 @@ from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint, read_failpoint
 from sluice_spark.file_merges import by_partition
 from sluice_spark.file_selection import (
+    SequenceOverlap,
     is_closed,
     may_contain_deleted,
     removes_whole_file,
@@ -98,6 +99,7 @@ class _Compactor:
         store_url: The store.
         settings: The settings of the run.
         input: What was read from the store at the start.
+        overlaps: Sequence ranges that several batches contain, by kind.
         report: The result so far.
         failpoint: Where a test interrupts the run.
         stop: Raises an error between two rewrites if the run must stop.
@@ -107,6 +109,7 @@ class _Compactor:
     store_url: str
     settings: CompactSettings
     input: MaintenanceInput
+    overlaps: Mapping[str, Sequence[SequenceOverlap]]
     report: CompactReport
     failpoint: FailPoint
     stop: StopCheck
@@ -193,7 +196,7 @@ class _Compactor:
         self.report.repetitions += remover.run(lambda: self._selectable(self._files(table)))
 
     def _drop_duplicates(self, table: Table) -> None:
-        overlaps = find_overlaps(self.spark, self.store_url, table.name)
+        overlaps = self.overlaps.get(table.name, [])
         files = self._selectable(self._files(table))
         touched = [file for file in files if any(overlap.may_touch(file) for overlap in overlaps)]
         if not touched:
@@ -327,6 +330,7 @@ def run_compact(
         store_url=store_url,
         settings=settings,
         input=_read_input(store_url),
+        overlaps=find_overlaps(spark, store_url),
         report=CompactReport(),
         failpoint=read_failpoint(),
         stop=stop,

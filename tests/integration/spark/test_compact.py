@@ -18,8 +18,10 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import LOGS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_spark import sequence_overlaps
 from sluice_spark.commits import replace_files
 from sluice_spark.compact import CompactReport, run_compact
+from sluice_spark.sequence_overlaps import find_overlaps
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
@@ -89,6 +91,27 @@ def test_compact_keeps_the_highest_queue_sequence_of_a_duplicate(
     assert rows == {n: 1 if n < 5 else 2 for n in range(15)}
     assert len(deployment.rows("logs")) == 15
     assert len(deployment.rows("batches")) == 2
+
+
+def test_a_run_of_few_overlaps_does_not_always_choose_the_same(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger keeps overlapping batches, so a fixed order would never process the others."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    for agent in ("a", "b"):
+        deployment.deliver([make_batch(0, 10, agent=agent), make_batch(5, 10, agent=agent)])
+    ingest_locally(deployment.url)
+    expected = {("a", 5, 9), ("b", 5, 9)}
+    overlaps = find_overlaps(spark, deployment.url)["logs"]
+    assert {(one.agent_id, one.seq_start, one.seq_end) for one in overlaps} == expected
+    monkeypatch.setattr(sequence_overlaps, "OVERLAPS_MAX", 1)
+    chosen: set[str] = set()
+    for _ in range(30):
+        (one,) = find_overlaps(spark, deployment.url)["logs"]
+        chosen.add(one.agent_id)
+        if len(chosen) > 1:
+            break
+    assert chosen == {"a", "b"}
 
 
 def test_compact_removes_deleted_rows_that_were_ingested_later(spark: Any, tmp_path: Path) -> None:
