@@ -167,14 +167,14 @@ def problem_middleware(
         try:
             return await handler(request)
         except ConnectionError:
-            raise  # the client has closed the connection: no response can reach it
+            if not is_gone(request):
+                raise  # part of a response may be sent: the server closes the connection
+            return disconnected(request)
         except Exception as error:
             if _is_final(request, error):
                 raise
             problem = describe_error(error, path=request.path, peer=request.remote)
-            response = request.get(PROBLEM_RENDERER, _DOCUMENT).render(request, problem)
-            if isinstance(error, web.HTTPException) and "Allow" in error.headers:
-                response.headers["Allow"] = error.headers["Allow"]
+            response = _render(request, error, problem)
         if challenge and problem.code is ErrorCode.UNAUTHENTICATED:
             response.headers["WWW-Authenticate"] = challenge
         if finish is not None:
@@ -184,10 +184,29 @@ def problem_middleware(
     return send_problems
 
 
+def _render(request: web.Request, error: Exception, problem: Problem) -> web.Response:
+    renderer: ProblemRenderer = request.get(PROBLEM_RENDERER, _DOCUMENT)
+    response = renderer.render(request, problem)
+    if isinstance(error, web.HTTPException) and "Allow" in error.headers:
+        response.headers["Allow"] = error.headers["Allow"]
+    return response
+
+
+def is_gone(request: web.Request) -> bool:
+    """Return whether the connection of a request is closed."""
+    return request.transport is None or request.transport.is_closing()
+
+
+def disconnected(request: web.Request) -> web.Response:
+    """Log that the client of a request is gone, and return a response that cannot be sent."""
+    log.info("client_disconnected", path=request.path, peer=request.remote)
+    return web.Response()
+
+
 def _is_final(request: web.Request, error: Exception) -> bool:
     """Return whether no problem document follows: a redirect, or a client that is gone."""
     if isinstance(error, web.RequestPayloadError):
-        return request.transport is None or request.transport.is_closing()
+        return is_gone(request)
     return isinstance(error, web.HTTPException) and error.status < 400  # noqa: PLR2004 - RFC 9110 section 15.5
 
 
