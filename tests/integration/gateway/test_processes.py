@@ -92,27 +92,35 @@ def listening_workers(server: GatewayProcess) -> set[int]:
 
 def test_gateway_needs_an_authority(tmp_path: Path) -> None:
     """On a store without authority settings a gateway does not start, and reports what to run."""
-    principals = write_principals(tmp_path / "principals.toml", HOST)
-    flags = ("--store", f"file://{tmp_path}/none", "--principals", str(principals))
-    done = subprocess.run(
-        (
-            sys.executable,
-            "-c",
-            "from sluice_cli.main import main; main()",
-            "gateway",
-            *flags,
-            "--listen",
-            "127.0.0.1:0",
-        ),
+    write_principals(tmp_path / "principals.toml", HOST)
+    flags = ("--store", f"file://{tmp_path}/none", "--listen", "127.0.0.1:0")
+    done = refused_gateway(tmp_path, *flags)
+    assert done.returncode in {2, 3}
+    assert "sluice init" in done.stderr + done.stdout
+
+
+def refused_gateway(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Start a gateway that must end with an error."""
+    command = (sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway")
+    return subprocess.run(
+        (*command, *flags),
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
         env=clean_env(),
-        cwd=tmp_path,
+        cwd=folder,
     )
-    assert done.returncode in {2, 3}
-    assert "sluice init" in done.stderr + done.stdout
+
+
+def test_a_port_belongs_to_one_gateway(tmp_path: Path) -> None:
+    """A second one is refused: it would get a share of the connections, also for another store."""
+    with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
+        listen = f"127.0.0.1:{server.port}"
+        done = refused_gateway(tmp_path, "--store", f"file://{tmp_path}/store", "--listen", listen)
+    assert done.returncode == 2
+    assert "Address already in use" in done.stderr
+    assert f"listen=`{listen}`" in done.stderr
 
 
 def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
