@@ -30,7 +30,7 @@ def batches(
     if limit < 1:
         raise BadUsage(f"--limit must be at least 1, limit=`{limit}`")
     page = asyncio.run(_read(store, agent, limit))
-    emit(page.batches, as_json=json, human=lambda console: _draw(console, page, limit))
+    emit(page.batches, as_json=json, human=lambda console: _draw(console, page, agent, limit))
     return 1 if page.unreadable else 0
 
 
@@ -39,7 +39,10 @@ async def _read(url: str, agent: str | None, limit: int) -> BatchPage:
         return await read_batches(store, agent, limit)
 
 
-def _draw(console: Console, page: BatchPage, limit: int) -> None:
+def _draw(console: Console, page: BatchPage, agent: str | None, limit: int) -> None:
+    if agent is not None and not page.batches and not page.unreadable:
+        console.print(f"no batch of this agent is accepted; `sluice gaps` lists all, agent={agent}")
+        return
     for one in page.batches:
         moment = datetime.fromtimestamp(one.accepted_at_unix_ns / NS_PER_S, UTC)
         accepted = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
