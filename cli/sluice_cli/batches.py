@@ -10,6 +10,7 @@ from rich.console import Console
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.identity import format_identity
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.batch_lists import BatchPage, read_batches
 from sluice_store.authority import open_deployment
@@ -47,7 +48,7 @@ def _draw(console: Console, page: BatchPage, agent: str | None, limit: int) -> N
         moment = datetime.fromtimestamp(one.accepted_at_unix_ns / NS_PER_S, UTC)
         accepted = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         console.print(
-            f"{one.agent_id}/{one.boot_id}/{one.seq_start}-{one.seq_end}  {accepted}"
+            f"{format_identity(one)}  {accepted}"
             f"  {one.record_count} {one.kind}, {format_size(one.frame_bytes)},"
             f" by {one.collector_id}"
         )

@@ -47,6 +47,10 @@ _FRAMEWORK_CODES: Final = {
     413: ErrorCode.TOO_LARGE,
     415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
 }
+_FRAMEWORK_DETAILS: Final = {
+    404: "no such path: check the URL",
+    405: "the path does not have this method: `Allow` lists those that it has",
+}
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 log = structlog.get_logger()
@@ -229,7 +233,7 @@ def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
         case web.RequestPayloadError():
             return problem_of(ErrorCode.BAD_REQUEST, "the request body is malformed")
         case web.HTTPException():
-            return _framework_problem(error)
+            return _framework_problem(error, path)
         case _:
             log.error("request_failed", path=path, exc_info=error)
             return problem_of(ErrorCode.INTERNAL, "internal error: see the log of this service")
@@ -247,13 +251,13 @@ def _log_refusal(error: SluiceError, path: str, peer: str | None) -> None:
     log.info("request_refused", code=error.code.value, path=path, reason=str(error), peer=peer)
 
 
-def _framework_problem(error: web.HTTPException) -> Problem:
+def _framework_problem(error: web.HTTPException, path: str) -> Problem:
     """Return the problem of what aiohttp refuses: an unknown path or method, a large body."""
     code = _FRAMEWORK_CODES.get(error.status, ErrorCode.BAD_REQUEST)
     return Problem(
         title=error.reason,
         status=error.status,
-        detail=error.reason,
+        detail=_FRAMEWORK_DETAILS.get(error.status, error.reason) + f", path=`{path[:128]}`",
         code=code,
         retryable=False,
         effect=effect_of(code),
