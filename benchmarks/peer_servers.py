@@ -3,10 +3,12 @@
 import base64
 import contextlib
 import os
+import platform
 import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,6 +21,8 @@ from tests.support.store_versitygw import Server, free_port
 
 from benchmarks.accept_servers import gateway_on, tree_cpu_of
 from benchmarks.peer_figures import BUCKET, COLLECTOR, DIRECTORY, KAFKA, NATS
+from sluice_protocol.keys import blob_key
+from sluice_protocol.units import Digest
 
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sluice"
 BUILD: Final = Path("deploy/clients/build.sh")
@@ -222,17 +226,51 @@ def sluice_gateway(
             kind="http",
             port=port,
             pid=pid,
-            version=f"sluice {version('sluice')}",
+            version=f"sluice {version('sluice')}, {interpreter()}",
             store_pid=store_pid,
         )
 
 
+def interpreter() -> str:
+    """Return the version of the interpreter, and whether the distribution has compiled it.
+
+    Distributions compile it with profiles; a compilation by hand usually does without.
+    """
+    origin = "of the distribution" if sys.base_prefix == "/usr" else "compiled here"
+    return f"Python {platform.python_version()} {origin}"
+
+
+@contextmanager
+def directory_gateway(folder: Path, workers: int, *, fresh: bool) -> Iterator[PeerServer]:
+    """Run a gateway on a directory.
+
+    Args:
+        folder: Where the directory is made.
+        workers: Its processes.
+        fresh: Whether the directory is empty. Otherwise it has every folder of blobs, as after some
+            10^6 batches; a new one is made for nearly each of the first 10^4.
+    """
+    files = folder / "files"
+    for number in range(0 if fresh else 1 << 16):
+        blob = files / blob_key(Digest(f"{number:04x}".ljust(64, "0")))
+        blob.parent.mkdir(parents=True)
+    with sluice_gateway(folder / "gateway-files", f"file://{files}", workers) as server:
+        yield server
+
+
 def servers(
-    folder: Path, store: Server, workers: int
+    folder: Path, store: Server, workers: int, *, fresh: bool
 ) -> dict[str, AbstractContextManager[PeerServer]]:
-    """Return what is measured, by name; each starts when its block is entered."""
+    """Return what is measured, by name; each starts when its block is entered.
+
+    Args:
+        folder: Where they write.
+        store: The object store of two of them.
+        workers: The processes of each gateway.
+        fresh: Whether the first batches after a start are measured.
+    """
     return {
-        DIRECTORY: sluice_gateway(folder / "gateway-files", f"file://{folder}/files", workers),
+        DIRECTORY: directory_gateway(folder, workers, fresh=fresh),
         KAFKA: kafka_broker(folder),
         NATS: nats_server(folder),
         BUCKET: sluice_gateway(

@@ -199,7 +199,7 @@ def sample(
 
 
 def started(
-    stack: ExitStack, folder: Path, workers: int, only: list[str]
+    stack: ExitStack, folder: Path, wanted: argparse.Namespace
 ) -> tuple[dict[str, PeerServer], dict[str, str]]:
     """Start every wanted server; return them, and why others do not run."""
     running: dict[str, PeerServer] = {}
@@ -208,8 +208,8 @@ def started(
     store = stack.enter_context(versitygw(folder / "store"))
     for bucket in BUCKETS:
         asyncio.run(make_bucket(store.url(bucket), versioning=None))
-    for name, opened in servers(folder, store, workers).items():
-        if only and name not in only:
+    for name, opened in servers(folder, store, wanted.workers, fresh=wanted.fresh).items():
+        if wanted.only and name not in wanted.only:
             continue
         try:
             running[name] = stack.enter_context(opened)
@@ -275,13 +275,13 @@ def run_servers(
     if wanted.fresh:
         for _, size in itertools.product(range(wanted.rounds), wanted.sizes):
             with tempfile.TemporaryDirectory(dir=folder) as made, ExitStack() as stack:
-                running, skipped = started(stack, Path(made), wanted.workers, wanted.only)
+                running, skipped = started(stack, Path(made), wanted)
                 rounds.failed |= skipped
                 time.sleep(IDLE_S)
                 rounds.measure(folder, running, [size])
     else:
         with ExitStack() as stack:
-            running, skipped = started(stack, folder, wanted.workers, wanted.only)
+            running, skipped = started(stack, folder, wanted)
             rounds.failed |= skipped
             if KAFKA in running:
                 rounds.try_sample(folder, KAFKA, running[KAFKA], SMALL, WARM_S)

@@ -23,6 +23,7 @@ from sluice_agent.memory import keep_freed_memory
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings, Durability, SpoolSettings, UploaderSettings
+from sluice_agent.settings_checks import check_agent_settings
 from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool
 from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe
@@ -30,8 +31,10 @@ from sluice_agent.transport import HttpTransport, client_tls, open_session
 from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.settings_checks import check_number
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_web.addresses import parse_allowed_hosts
+from sluice_web.open_files import raise_open_files_limit
 
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64
@@ -45,11 +48,11 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
         SluiceError: The agent cannot continue: unusable settings, or a spool whose durability is
             unknown.
     """
-    doors = settings.for_doors()  # wrong settings are reported before anything is opened
-    settings.for_door_ports()
-    receives = doors.doors or settings.for_syslog().addresses
+    check_agent_settings(settings)  # before anything is opened
+    receives = settings.for_doors().doors or settings.for_syslog().addresses
     if not settings.paths and not settings.host_metrics_s and not receives:
         raise BadUsage("nothing to ship: set --paths, --doors, --syslog or --host-metrics-s")
+    raise_open_files_limit()
     async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
         await run_with_background(ship_files(agent, stop), agent)
         return agent.result()
@@ -68,6 +71,8 @@ async def run_forward(
     Raises:
         SluiceError: The agent cannot continue.
     """
+    check_agent_settings(settings)
+    check_number("give_up_s", give_up_s, 0)
     accepted = durability is Durability.ACCEPTED
     spool = settings.for_spool(sync=durability is not Durability.FAST)
     async with _opened(

@@ -6,37 +6,40 @@ durable and to be answered.
 """
 
 import math
+import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
+
 from sluice_agent.door_senders import TokenSenders
 from sluice_agent.doors import AgentDoors, DoorPorts
 from sluice_agent.listen_settings import DoorPortSettings, DoorSettings
+from sluice_agent.rare_warnings import RareWarnings
 from sluice_door_http.api import DoorsApi
 from sluice_web.addresses import parse_listen
 from sluice_web.application import make_application
-from sluice_web.connection_guard import BodyPace, ConnectionLimits
-from sluice_web.listening import (
-    ServerOptions,
-    TlsFiles,
-    bind_setting,
-    listening,
-    server_tls,
-)
+from sluice_web.bounded_accepts import BoundedAccepts
+from sluice_web.bounded_listening import BoundedServer, listening_bounded, make_room
+from sluice_web.connection_guard import BodyPace, ConnectionLimits, watch_connection
+from sluice_web.listening import TlsFiles, bind_setting, server_tls
 from sluice_web.problems import problem_middleware
 from sluice_web.tokens import parse_operators
 
 SHUTDOWN_S: Final = 2.0
 """Time to answer what was received before the agent was stopped."""
-CONNECTIONS_MAX: Final = 1024
-"""Connections of gRPC, and of Fluent; further ones are closed, and their clients try again."""
 HANDSHAKE_S: Final = 10.0
+"""Also the time of a request head."""
+HTTP_IDLE_S: Final = 75.0
 FORWARD_IDLE_S: Final = 1800.0
 PACE: Final = BodyPace(grace_s=10.0, rate_min=16 * 1024)
 HOSTNAME: Final = "sluice/agent"
 """In the handshake of Fluent, whose clients refuse a server with their host name."""
+
+log = structlog.get_logger("sluice.agent.doors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,24 +70,21 @@ async def serve_doors(
     if not settings.doors:
         yield OpenDoors()
         return
-    tokens = parse_operators(settings.tokens)
-    senders = TokenSenders(tokens)
-    doors = AgentDoors(ports, senders, body_bytes_max=settings.body_bytes_max)
-    tls = _tls_files(separate)
+    senders = TokenSenders(parse_operators(settings.tokens))
+    doors = AgentDoors(ports, senders, body_bytes_max=settings.limits.body_bytes_max)
+    servers = _Servers(settings, separate, doors, ports)
     async with AsyncExitStack() as stack:
         stack.callback(doors.close)
         enter = stack.enter_async_context
         urls: tuple[str, ...] = ()
         if settings.http_doors:
-            urls = await enter(_serve_http(settings, doors, has_tokens=bool(tokens), tls=tls))
+            urls = await enter(servers.http())
         opened = OpenDoors(
             urls=urls,
-            otlp_grpc_port=await enter(_serve_grpc(separate.otlp_grpc_listen, doors, senders, tls))
+            otlp_grpc_port=await enter(servers.grpc(senders))
             if separate.otlp_grpc_listen
             else None,
-            forward_port=await enter(_serve_forward(separate, doors, ports, tls))
-            if separate.forward_listen
-            else None,
+            forward_port=await enter(servers.forward()) if separate.forward_listen else None,
         )
         stack.callback(doors.stop)  # the first step of the end
         yield opened
@@ -96,71 +96,124 @@ def _tls_files(separate: DoorPortSettings) -> TlsFiles | None:
     return TlsFiles(certificate=separate.tls_cert, key=separate.tls_key or separate.tls_cert)
 
 
-def _serve_http(
-    settings: DoorSettings, doors: AgentDoors, *, has_tokens: bool, tls: TlsFiles | None
-) -> AbstractAsyncContextManager[tuple[str, ...]]:
-    # With tokens, each request contains something that a page of another origin cannot send.
-    api = DoorsApi(doors, settings.http_doors, open_host=has_tokens)
-    app = make_application(
-        list(api.endpoints()),
-        middlewares=[problem_middleware()],
-        title="sluice agent: doors",
-        allowed_hosts=settings.allowed_hosts,
-        body_bytes_max=settings.body_bytes_max,
-    )
-    options = ServerOptions(shutdown_s=SHUTDOWN_S)
-    return listening(app, settings.listen, options, tls=server_tls(tls))
+class _Servers:
+    """Returns the servers of one agent's doors, which are open while their context is active."""
+
+    def __init__(
+        self,
+        settings: DoorSettings,
+        separate: DoorPortSettings,
+        doors: AgentDoors,
+        ports: DoorPorts,
+    ) -> None:
+        self._settings = settings
+        self._separate = separate
+        self._doors = doors
+        self._ports = ports
+        self._tls = _tls_files(separate)
+
+    def http(self) -> AbstractAsyncContextManager[tuple[str, ...]]:
+        """Return the server of the doors over HTTP; it yields its URLs."""
+        settings = self._settings
+        # With tokens, each request contains something that a page of another origin cannot send.
+        api = DoorsApi(self._doors, settings.http_doors, open_host=bool(settings.tokens))
+        accepts = _bounded_accepts(settings, self._ports)
+        app = make_application(
+            list(api.endpoints()),
+            middlewares=[watch_connection, make_room(accepts), problem_middleware()],
+            title="sluice agent: doors",
+            allowed_hosts=settings.allowed_hosts,
+            body_bytes_max=settings.limits.body_bytes_max,
+        )
+        server = BoundedServer(
+            accepts=accepts, limits=self._limits(HTTP_IDLE_S), shutdown_s=SHUTDOWN_S
+        )
+        return listening_bounded(app, settings.listen, server, tls=server_tls(self._tls))
+
+    def grpc(self, senders: TokenSenders) -> AbstractAsyncContextManager[int]:
+        """Return the server of OTLP over gRPC; it yields its port."""
+        from sluice_door_ports.grpc_messages import (  # noqa: PLC0415 - an extra
+            MessageReader,
+            slow_max,
+        )
+        from sluice_door_ports.grpc_server import (  # noqa: PLC0415
+            GrpcRules,
+            OtlpMethods,
+            serving_otlp_grpc,
+        )
+
+        doors, listen = self._doors, self._separate.otlp_grpc_listen
+        if parse_listen(listen)[1]:  # gRPC does not tell why it cannot bind an address
+            bind_setting("otlp_grpc_listen", listen, is_shared=False).close()
+        messages = MessageReader(
+            doors.budget,
+            PACE,
+            message_bytes_max=doors.body_bytes_max,
+            slow_max=slow_max(doors.body_bytes_max, doors.budget.bytes_max),
+        )
+        rules = GrpcRules(
+            connections_max=self._settings.limits.connections_max,
+            handshake_s=HANDSHAKE_S,
+            end_s=SHUTDOWN_S,
+        )
+        return serving_otlp_grpc(
+            OtlpMethods(doors, senders, messages), listen, rules, tls=self._tls
+        )
+
+    def forward(self) -> AbstractAsyncContextManager[int]:
+        """Return the server of Fluent's forward protocol; it yields its port."""
+        from sluice_agent.forward_keys import (  # noqa: PLC0415 - an extra
+            KeySenders,
+            read_forward_keys,
+        )
+        from sluice_door_ports.forward_server import (  # noqa: PLC0415
+            ForwardRules,
+            ForwardServer,
+            serving_forward,
+        )
+
+        separate = self._separate
+        keys = () if separate.forward_keys is None else read_forward_keys(separate.forward_keys)
+        rules = ForwardRules(
+            hostname=HOSTNAME,
+            message_bytes_max=self._doors.body_bytes_max,
+            login_s=HANDSHAKE_S,
+            pace=PACE,
+            retry_s_max=math.inf,  # an agent drops nothing while its spool is full
+            end_s=SHUTDOWN_S,
+        )
+        server = ForwardServer(doors=self._doors, senders=KeySenders(keys), rules=rules)
+        return serving_forward(
+            server, separate.forward_listen, self._limits(FORWARD_IDLE_S), tls=self._tls
+        )
+
+    def _limits(self, idle_timeout_s: float) -> ConnectionLimits:
+        connections_max = self._settings.limits.connections_max
+        return ConnectionLimits(
+            connections_max=connections_max,
+            per_address_max=connections_max,
+            head_timeout_s=HANDSHAKE_S,
+            idle_timeout_s=idle_timeout_s,
+            opened=self._ports.metrics.door_connections,
+            closed=self._ports.metrics.door_connections_closed,
+        )
 
 
-def _serve_grpc(
-    listen: str, doors: AgentDoors, senders: TokenSenders, tls: TlsFiles | None
-) -> AbstractAsyncContextManager[int]:
-    from sluice_door_ports.grpc_messages import MessageReader, slow_max  # noqa: PLC0415 - an extra
-    from sluice_door_ports.grpc_server import (  # noqa: PLC0415
-        GrpcRules,
-        OtlpMethods,
-        serving_otlp_grpc,
-    )
+def _bounded_accepts(settings: DoorSettings, ports: DoorPorts) -> BoundedAccepts:
+    may_warn = RareWarnings(ports.clock).may_warn
 
-    if parse_listen(listen)[1]:  # gRPC does not tell why it cannot bind an address
-        bind_setting("otlp_grpc_listen", listen, is_shared=False).close()
-    budget = doors.budget
-    messages = MessageReader(
-        budget,
-        PACE,
-        message_bytes_max=doors.body_bytes_max,
-        slow_max=slow_max(doors.body_bytes_max, budget.bytes_max),
-    )
-    rules = GrpcRules(connections_max=CONNECTIONS_MAX, handshake_s=HANDSHAKE_S, end_s=SHUTDOWN_S)
-    return serving_otlp_grpc(OtlpMethods(doors, senders, messages), listen, rules, tls=tls)
+    def warn_full(_: socket.socket) -> None:
+        if may_warn("full"):
+            log.warning(
+                "door_connections_full",
+                address=settings.listen,
+                connections=settings.limits.connections_max,
+            )
 
+    def warn_failed(error: OSError) -> None:
+        if may_warn("failed"):
+            log.warning("door_accept_failed", reason=os.strerror(error.errno or 0))
 
-def _serve_forward(
-    separate: DoorPortSettings, doors: AgentDoors, ports: DoorPorts, tls: TlsFiles | None
-) -> AbstractAsyncContextManager[int]:
-    from sluice_agent.forward_keys import KeySenders, read_forward_keys  # noqa: PLC0415 - an extra
-    from sluice_door_ports.forward_server import (  # noqa: PLC0415
-        ForwardRules,
-        ForwardServer,
-        serving_forward,
+    return BoundedAccepts(
+        settings.limits.connections_max, clock=ports.clock, on_full=warn_full, on_failed=warn_failed
     )
-
-    keys = () if separate.forward_keys is None else read_forward_keys(separate.forward_keys)
-    rules = ForwardRules(
-        hostname=HOSTNAME,
-        message_bytes_max=doors.body_bytes_max,
-        login_s=HANDSHAKE_S,
-        pace=PACE,
-        retry_s_max=math.inf,  # an agent drops nothing while its spool is full
-        end_s=SHUTDOWN_S,
-    )
-    limits = ConnectionLimits(
-        connections_max=CONNECTIONS_MAX,
-        per_address_max=CONNECTIONS_MAX,
-        head_timeout_s=HANDSHAKE_S,
-        idle_timeout_s=FORWARD_IDLE_S,
-        opened=ports.metrics.door_connections,
-        closed=ports.metrics.door_connections_closed,
-    )
-    server = ForwardServer(doors=doors, senders=KeySenders(keys), rules=rules)
-    return serving_forward(server, separate.forward_listen, limits, tls=tls)

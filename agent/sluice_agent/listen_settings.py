@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.settings_checks import check_number
 from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, parse_allowed_hosts, parse_listen
 
 AgentDoor = Literal[
@@ -17,6 +18,28 @@ SYSLOG_MESSAGE_BYTES: Final = (480, 1024 * 1024)
 """The least that RFC 5424 requires of receivers, and the longest line of files."""
 DOORS_LISTEN: Final = "127.0.0.1:4318"
 DOOR_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
+DOOR_CONNECTIONS_MAX: Final = 65_536
+"""The largest limit of a port; its connections need as many file descriptors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorLimits:
+    """What one client may use.
+
+    Attributes:
+        body_bytes_max: Largest body, compressed and decompressed.
+        connections_max: Most open connections of each port of doors.
+
+    Raises:
+        BadUsage: A limit is out of range.
+    """
+
+    body_bytes_max: int
+    connections_max: int
+
+    def __post_init__(self) -> None:
+        check_number("door_body_bytes", self.body_bytes_max, 1, DOOR_BODY_BYTES_MAX)
+        check_number("door_connections", self.connections_max, 1, DOOR_CONNECTIONS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +51,14 @@ class DoorSettings:
         listen: `HOST:PORT` of the listener that those over HTTP share.
         tokens: The senders, as in `AgentSettings.door_tokens`; empty accepts every request.
         allowed_hosts: Names under which clients reach the listener.
-        body_bytes_max: Largest body, compressed and decompressed.
+        limits: The limits of bodies and connections.
     """
 
     doors: tuple[AgentDoor, ...]
     listen: str
     tokens: str
     allowed_hosts: frozenset[str]
-    body_bytes_max: int
+    limits: DoorLimits
 
     @property
     def http_doors(self) -> tuple[AgentDoor, ...]:
@@ -122,19 +145,14 @@ def parse_doors(
     otlp: str,
     tokens: str,
     allowed_hosts: str,
-    body_bytes_max: int,
+    limits: DoorLimits,
 ) -> DoorSettings:
     """Return the settings of the doors; the arguments are settings of the agent.
 
     Raises:
-        BadUsage: The addresses of `otlp` and `doors_listen` differ, one has another form, a limit
-            is out of range, or doors would be open to other machines without a token.
+        BadUsage: The addresses of `otlp` and `doors_listen` differ, one has another form, or doors
+            would be open to other machines without a token.
     """
-    if not 1 <= body_bytes_max <= DOOR_BODY_BYTES_MAX:
-        raise BadUsage(
-            f"door_body_bytes must be 1 to {DOOR_BODY_BYTES_MAX},"
-            f" door_body_bytes=`{body_bytes_max}`"
-        )
     opened: dict[AgentDoor, None] = dict.fromkeys(doors)
     if otlp:
         opened["otlp"] = None
@@ -152,7 +170,7 @@ def parse_doors(
         listen=listen,
         tokens=tokens,
         allowed_hosts=parse_allowed_hosts(allowed_hosts),
-        body_bytes_max=body_bytes_max,
+        limits=limits,
     )
 
 

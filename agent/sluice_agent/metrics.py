@@ -14,7 +14,7 @@
 | sluice_agent_door_requests_total | counter | door, result | new, duplicate or the error |
 | sluice_agent_door_records_total | counter | door | records of accepted requests |
 | sluice_agent_door_unreadable_total | counter | door | those of them that were kept raw |
-| sluice_agent_door_connections | gauge | | open connections of Fluent clients |
+| sluice_agent_door_connections | gauge | | open connections of HTTP and Fluent clients |
 | sluice_agent_door_connections_closed_total | counter | reason | those that the agent closed |
 | sluice_agent_syslog_messages_total | counter | transport | messages received |
 | sluice_agent_syslog_unreadable_total | counter | transport | records with `sluice.error` |
@@ -73,7 +73,9 @@ class AgentMetrics:
         self.door_unreadable = self._counter(
             "door_unreadable", "Records of requests that were kept raw", "door"
         )
-        self.door_connections = self._gauge("door_connections", "Connections of Fluent clients")
+        self.door_connections = self._gauge(
+            "door_connections", "Connections of HTTP and Fluent clients"
+        )
         self.door_connections_closed = self._counter(
             "door_connections_closed",
             "Connections of them that the agent closed",

@@ -18,6 +18,7 @@ from sluice_agent.batch_limits import (
 )
 from sluice_agent.listen_settings import (
     AgentDoor,
+    DoorLimits,
     DoorPortSettings,
     DoorSettings,
     SyslogSettings,
@@ -148,6 +149,7 @@ class AgentSettings:
             commas; empty accepts every client, on a loopback address only.
         door_body_bytes: Maximum size of a request or message to a door, compressed and
             decompressed.
+        door_connections: Maximum number of open connections of each port of doors.
         otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP; short for `doors` and
             `doors_listen`, and also possible beyond this machine without tokens.
         syslog: `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT` on which to receive syslog
@@ -202,6 +204,7 @@ class AgentSettings:
     door_tls_key: Path | None = None
     door_tokens: str = ""
     door_body_bytes: int = 20 * 1024 * 1024
+    door_connections: int = 1024
     otlp: str = ""
     syslog: tuple[str, ...] = ()
     syslog_message_bytes: int = 64 * 1024
@@ -281,7 +284,7 @@ class AgentSettings:
         """Return the settings of the doors.
 
         Raises:
-            BadUsage: As `parse_doors` raises it.
+            BadUsage: As `DoorLimits` and `parse_doors` raise it.
         """
         return parse_doors(
             doors=self.doors,
@@ -289,7 +292,9 @@ class AgentSettings:
             otlp=self.otlp,
             tokens=self.door_tokens,
             allowed_hosts=self.allowed_hosts,
-            body_bytes_max=self.door_body_bytes,
+            limits=DoorLimits(
+                body_bytes_max=self.door_body_bytes, connections_max=self.door_connections
+            ),
         )
 
     def for_door_ports(self) -> DoorPortSettings:

@@ -27,12 +27,12 @@ from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.door_blocks import cost_bytes
 from sluice_agent.listen_settings import SyslogAddress, SyslogSettings
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.rare_warnings import RareWarnings
 from sluice_agent.syslog_connections import READ_BYTES, StreamListener, SyslogConnections
 from sluice_doors.syslog import SyslogPiece, decode_syslog
 from sluice_doors.syslog_frames import SyslogFrames, cut_pieces
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.units import NS_PER_S
 from sluice_web.addresses import plain_address
 from sluice_web.listening import TlsFiles, server_tls
 
@@ -45,7 +45,6 @@ RECEIVE_BUFFER_BYTES: Final = 8 * 1024 * 1024
 """Requested; the kernel limits it to `net.core.rmem_max`."""
 DRAIN_S: Final = 2.0
 """Time for a sender to close a connection whose messages cannot be separated any more."""
-WARN_EVERY_S: Final = 30.0
 _SO_RXQ_OVFL: Final = 40
 """Linux: each message has the number of datagrams that this socket has dropped; not in `socket`."""
 _COUNTER: Final = struct.Struct("I")
@@ -85,7 +84,7 @@ class SyslogInput:
         self.sockets = sockets
         self._settings = settings
         self._ports = ports
-        self._warned: dict[str, float] = {}
+        self._may_warn = RareWarnings(ports.clock).may_warn
 
     async def run(self, stop: asyncio.Event) -> None:
         """Receive until `stop`, then pass on what was received.
@@ -214,14 +213,6 @@ class SyslogInput:
         metrics.syslog_unreadable.labels(transport).inc(found.unreadable)
         columns = found.columns
         await self._ports.batcher.put(RecordBlock(columns=columns, cost_bytes=cost_bytes(columns)))
-
-    def _may_warn(self, subject: str) -> bool:
-        """Return True at most every `WARN_EVERY_S` for each subject."""
-        now_s = self._ports.clock.monotonic_ns() / NS_PER_S
-        if now_s - self._warned.get(subject, -WARN_EVERY_S) < WARN_EVERY_S:
-            return False
-        self._warned[subject] = now_s
-        return True
 
 
 def _resolve(readable: "asyncio.Future[None]") -> None:

@@ -1,10 +1,9 @@
 """Connections of syslog: at most a maximum number is open at a time.
 
-While that many are open, no further one is accepted. It waits in the queue of the kernel, with what
-its sender has written, and the sender is stopped by flow control. To accept and close it would lose
-those bytes without a sign: plain TCP has no acknowledgements.
+Further ones wait in the queue of the kernel (`BoundedAccepts`). To accept and close one would lose
+what its sender has written without a sign: plain TCP has no acknowledgements.
 
-Source: listen(2) and tcp(7) on the queue of established connections.
+Source: ADR 0174.
 """
 
 import asyncio
@@ -13,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -20,7 +20,7 @@ import structlog
 from sluice_agent.listen_settings import SyslogAddress
 from sluice_agent.metrics import AgentMetrics
 from sluice_protocol.clock import Clock
-from sluice_web.listening import BACKLOG
+from sluice_web.bounded_accepts import BoundedAccepts
 
 READ_BYTES: Final = 64 * 1024
 CONNECTIONS_MAX: Final = 1024
@@ -28,8 +28,6 @@ CONNECTIONS_MAX: Final = 1024
 HANDSHAKE_S: Final = 10.0
 LAST_S: Final = 0.2
 """Time to receive what senders wrote before the agent was stopped."""
-ACCEPT_RETRY_S: Final = 1.0
-"""Time until the next attempt if the system has no file descriptor or memory for a connection."""
 
 log = structlog.get_logger("sluice.agent.syslog")
 
@@ -87,14 +85,21 @@ class SyslogConnections:
         self._clock = clock
         self._metrics = metrics
         self._may_warn = may_warn
-        self._free = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._accepts = BoundedAccepts(
+            CONNECTIONS_MAX, clock=clock, on_full=self._warn_full, on_failed=self._warn_failed
+        )
+        self._addresses: dict[socket.socket, SyslogAddress] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def run(self, listeners: Sequence[StreamListener], stop: asyncio.Event) -> None:
         """Accept connections until `stop`, then read what each of them has received."""
         async with asyncio.TaskGroup() as group:
-            accepting = [group.create_task(self._accept(one, group)) for one in listeners]
+            accepting = []
+            for one in listeners:
+                self._addresses[one.sock] = one.address
+                serve = partial(self._serve, one)
+                accepting.append(group.create_task(self._accepts.run(one.sock, serve, group)))
             await stop.wait()
             await self._clock.sleep(LAST_S)
             for task in accepting:
@@ -105,36 +110,22 @@ class SyslogConnections:
             for writer in self._writers:
                 writer.close()  # its reader ends after what was received
 
-    async def _accept(self, listener: StreamListener, group: asyncio.TaskGroup) -> None:
-        listener.sock.listen(BACKLOG)
-        while True:
-            if self._free.locked() and self._may_warn("connections"):
-                log.warning(
-                    "syslog_connections_full",
-                    address=str(listener.address),
-                    connections=CONNECTIONS_MAX,
-                )
-            await self._free.acquire()
-            connection = await self._next_connection(listener.sock)
-            task = group.create_task(self._serve(listener, connection))
-            self._opening.add(task)
-            task.add_done_callback(lambda _: self._free.release())
+    def _warn_full(self, sock: socket.socket) -> None:
+        if self._may_warn("connections"):
+            log.warning(
+                "syslog_connections_full",
+                address=str(self._addresses[sock]),
+                connections=CONNECTIONS_MAX,
+            )
 
-    async def _next_connection(self, sock: socket.socket) -> socket.socket:
-        while True:
-            try:
-                connection, _ = await asyncio.get_running_loop().sock_accept(sock)
-            except ConnectionError:  # its sender has reset it
-                continue
-            except OSError as error:
-                if self._may_warn("accept"):
-                    log.warning("syslog_accept_failed", reason=os.strerror(error.errno or 0))
-                await self._clock.sleep(ACCEPT_RETRY_S)
-            else:
-                return connection
+    def _warn_failed(self, error: OSError) -> None:
+        if self._may_warn("accept"):
+            log.warning("syslog_accept_failed", reason=os.strerror(error.errno or 0))
 
     async def _serve(self, listener: StreamListener, connection: socket.socket) -> None:
         task = asyncio.current_task()
+        if task is not None:
+            self._opening.add(task)
         try:
             reader, writer = await _open_streams(connection, listener.tls)
         except OSError:  # the TLS handshake failed or took too long

@@ -108,7 +108,7 @@ async def open_console(
             policies=policies,
             prices=prices,
         )
-        sampler = Sampler(sources, clock, settings.sample_s)
+        sampler = Sampler(sources, clock, metrics, settings.sample_s)
         api = ConsoleApi(store, url, sampler, agents, conflicts)
         reader = read_lake or make_lake_reader(store, url)
         access, logins = _make_logins(settings, session, clock)

@@ -18,18 +18,17 @@ from sluice_console.attention_items import (
 )
 from sluice_console.gateway_attention import list_gateway_items
 from sluice_console.gateway_health import GatewayHealth
+from sluice_console.lane_attention import list_lane_items
 from sluice_console.policy_attention import PolicyTotals, list_policy_items
 from sluice_console.reconcilers import ServiceState
 from sluice_maintain.status import MaintenanceStatus
-from sluice_queue.inspection import LaneCondition, LaneStatus
+from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState
 from sluice_store.doctor_result import DoctorResult, Need
 
 BEHIND_S_MAX: Final = 60.0
 """Age of the time through which everything is enqueued, from which discovery is late."""
-LAKE_BEHIND_S_MAX: Final = 600.0
-"""Age of the oldest entry that is not in the lake, from which ingestion is late."""
 _ENDED: Final = (ProcessState.CLOSED, ProcessState.REPLACED)
 
 
@@ -98,7 +97,7 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
         *_of_no_gateway(facts),
         *_of_discovery(facts.discovery),
         *_of_batches(facts),
-        *_of_lanes(facts.lanes or ()),
+        *list_lane_items(facts.lanes or (), facts.discovery),
         *_of_doctor(facts),
         *list_policy_items(facts.policies),
         *_of_maintenance(facts.maintenance),
@@ -215,27 +214,6 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " Check whether the spool of the agent still contains them.",
             page="agents",
             command="sluice gaps",
-        )
-
-
-def _of_lanes(lanes: Sequence[LaneStatus]) -> Iterator[AttentionItem]:
-    for lane in [one for one in lanes if one.condition is not LaneCondition.SOUND][:NAMED_MAX]:
-        yield AttentionItem(
-            severity="error",
-            title=f"Lane {lane.lane} of {lane.queue} is {lane.condition.value}",
-            detail=lane.problem,
-            page="queue",
-            command="sluice queue status",
-        )
-    oldest_s = max((one.oldest_waiting_s or 0.0 for one in lanes), default=0.0)
-    if oldest_s > LAKE_BEHIND_S_MAX:
-        yield AttentionItem(
-            severity="warning",
-            title=f"The lake is {duration_text(oldest_s)} behind",
-            detail="The consumer of the queue is stopped or too slow. Check `sluice maintain` or"
-            " `sluice spark ingest`.",
-            page="queue",
-            command="sluice queue status",
         )
 
 

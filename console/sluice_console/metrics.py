@@ -1,10 +1,14 @@
 """Metrics of the console: what an alert needs and no other service knows."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from sluice_console.lane_attention import lanes_without_owner
 from sluice_console.policy_attention import PolicyTotals
+from sluice_queue.inspection import LaneStatus
+from sluice_reconciler.discovery_status import DiscoveryStatus
 
 DENIALS: Final = "sluice_console_denials"
 
@@ -20,6 +24,22 @@ class ConsoleMetrics:
             ("result",),
             registry=self.registry,
         )
+        self.lanes_without_owner = Gauge(
+            "sluice_console_lanes_without_owner",
+            "Lanes that stay without one owner, by state; none if that could not be read.",
+            ("state",),
+            registry=self.registry,
+        )
+
+    def show_lanes(
+        self, lanes: Sequence[LaneStatus] | None, discovery: DiscoveryStatus | None
+    ) -> None:
+        """Set the gauges to a sample; lanes that could not be read remove them."""
+        if lanes is None:
+            self.lanes_without_owner.clear()
+            return
+        for state, found in lanes_without_owner(lanes, discovery).items():
+            self.lanes_without_owner.labels(state.value).set(len(found))
 
     def show_proof(self, totals: PolicyTotals) -> None:
         """Set the gauges to the newest proof; a proof that failed removes them."""

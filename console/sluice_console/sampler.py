@@ -13,6 +13,8 @@ from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
 from sluice_console.costs import DailyCost, RequestRates, estimate_cost, rates_of_batches
 from sluice_console.gateway_counters import GatewayCounters
 from sluice_console.gateway_health import GatewayHealth
+from sluice_console.lane_attention import may_lack_owner
+from sluice_console.metrics import ConsoleMetrics
 from sluice_console.overview import (
     ActivityTotals,
     Overview,
@@ -41,6 +43,7 @@ from sluice_reconciler.audit_summaries import (
 from sluice_reconciler.batch_lists import read_span
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
@@ -138,8 +141,11 @@ class SampledSources:
 class Sampler:
     """Takes samples, keeps the last hour, and wakes those who wait for the next one."""
 
-    def __init__(self, sources: SampledSources, clock: Clock, sample_s: float) -> None:
+    def __init__(
+        self, sources: SampledSources, clock: Clock, metrics: ConsoleMetrics, sample_s: float
+    ) -> None:
         self._sources = sources
+        self._metrics = metrics
         self._clock = clock
         self._sample_s = sample_s
         self._history = SampleHistory()
@@ -181,7 +187,7 @@ class Sampler:
         sources = self._sources
         async with asyncio.TaskGroup() as group:
             discovering = group.create_task(run.read("discovery", self._discovery()))
-            queueing = group.create_task(run.read("the queue", self._lanes()))
+            queueing = group.create_task(run.read("the queue", self._lanes(discovering)))
             conflicting = group.create_task(
                 run.read("conflicts", count_open_conflicts(sources.conflicts, CONFLICTS_MAX))
             )
@@ -215,6 +221,7 @@ class Sampler:
             gateways=self.gateways,
             policies=self._policies(),
         )
+        self._metrics.show_lanes(facts.lanes, facts.discovery)
         cost = self._cost(activity, None if gateways is None else gateways.rates)
         numbers = make_numbers(
             facts,
@@ -263,10 +270,15 @@ class Sampler:
     async def _discovery(self) -> DiscoveryStatus:
         return await read_discovery_status(self._sources.store)
 
-    async def _lanes(self) -> tuple[str, tuple[LaneStatus, ...]]:
-        """Return the acceptance mode, and every lane."""
-        authority = await read_authority(self._sources.store)
-        lanes = await read_queue_status(self._sources.store, authority.lanes)
+    async def _lanes(
+        self, discovering: asyncio.Task[DiscoveryStatus | None]
+    ) -> tuple[str, tuple[LaneStatus, ...]]:
+        """Return the acceptance mode, and every lane; its owner if a lane is late."""
+        store = self._sources.store
+        authority = await read_authority(store)
+        late = may_lack_owner(await discovering)
+        members = await read_live_members(store) if late else None
+        lanes = await read_queue_status(store, authority.lanes, members=members)
         return authority.acceptance, tuple(lanes)
 
     async def _activity(

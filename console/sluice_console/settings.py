@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.settings_checks import check_effects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +38,17 @@ class OidcSettings:
         """Check that the settings belong together.
 
         Raises:
-            BadUsage: One of them is missing, or the URL of the console has another form.
+            BadUsage: One of them is missing or has no effect, or the URL of the console has another
+                form.
         """
         if not self.issuer:
+            check_effects(
+                (f"oidc.{name}", getattr(self, name), "oidc.issuer", self.issuer)
+                for name in (
+                    *("client_id", "client_secret", "redirect_url"),
+                    *("operator_roles", "viewer_roles"),
+                )
+            )
             return
         for name in ("client_id", "redirect_url", "roles_claim"):
             if not getattr(self, name):
@@ -80,8 +89,17 @@ class PolicySettings:
         """Check the values.
 
         Raises:
-            BadUsage: A number is out of range.
+            BadUsage: A number is out of range, or a setting has no effect.
         """
+        check_effects(
+            [
+                ("policies.live", self.live, "policies.file", self.file),
+                *(
+                    (f"policies.{name}", getattr(self, name), "policies.live", self.live)
+                    for name in ("profile", "endpoint", "ca_bundle")
+                ),
+            ]
+        )
         if not self.prove_s >= 1:
             raise BadUsage(f"policies.prove_s must be at least 1, prove_s=`{self.prove_s}`")
 
@@ -150,8 +168,17 @@ class ConsoleSettings:
         """Check the values.
 
         Raises:
-            BadUsage: A number is out of range.
+            BadUsage: A number is out of range, or a setting has no effect.
         """
+        check_effects(
+            [
+                (
+                    *("proxy_operators", self.proxy_operators),
+                    *("proxy_addresses", self.proxy_addresses),
+                ),
+                ("gateways_tls_name", self.gateways_tls_name, "gateways", self.gateways),
+            ]
+        )
         lows = {"session_s": 60.0, "sample_s": 1.0, "list_batches_max": 0.0}
         for name, low in lows.items():
             if not getattr(self, name) >= low:

@@ -209,11 +209,14 @@ class LaneOwnership:
         state: Whether it has one owner.
         owners: The processes that report the lane; the last known one of a lapsed lane.
         detail: What is unusual and what to do; empty if nothing is.
+        unchanged_s: Time since an owner wrote the lane state, or a reconciler started, stopped or
+            died, seconds; None if that is not known.
     """
 
     state: OwnershipState
     owners: tuple[OwnerName, ...] = ()
     detail: str = ""
+    unchanged_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ This module imports no server, so that commands can check their settings quickly
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -12,8 +13,9 @@ from sluice_protocol.errors import BadUsage
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
-_PORT_MAX: Final = 65_535
+PORT_MAX: Final = 65_535
 _NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.ASCII)
+_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _ADDRESSES_MAX: Final = 256
 """Parsed addresses that are remembered."""
 
@@ -26,9 +28,37 @@ def parse_listen(listen: str) -> tuple[str, int]:
     """
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > _PORT_MAX:
+    if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > PORT_MAX:
         raise BadUsage(f"listen must be HOST:PORT, listen=`{listen[:80]}`")
     return host, int(port)
+
+
+def check_distinct(addresses: Iterable[tuple[str, str]]) -> None:
+    """Check that no two settings name one address.
+
+    Two sockets of one process may share a port (SO_REUSEPORT): the kernel would send each
+    connection to one of them, at random.
+
+    Args:
+        addresses: Names of settings and their `HOST:PORT`; empty ones and port 0 are ignored.
+
+    Raises:
+        BadUsage: Two are equal, or one of them is every address of the machine, or an address has
+            another form.
+    """
+    known: list[tuple[str, str, str, int]] = []
+    for name, listen in addresses:
+        if not listen:
+            continue
+        host, port = parse_listen(listen)
+        host = "127.0.0.1" if host == "localhost" else plain_address(host)
+        for other, given, at, used in known:
+            if port and used == port and (at == host or {at, host} & _EVERY_ADDRESS):
+                raise BadUsage(
+                    f"{other} and {name} are one address: choose another port,"
+                    f" {other}=`{given}`, {name}=`{listen}`"
+                )
+        known.append((name, listen, host, port))
 
 
 def parse_allowed_hosts(text: str) -> frozenset[str]:

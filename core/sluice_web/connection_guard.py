@@ -12,8 +12,13 @@ from typing import Final, Protocol, cast
 
 from aiohttp import web
 
+from sluice_web.problems import Handler
+
 REQUEST_S_MAX: Final = 1800.0
 """Limit of a whole request; every phase of it has a shorter limit."""
+
+SERVER_IDLE_S: Final = 365 * 86_400.0
+"""When the HTTP server behind a guard closes an idle connection; the guard does so earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,3 +206,18 @@ def guard_of(request: web.Request) -> ConnectionGuard | None:
     transport = request.transport
     found = None if transport is None else transport.get_protocol()
     return found if isinstance(found, ConnectionGuard) else None
+
+
+@web.middleware
+async def watch_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Report to the guard of the connection when a request begins and ends."""
+    guard = guard_of(request)
+    if guard is not None:
+        guard.begin()
+    try:
+        return await handler(request)
+    finally:
+        if guard is not None:
+            guard.end()
+            if isinstance(guard.protocol, ObservedProtocol):
+                guard.protocol.finish(request)

@@ -138,7 +138,7 @@ async def listening(
         BadUsage: The address has another form or cannot be bound.
     """
     host, port = parse_listen(listen)
-    runner = _runner(app, options or ServerOptions())
+    runner = http_runner(app, options or ServerOptions())
     await runner.setup()
     try:
         try:
@@ -146,7 +146,7 @@ async def listening(
         except OSError as error:
             raise cannot_listen(error, "listen", listen) from error
         scheme = "http" if tls is None else "https"
-        yield tuple(_url_of(address, scheme) for address in runner.addresses)
+        yield tuple(url_of(address, scheme) for address in runner.addresses)
     finally:
         await runner.cleanup()
 
@@ -171,7 +171,7 @@ async def listening_on(
         tls: The TLS context, or None for plain HTTP.
         handshake_s: Longest time of a TLS handshake, seconds.
     """
-    runner = _runner(app, options)
+    runner = http_runner(app, options)
     await runner.setup()
     protocols = cast(Callable[[], asyncio.Protocol], runner.server)
     server = await asyncio.get_running_loop().create_server(
@@ -188,7 +188,8 @@ async def listening_on(
         await runner.cleanup()
 
 
-def _runner(app: web.Application, options: ServerOptions) -> web.AppRunner:
+def http_runner(app: web.Application, options: ServerOptions) -> web.AppRunner:
+    """Return the runner of an application, not set up."""
     return web.AppRunner(
         app,
         access_log=None,
@@ -202,7 +203,8 @@ def _runner(app: web.Application, options: ServerOptions) -> web.AppRunner:
     )
 
 
-def _url_of(address: tuple[str, int], scheme: str) -> str:
+def url_of(address: tuple[str, int], scheme: str) -> str:
+    """Return the URL of a bound address."""
     host, port = address[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 

@@ -21,11 +21,11 @@ from sluice_protocol.upload_http import (
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
-from sluice_web.connection_guard import ObservedProtocol, guard_of
+from sluice_web.connection_guard import watch_connection
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import check_length, json_response
-from sluice_web.problems import Handler, Problem, problem_middleware, problem_response
+from sluice_web.problems import Problem, problem_middleware, problem_response
 
 RESOLVE_BYTES_MAX: Final = 64 * 1024
 _PHASES: Final = web.RequestKey("phases", UploadPhases)
@@ -192,18 +192,3 @@ class GatewayApi:
         with self._uploads.budget.take(length_bytes):
             received = await self._uploads.frames.read_body(request, length_bytes)
         return received.body
-
-
-@web.middleware
-async def watch_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Report to the guard of the connection when a request begins and ends."""
-    guard = guard_of(request)
-    if guard is not None:
-        guard.begin()
-    try:
-        return await handler(request)
-    finally:
-        if guard is not None:
-            guard.end()
-            if isinstance(guard.protocol, ObservedProtocol):
-                guard.protocol.finish(request)

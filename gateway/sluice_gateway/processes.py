@@ -17,6 +17,7 @@ from sluice_gateway.settings import GatewaySettings, check_settings
 from sluice_gateway.worker import WorkerPlan, configure_logs, run_worker, worker_main
 from sluice_web.addresses import parse_listen
 from sluice_web.listening import bind_setting
+from sluice_web.open_files import raise_open_files_limit
 
 CHECK_INTERVAL_S: Final = 0.5
 END_MARGIN_S: Final = 10.0
@@ -34,6 +35,7 @@ def run_gateway(settings: GatewaySettings, store_url: str) -> int:
         BadUsage: The settings are not valid, or the address cannot be bound.
     """
     check_settings(settings)
+    raise_open_files_limit()
     with ExitStack() as stack:
         # Every address is bound before a worker starts, so that one that is taken is one line.
         for name, listen in (*_further_addresses(settings), ("listen", settings.listen)):

@@ -12,14 +12,12 @@ from sluice_gateway.app import Gateway, body_pace
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.errors import BadUsage
-from sluice_web.connection_guard import ConnectionGuard, ConnectionLimits
+from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionGuard, ConnectionLimits
 from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
 
 if TYPE_CHECKING:
     from sluice_gateway.doors.service import DoorService
 
-SERVER_IDLE_S: Final = 365 * 86_400.0
-"""When the HTTP server closes an idle connection; the guard does so much earlier."""
 GRPC_END_S: Final = 5.0
 """Time that running calls of gRPC have to end when the gateway stops."""
 FORWARD_RETRY_S_MAX: Final = 600.0

@@ -8,8 +8,9 @@ from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.journals import FENCE_S, JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX
 from sluice_protocol.request_identity import DoorName
+from sluice_protocol.settings_checks import check_effects, check_number
 from sluice_protocol.units import FRAME_BYTES_MAX
-from sluice_web.addresses import parse_allowed_hosts, parse_listen
+from sluice_web.addresses import PORT_MAX, check_distinct, parse_allowed_hosts, parse_listen
 
 OWN_FRAME_BYTES_MAX: Final = 1024 * 1024
 FLUSH_MS_MAX: Final = 5000
@@ -123,9 +124,11 @@ def check_settings(settings: GatewaySettings) -> None:
     """Check the settings.
 
     Raises:
-        BadUsage: A limit is out of range, or one of two dependent options is missing.
+        BadUsage: A limit is out of range, one of two dependent options is missing, an option has no
+            effect, or two listeners have one address.
     """
     _check_limits(settings)
+    _check_numbers(settings)
     _check_doors(settings)
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise BadUsage("set both tls_certificate and tls_key, or neither")
@@ -137,8 +140,8 @@ def check_settings(settings: GatewaySettings) -> None:
         raise BadUsage("spool_bytes_max and spool_free_bytes_min must not be negative")
     if settings.acceptance == "local_spool" and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
-    parse_listen(settings.listen)
     _check_door_ports(settings)
+    _check_addresses(settings)
     parse_allowed_hosts(settings.allowed_hosts)
 
 
@@ -151,6 +154,33 @@ def _check_door_ports(settings: GatewaySettings) -> None:
         raise BadUsage("the door forward needs a port: set forward_listen, such as 0.0.0.0:24224")
     if settings.otlp_grpc_client_certificates and settings.tls_client_ca is None:
         raise BadUsage("otlp_grpc_client_certificates needs tls_client_ca")
+    check_effects(
+        [
+            (
+                *("otlp_grpc_client_certificates", settings.otlp_grpc_client_certificates),
+                *("otlp_grpc_listen", settings.otlp_grpc_listen),
+            ),
+            (
+                *("forward_principal", settings.forward_principal),
+                *("forward_listen", settings.forward_listen),
+            ),
+            ("door_own_frame_bytes", settings.door_own_frame_bytes, "doors", settings.doors),
+        ]
+    )
+
+
+def _check_addresses(settings: GatewaySettings) -> None:
+    host, _ = parse_listen(settings.listen)
+    shown = f"[{host}]" if ":" in host else host
+    ports = range(settings.metrics_port, settings.metrics_port + settings.workers)
+    check_distinct(
+        [
+            ("listen", settings.listen),
+            ("otlp_grpc_listen", settings.otlp_grpc_listen),
+            ("forward_listen", settings.forward_listen),
+            *(("metrics_port", f"{shown}:{port}") for port in ports if settings.metrics_port),
+        ]
+    )
 
 
 def _check_port(settings: GatewaySettings, door: DoorName, name: str, listen: str) -> None:
@@ -170,6 +200,19 @@ def _check_doors(settings: GatewaySettings) -> None:
         raise BadUsage(f"door_flush_ms must be 1 to {FLUSH_MS_MAX}")
     if not 1 <= settings.door_flush_bytes <= FLUSH_BYTES_MAX:
         raise BadUsage(f"door_flush_bytes must be 1 to {FLUSH_BYTES_MAX}")
+
+
+def _check_numbers(settings: GatewaySettings) -> None:
+    for name in ("head_timeout_s", "idle_timeout_s", "forward_idle_timeout_s"):
+        check_number(name, getattr(settings, name), 0, above=True)
+    for name in ("body_grace_s", "drain_time_s_max", "switch_settle_s", "cache_entries_max"):
+        check_number(name, getattr(settings, name), 0)
+    for name in (
+        *("connections_max", "connections_per_address_max", "body_rate_min_bytes_per_s"),
+        *("door_body_bytes_max", "object_landing_interval_ms"),
+    ):
+        check_number(name, getattr(settings, name), 1)
+    check_number("metrics_port", settings.metrics_port, 0, PORT_MAX + 1 - settings.workers)
 
 
 def _check_limits(settings: GatewaySettings) -> None:

@@ -16,7 +16,8 @@ from enum import StrEnum
 from typing import Final
 
 from sluice_maintain.lease_rules import is_leased, settle
-from sluice_maintain.settings import IngestPolicy, TaskPolicy
+from sluice_maintain.settings import IngestPolicy
+from sluice_maintain.task_policy import TaskPolicy
 from sluice_maintain.tasks import TRAITS, TaskName, WorkerKind
 from sluice_maintain.time_windows import next_open_ns, parse_windows
 from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun

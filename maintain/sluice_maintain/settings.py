@@ -1,83 +1,18 @@
 """Settings of maintenance: one for the process, and a policy for each task."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from sluice_gc.key_ranges import split_shards
 from sluice_gc.settings import AuditSettings, CycleSettings, PlanSettings, default_key_file
+from sluice_maintain.task_policy import DAY_S, TaskPolicy, checking, job_of
 from sluice_maintain.tasks import TaskName
-from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.settings_checks import check_number
 from sluice_spark.settings import CompactSettings, IngestSettings
 from sluice_store.url import with_profile
 from sluice_store.version_expiry import ExpirySettings
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    Job = TypeVar("Job", bound=DataclassInstance)
-
-_DAY_S: Final = 86_400.0
-
-
-def _job_of(kind: "type[Job]", policy: object, **more: Any) -> "Job":  # noqa: ANN401 - values of several types
-    """Return the settings of a job: those that the policy has too, and the given ones."""
-    shared = {
-        one.name: getattr(policy, one.name) for one in fields(kind) if hasattr(policy, one.name)
-    }
-    return kind(**{**shared, **more})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPolicy:
-    """When a task runs.
-
-    Attributes:
-        enabled: Whether this process runs the task.
-        every_s: Seconds from the start of a run to the start of the next.
-        window: When the task may start, in UTC: `22:00-04:00`, or `sat 00:00-24:00`, separated by
-            commas. Empty means always.
-        timeout_s: Longest run; a longer one is stopped and counts as failed. 0 means no limit.
-        jitter: Share of `every_s` by which a start is delayed at most, 0.0 to 1.0.
-        backoff_s: Pause after a failed run; it doubles with each further failure.
-        backoff_max_s: Longest pause after failed runs.
-        profile: AWS profile with the credentials of the task; empty for those of the process.
-    """
-
-    task: ClassVar[TaskName]
-
-    enabled: bool = True
-    every_s: float = _DAY_S
-    window: str = ""
-    timeout_s: float = 6 * 3600.0
-    jitter: float = 0.05
-    backoff_s: float = 60.0
-    backoff_max_s: float = 3600.0
-    profile: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range, or the window has another form.
-        """
-        where = f"[maintain.{self.task.value}]"
-        for name, low in (("every_s", 1), ("backoff_s", 1), ("timeout_s", 0), ("jitter", 0)):
-            if not getattr(self, name) >= low:
-                raise BadUsage(
-                    f"cannot run maintenance: {name} in {where} must be at least {low},"
-                    f" {name}=`{getattr(self, name)}`"
-                )
-        if self.jitter > 1 or self.backoff_max_s < self.backoff_s:
-            raise BadUsage(
-                f"cannot run maintenance: jitter in {where} must be at most 1, and backoff_max_s at"
-                f" least backoff_s, jitter=`{self.jitter}`, backoff_max_s=`{self.backoff_max_s}`"
-            )
-        try:
-            parse_windows(self.window)
-        except BadUsage as error:
-            raise BadUsage(f"cannot run maintenance: in {where}, {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +74,7 @@ class CompactPolicy(TaskPolicy):
 
     def job(self) -> CompactSettings:
         """Return the settings of one run."""
-        return _job_of(CompactSettings, self)
+        return job_of(CompactSettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +137,16 @@ class QueuePolicy(TaskPolicy):
     every_s: float = 900.0
     grace_s: float = 3600.0
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range, or as `TaskPolicy`.
+        """
+        TaskPolicy.__post_init__(self)
+        with checking(self.task):
+            check_number("grace_s", self.grace_s, 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoncurrentPolicy(TaskPolicy):
@@ -216,7 +161,13 @@ class NoncurrentPolicy(TaskPolicy):
 
     def job(self) -> ExpirySettings:
         """Return the settings of one run."""
-        return _job_of(ExpirySettings, self)
+        return job_of(ExpirySettings, self)
+
+
+def _check_audit(policy: "AuditPolicy | GcPolicy") -> None:
+    check_number("deep", policy.deep, 0, 1)
+    check_number("max_delete_ratio", policy.max_delete_ratio, 0, 1)
+    split_shards(policy.shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,13 +198,23 @@ class AuditPolicy(TaskPolicy):
     plan: bool = False
     max_delete_ratio: float = 0.1
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range, or as `TaskPolicy`.
+        """
+        TaskPolicy.__post_init__(self)
+        with checking(self.task):
+            _check_audit(self)
+
     def job(self, seed: int) -> AuditSettings:
         """Return the settings of one audit; the seed selects the sample of `deep`."""
-        return _job_of(AuditSettings, self, deep_seed=seed)
+        return job_of(AuditSettings, self, deep_seed=seed)
 
     def plan_job(self) -> PlanSettings:
         """Return the settings of the plan after an audit."""
-        return _job_of(PlanSettings, self)
+        return job_of(PlanSettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,17 +245,30 @@ class GcPolicy(TaskPolicy):
     shards: int = 16
     deep: float = 0.0
     max_delete_ratio: float = 0.1
-    grace_s: float = _DAY_S
+    grace_s: float = DAY_S
     deletes_per_s_max: float = 0.0
     undo: bool = False
     require_approval: bool = False
     repair_references: bool = True
     execute_only: bool = False
-    audit_age_s_max: float = 2 * _DAY_S
+    audit_age_s_max: float = 2 * DAY_S
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range, or as `TaskPolicy`.
+        """
+        TaskPolicy.__post_init__(self)
+        with checking(self.task):
+            _check_audit(self)
+            check_number("grace_s", self.grace_s, 0)
+            check_number("deletes_per_s_max", self.deletes_per_s_max, 0)
+            check_number("audit_age_s_max", self.audit_age_s_max, 0, above=True)
 
     def job(self) -> CycleSettings:
         """Return the settings of one cycle; the scheduler repeats it."""
-        return _job_of(CycleSettings, self, every_s=0.0)
+        return job_of(CycleSettings, self, every_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +334,12 @@ class MaintainSettings:
                     f" {name}=`{getattr(self, name)}`"
                 )
 
+        with checking(TaskName.INGEST):
+            self.ingest_job(once=False)
+            check_number("fenced_wait_s", self.ingest.fenced_wait_s, 0)
+        with checking(TaskName.COMPACT):
+            self.compact.job()
+
     def check_profiles(self, url: str) -> None:
         """Check that the store of this URL has credentials if a task selects a profile.
 
@@ -367,12 +347,8 @@ class MaintainSettings:
             BadUsage: The store is a directory.
         """
         for task, policy in self.policies().items():
-            try:
+            with checking(task):
                 with_profile(url, policy.profile)
-            except BadUsage as error:
-                raise BadUsage(
-                    f"cannot run maintenance: in [maintain.{task.value}], {error}"
-                ) from error
 
     def policies(self) -> Mapping[TaskName, TaskPolicy]:
         """Return the policy of every task."""
@@ -380,7 +356,7 @@ class MaintainSettings:
 
     def ingest_job(self, *, once: bool) -> IngestSettings:
         """Return the settings of the ingest job."""
-        return _job_of(
+        return job_of(
             IngestSettings,
             self.ingest,
             once=once,

@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass, field
 
+from sluice_protocol.settings_checks import check_number
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySettings:
@@ -40,6 +42,21 @@ class QuerySettings:
     sample_records_max: int = 1_000_000
     fetches: int = 8
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range.
+        """
+        for name in ("memory_bytes_max", "threads", "fetches"):
+            check_number(name, getattr(self, name), 1)
+        check_number("time_s_max", self.time_s_max, 0, above=True)
+        for name in (
+            *("tail_bytes_max", "tail_frames_max", "tail_lists_max", "landed_s"),
+            *("accepted_list_max", "max_staleness_s", "sample_records_max"),
+        ):
+            check_number(name, getattr(self, name), 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
@@ -69,3 +86,12 @@ class ServeSettings:
     reconciler_token: str = field(default="", repr=False)
     tail_s_max: float = 3600.0
     download_s_max: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            BadUsage: A number is out of range.
+        """
+        check_number("tail_s_max", self.tail_s_max, 0, above=True)
+        check_number("download_s_max", self.download_s_max, 0, above=True)

@@ -4,7 +4,7 @@ The report is read from the store only, so it is available while no reconciler r
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -83,6 +83,7 @@ class DiscoveryStatus:
         processes: The registered processes, those that have not ended first.
         processes_more: Number of processes that are not listed.
         batches: Number of keys under `accepted/` in the last complete full pass.
+        lanes_behind_s: As `behind_s`, of each lane that is less far behind.
     """
 
     complete_through_unix_ns: int | None
@@ -96,6 +97,11 @@ class DiscoveryStatus:
     processes: tuple[ProcessStatus, ...]
     processes_more: int = 0
     batches: int = 0
+    lanes_behind_s: Mapping[int, float] = field(default_factory=dict)
+
+    def lane_behind_s(self, lane: int) -> float | None:
+        """Return the age of the time through which a lane is complete; None if it is not known."""
+        return self.lanes_behind_s.get(lane, self.behind_s)
 
 
 async def read_discovery_status(store: ObjectStore) -> DiscoveryStatus:
@@ -130,6 +136,10 @@ async def read_discovery_status(store: ObjectStore) -> DiscoveryStatus:
         processes=tuple(sorted(found, key=lambda one: (one.state in _ENDED, one.process))),
         processes_more=len(registered) - len(newest),
         batches=record.listed if record is not None else 0,
+        lanes_behind_s={
+            int(lane): _age_s(at_ns, now_ns)
+            for lane, at_ns in (record.lanes.items() if record is not None else ())
+        },
     )
 
 

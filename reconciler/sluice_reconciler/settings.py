@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.settings_checks import check_effects, check_number
 
 TAIL_S: Final = 0.2
 """Interval of tail scans on a directory, where a listing is free, seconds."""
@@ -122,7 +123,7 @@ class ReconcilerSettings:
         """Check the values.
 
         Raises:
-            BadUsage: A number is out of range, or no queue is named.
+            BadUsage: A number is out of range, no queue is named, or a setting has no effect.
         """
         counts = ("shards", "concurrency", "list_batches_max")
         seconds = (
@@ -135,14 +136,26 @@ class ReconcilerSettings:
             *("pass_pages_per_s", "door_window_s"),
         )
         for name, low in [(one, 1) for one in counts] + [(one, 0.01) for one in seconds]:
-            _check(name, getattr(self, name), low)
+            check_number(name, getattr(self, name), low)
         for name in (*rest, "live_agent_bytes_max"):
-            _check(name, getattr(self, name), 0)
-        _check("freshness_s", self.freshness_s, 0, FRESHNESS_S_MAX)
-        _check("full_read_share", self.full_read_share, 0, 1)
-        _check("event_queue_polls", self.event_queue_polls, 1, POLLS_MAX)
+            check_number(name, getattr(self, name), 0)
+        check_number("freshness_s", self.freshness_s, 0, FRESHNESS_S_MAX)
+        check_number("full_read_share", self.full_read_share, 0, 1)
+        check_number("event_queue_polls", self.event_queue_polls, 1, POLLS_MAX)
         if not self.queue_names:
             raise BadUsage("queues names no queue: name at least one, such as `spark`")
+        check_effects(
+            [
+                (
+                    *("pack_references", self.pack_references),
+                    *("pack_by_time", self.pack_by_time is not False),
+                ),
+                (
+                    *("event_queue_endpoint", self.event_queue_endpoint),
+                    *("event_queue_url", self.event_queue_url),
+                ),
+            ]
+        )
 
     def on(self, url: str) -> "ReconcilerSettings":
         """Return the settings with the defaults that depend on the kind of store."""
@@ -174,12 +187,6 @@ class ReconcilerSettings:
     def queue_names(self) -> tuple[str, ...]:
         """Every queue that batches are appended to."""
         return tuple(dict.fromkeys((*_names(self.queues), *self.http_queue_names)))
-
-
-def _check(name: str, value: float | None, low: float, high: float = float("inf")) -> None:
-    if value is not None and not low <= value <= high:
-        most = "" if high == float("inf") else f" and at most {high}"
-        raise BadUsage(f"{name} must be at least {low}{most}, {name}=`{value}`")
 
 
 def _names(text: str) -> tuple[str, ...]:

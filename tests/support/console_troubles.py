@@ -1,6 +1,7 @@
 """Plants each trouble of the runbook in a deployment and in the metrics of a gateway."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from sluice_protocol.keys import QUEUE, chain_key, digest_of
 from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun, task_record_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
+from sluice_reconciler.lanes.state import LANES
 
 HOUR_NS = 3600 * NS_PER_S
 AUDIT_ID = "01ARZ3NDEKTSV4RRFFQ69G5FAA"
@@ -96,13 +98,21 @@ def plant_in_store(world: ConsoleWorld) -> None:
 
 
 def stop_everything(world: ConsoleWorld) -> None:
-    """Leave what an hour without services leaves: ended gateways, and an old time of discovery."""
+    """Leave what an hour without services leaves: ended gateways, old lanes, an old discovery."""
     shutil.rmtree(world.store_folder / "gateways")
+    age_lanes(world.store_folder)
     discovery = world.store_folder / DISCOVERY
     record = json.loads(discovery.read_bytes())
     record["complete_through_unix_ns"] = time.time_ns() - HOUR_NS
     discovery.chmod(0o600)
     discovery.write_text(json.dumps(record))
+
+
+def age_lanes(store: Path) -> None:
+    """Make the states of lanes an hour old, as if their owners stopped then."""
+    hour_ago_ns = time.time_ns() - HOUR_NS
+    for path in (store / LANES).iterdir():
+        os.utime(path, ns=(hour_ago_ns, hour_ago_ns))
 
 
 def audit(now_ns: int) -> Certificate:

@@ -14,6 +14,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_reconciler.audit_summaries import list_newest_audits
 from sluice_reconciler.discovery_status import read_discovery_status
+from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
@@ -62,10 +63,11 @@ async def read_facts(url: str) -> DeploymentFacts:
             store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds()
         )
         authority = await read_authority(store)
+        members = await read_live_members(store)
         doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
             read_doctor(store),
             read_discovery_status(store),
-            read_lanes(store, url, authority.lanes),
+            read_lanes(store, url, authority.lanes, members=members),
             read_stored_status(store),
             count_open_conflicts(stored, CONFLICTS_MAX),
             count_held(store),

@@ -52,13 +52,8 @@ from sluice_store.local.group_writes import (
 )
 from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
 from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
-from sluice_store.local.visibility import (
-    FileState,
-    Visibility,
-    applied_at,
-    read_sha256,
-    state_of,
-)
+from sluice_store.local.verified_digest import read_verified
+from sluice_store.local.visibility import FileState, Visibility, applied_at, state_of
 from sluice_store.pairs import NewPair, PairOutcome
 
 _YOUNG_NS: Final = 60 * NS_PER_S
@@ -332,7 +327,7 @@ class LocalFiles:
             etag=ETag(str(stamp)),
             incarnation=ObjectVersion(str(stamp)),
             last_modified_ns=state.last_modified_ns,
-            sha256=read_sha256(fd, stamp),
+            sha256=read_verified(fd, stamp),
             date_ns=now,
         )
 

@@ -12,7 +12,8 @@ from sluice_protocol.errors import ChecksumRefused
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_store.local.durability import LogicalClock
-from sluice_store.local.visibility import NEW_FILE, write_sha256
+from sluice_store.local.verified_digest import write_verified
+from sluice_store.local.visibility import NEW_FILE
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -92,7 +93,7 @@ class HiddenFiles:
         try:
             _write_all(made.fd, body)
             dated = self._stamps.next_ns() if stamp is None else stamp
-            write_sha256(made.fd, dated, digest)
+            write_verified(made.fd, dated, digest)
             os.utime(made.fd, ns=(dated, dated))
         except BaseException:
             made.remove()

@@ -15,24 +15,22 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from sluice_protocol.authority import VISIBILITY_S_MAX
-from sluice_protocol.keys import parse_digest
 from sluice_protocol.outcomes import Applied
-from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectVersion, UnixNs
+from sluice_protocol.units import NS_PER_S, ETag, ObjectVersion, UnixNs
 from sluice_store.local.durability import LogicalClock
+from sluice_store.local.verified_digest import read_verified, write_verified
 
 MARK: Final = stat.S_ISVTX
 """The mark of an unchecked timestamp. Linux ignores the sticky bit of a regular file."""
 NEW_FILE: Final = MARK | 0o644
 """The mode of a new file."""
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-_SHA256: Final = "user.sluice.sha256"
 
 
 class FileState(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,34 +131,12 @@ class Visibility:
             return state_of(found)
         late = is_late(found.st_mtime_ns, self._stamps.read_ns() if now_ns is None else now_ns)
         if late:
-            digest, stamp = read_sha256(fd, found.st_mtime_ns), self._stamps.next_ns()
+            digest, stamp = read_verified(fd, found.st_mtime_ns), self._stamps.next_ns()
             os.utime(fd, ns=(stamp, stamp))
             if digest is not None:
-                write_sha256(fd, stamp, digest)
+                write_verified(fd, stamp, digest)
         os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~MARK)
         if not late:
             return state_of(found)
         os.fsync(fd)
         return state_of(os.fstat(fd))
-
-
-def write_sha256(fd: int, stamp: int, sha256: Digest) -> None:
-    """Store the digest of a file in an extended attribute, where the file system has them."""
-    if hasattr(os, "setxattr"):
-        with suppress(OSError):
-            os.setxattr(fd, _SHA256, f"{stamp}:{sha256}".encode())
-
-
-def read_sha256(fd: int, stamp: int) -> Digest | None:
-    """Return the digest that was verified when this state was written, or None.
-
-    The attribute contains the timestamp: a file that was edited has another modification time, and
-    its attribute is ignored. Without a digest, readers hash the bytes.
-    """
-    if not hasattr(os, "getxattr"):
-        return None
-    try:
-        written, _, digest = os.getxattr(fd, _SHA256).decode().partition(":")
-        return parse_digest(digest) if written == str(stamp) else None
-    except (OSError, ValueError):
-        return None

@@ -11,7 +11,7 @@ from typing import Final
 
 from sluice_protocol.keys import LEDGER_LOG, QUEUE
 from sluice_protocol.outcomes import Found
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.decisions import is_other_register
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import (
@@ -262,5 +262,12 @@ def _ownership(
     lane: Lane, stored: StoredLaneState | LaneStateDamaged | None, members: LiveMembers
 ) -> LaneOwnership:
     if isinstance(stored, LaneStateDamaged):
-        return unread_ownership(lane.lane, members)
-    return decide_ownership(lane.lane, stored.record if stored is not None else None, members)
+        found, written_s = unread_ownership(lane.lane, members), None
+    elif stored is None:
+        found, written_s = decide_ownership(lane.lane, None, members), None
+    else:
+        found = decide_ownership(lane.lane, stored.record, members)
+        written_ns = stored.written_ns or stored.date_ns
+        written_s = max(0, stored.date_ns - written_ns) / NS_PER_S
+    known = [one for one in (written_s, members.changed_s) if one is not None]
+    return replace(found, unchanged_s=min(known, default=None))

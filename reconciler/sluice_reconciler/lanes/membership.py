@@ -38,6 +38,8 @@ WORK_S: Final = 9.0
 HANDOVER_MAX_S: Final = 20.0
 """How long a member waits for a live one to release a lane, seconds. Then it takes the lane over,
 which fences the other."""
+TAKEOVER_S_MAX: Final = LAPSE_S + HANDOVER_MAX_S + 2 * HEARTBEAT_S
+"""Time after a member starts, stops or dies within which each lane has an owner again, seconds."""
 FORGET_S: Final = 3600.0
 """Age from which the record of a dead member is deleted, seconds."""
 

@@ -21,7 +21,7 @@ Source: `docs/reconciler.md`, Exactly once; ADR 0042, 0140, 0145.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
@@ -224,12 +224,14 @@ class StoredLaneState:
         etag: Its ETag, for the next swap.
         date_ns: The store's clock when it was read or written.
         boots: The lives of a record of the first version; its next owner moves them into parts.
+        written_ns: When its owner wrote it, by the store's clock; None if this process wrote it.
     """
 
     record: LaneRecord
     etag: ETag
     date_ns: UnixNs
     boots: tuple[StoredBoot, ...] = ()
+    written_ns: UnixNs | None = field(default=None, compare=False)
 
 
 def lane_key(lane: Lane) -> ObjectKey:
@@ -353,7 +355,13 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
             return None
         case Found(info=info, body=body):
             record, boots = decode_lane(key, body)
-            return StoredLaneState(record=record, etag=info.etag, date_ns=info.date_ns, boots=boots)
+            return StoredLaneState(
+                record=record,
+                etag=info.etag,
+                date_ns=info.date_ns,
+                boots=boots,
+                written_ns=info.last_modified_ns,
+            )
 
 
 async def list_lane_states(store: ObjectStore) -> list[Lane]:

@@ -17,7 +17,7 @@ from support.gateway_tls import SERVER, TestAuthority
 from support.slow_grpc import PREFACE, SETTINGS, frame
 from support.store_versitygw import free_port
 
-from sluice_agent import door_servers
+from sluice_agent import listen_settings
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings
 from sluice_protocol.errors import BadUsage
@@ -91,10 +91,7 @@ def test_each_door_uses_the_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("door", ["grpc", "forward"])
-def test_connections_above_the_limit_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
-) -> None:
-    monkeypatch.setattr(door_servers, "CONNECTIONS_MAX", 3)
+def test_connections_above_the_limit_are_closed(tmp_path: Path, door: str) -> None:
     begun = {"grpc": PREFACE + frame(SETTINGS, 0, 0, b""), "forward": b""}[door]
 
     async def check(client: Client) -> None:
@@ -127,7 +124,7 @@ def test_connections_above_the_limit_are_closed(
         except ConnectionError:
             return False
 
-    served(tmp_path, check, **with_ports())
+    served(tmp_path, check, **with_ports(door_connections=3))
 
 
 def test_what_is_too_large_or_cannot_be_read_is_never_accepted(tmp_path: Path) -> None:
@@ -211,10 +208,16 @@ def test_a_port_that_is_taken_is_one_error_at_the_start(tmp_path: Path, name: st
             asyncio.run(run_agent(given, stop=asyncio.Event()))
 
 
-def test_only_the_forward_door_needs_no_http_port(tmp_path: Path) -> None:
+def test_only_the_forward_door_needs_no_http_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unused = free_port()
+    monkeypatch.setattr(listen_settings, "DOORS_LISTEN", f"127.0.0.1:{unused}")
+
     async def main() -> None:
         port, stop = free_port(), asyncio.Event()
-        given = settings(tmp_path, free_port(), doors=("forward",), forward_listen=f"[::1]:{port}")
+        how = {"doors": ("forward",), "doors_listen": "", "forward_listen": f"[::1]:{port}"}
+        given = settings(tmp_path, 0, **how)
         agent = asyncio.create_task(run_agent(given, stop=stop))
         for _ in range(500):
             try:
@@ -225,7 +228,7 @@ def test_only_the_forward_door_needs_no_http_port(tmp_path: Path) -> None:
         writer.write(chunk("c"))
         await asyncio.sleep(0.5)
         with pytest.raises(OSError, match="Connect call failed"):
-            await asyncio.open_connection(*given.doors_listen.split(":"))
+            await asyncio.open_connection("127.0.0.1", unused)
         writer.close()
         await writer.wait_closed()
         stop.set()

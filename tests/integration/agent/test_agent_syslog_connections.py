@@ -6,7 +6,6 @@ agent did not receive. What the agent has received is stored exactly once, howev
 
 import asyncio
 import contextlib
-import errno
 import select
 import socket
 import struct
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from support.failing_accepts import fail_accepts
 from support.syslog_agent import bodies, full_spool, rows, served
 
 from sluice_agent import syslog_connections
@@ -178,16 +178,7 @@ def test_a_connection_beyond_the_maximum_waits_and_loses_nothing(
 def test_a_connection_is_accepted_when_descriptors_are_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syslog_connections, "ACCEPT_RETRY_S", 0.01)
-    errors = [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError()]
-    accept = asyncio.SelectorEventLoop.sock_accept
-
-    async def failing(loop: asyncio.SelectorEventLoop, sock: socket.socket) -> object:
-        if errors:
-            raise errors.pop(0)
-        return await accept(loop, sock)
-
-    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", failing)
+    fail_accepts(monkeypatch)
 
     async def check(port: int) -> None:
         with contextlib.closing(connected(port)) as sock:

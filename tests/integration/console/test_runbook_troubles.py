@@ -52,6 +52,7 @@ ITEMS: Final = {
 STOPPED: Final = {
     "SluiceNoGateway": ("No gateway is running", "Start one", "No gateway has registered"),
     "SluiceNotEnqueued": ("are enqueued 60 min late", "reconciler is stopped", "behind"),
+    "SluiceLaneWithoutOwner": ("has no owner", "start `sluice reconciler`", "unowned"),
 }
 DENIALS: Final = {
     "SluiceDenialLost": (

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.doctor_result import read_doctor, seal_result, write_result
+from sluice_web.open_files import OPEN_FILES_WANTED
 
 HOST = TestKey("host-1", ("host-1",))
 ROUNDS = 15
@@ -215,3 +217,16 @@ def test_keys_are_replaced_without_a_gap(tmp_path: Path) -> None:
         write_principals(path, new)
         asyncio.run(until(401, HOST, 4))
         asyncio.run(until(200, new, 5))
+
+
+def test_a_gateway_raises_its_limit_of_open_files(tmp_path: Path) -> None:
+    """A shell's soft limit of 1,024 is below the default number of connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        with gateways(tmp_path, HOST, count=1) as (server,):
+            raised = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert raised == (min(OPEN_FILES_WANTED, hard), hard)
+    assert hard > 1024

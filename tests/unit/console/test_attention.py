@@ -1,6 +1,9 @@
 """What needs attention, from facts."""
 
+from dataclasses import replace as changed_lane
+
 import pytest
+from msgspec.structs import replace
 
 from sluice_console.attention import (
     GapTotals,
@@ -10,10 +13,13 @@ from sluice_console.attention import (
 )
 from sluice_console.attention_items import AttentionItem
 from sluice_console.gateway_health import GatewayHealth
+from sluice_console.lane_attention import WITHOUT_OWNER_S_MAX, lanes_without_owner
 from sluice_console.reconcilers import ServiceState
-from sluice_queue.inspection import LaneCondition, LaneStatus
+from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
+from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX
+from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need
 
 
@@ -196,3 +202,85 @@ def test_one_cause_of_several_unreadable_parts_is_one_item() -> None:
         page="store",
         command="sluice doctor --dry-run",
     )
+
+
+# -- lanes without an owner ----------------------------------------------------------------
+
+
+def lane(state: str, number: int = 0, unchanged_s: float | None = 61.0) -> LaneStatus:
+    owner = LaneOwnership(
+        state=OwnershipState(state), detail="why and what to do", unchanged_s=unchanged_s
+    )
+    return LaneStatus(queue="spark", lane=number, ownership=owner)
+
+
+LATE = discovery(behind_s=61.0)
+
+
+def named(lanes: tuple[LaneStatus, ...], late: DiscoveryStatus | None = LATE) -> list[str]:
+    found = list_attention(replace(CALM, lanes=lanes, discovery=late))
+    return [item.title for item in found if "owner" in item.title]
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "title"),
+    [
+        ("unowned", "error", "Lane spark.000 has no owner"),
+        ("lapsed", "error", "Lane spark.000 lost its owner"),
+        ("disputed", "warning", "Lane spark.000 has several owners"),
+        ("unknown", "warning", "Lane spark.000 has an unknown owner"),
+    ],
+)
+def test_a_lane_that_stays_without_an_owner_is_named(state: str, severity: str, title: str) -> None:
+    found = list_attention(replace(CALM, lanes=(lane(state),), discovery=LATE))
+    (item,) = [one for one in found if "owner" in one.title]
+    assert (item.title, item.severity) == (title, severity)
+    assert "why and what to do" in item.detail
+    assert "SluiceLaneWithoutOwner" in item.detail
+
+
+def test_many_lanes_of_one_state_are_one_item() -> None:
+    lanes = (*(lane("lapsed", number) for number in range(256)), lane("unowned", 300))
+    assert named(lanes) == [
+        "Lane spark.300 has no owner", "Lane spark.000 lost its owner, and 255 more",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "late"),
+    [
+        (lane("owned"), LATE),
+        (LaneStatus(queue="spark", lane=0), LATE),
+        (lane("lapsed", unchanged_s=60.0), LATE),
+        (lane("unowned"), discovery(behind_s=60.0)),
+        (lane("unowned", number=7), discovery(behind_s=999.0, lanes_behind_s={7: 2.0})),
+        (lane("unknown"), discovery(behind_s=999.0, held_by="gw (process p)")),
+        (lane("disputed"), discovery(behind_s=999.0, held_by="gw (process p)")),
+    ],
+    ids=["owned", "not read", "changed", "current", "lane is current", "held", "held disputed"],
+)
+def test_a_lane_that_works_or_is_handed_over_is_not_named(
+    one: LaneStatus, late: DiscoveryStatus
+) -> None:
+    assert named((one,), late) == []
+
+
+@pytest.mark.parametrize("state", ["unowned", "lapsed"])
+def test_a_gateway_that_holds_the_time_back_hides_no_missing_owner(state: str) -> None:
+    """The record may be the last one of the reconciler that died."""
+    assert len(named((lane(state),), discovery(behind_s=999.0, held_by="gw (process p)"))) == 1
+
+
+@pytest.mark.parametrize("late", [None, discovery(complete_through_unix_ns=None, behind_s=None)])
+def test_an_unknown_time_of_discovery_hides_no_missing_owner(late: DiscoveryStatus | None) -> None:
+    assert len(named((lane("unowned", unchanged_s=None),), late)) == 1
+
+
+def test_a_lost_lane_is_named_once() -> None:
+    lost = changed_lane(lane("unowned"), condition=LaneCondition.LOST, problem="run sluice rebuild")
+    assert not any(lanes_without_owner((lost,), LATE).values())
+
+
+def test_the_bound_is_longer_than_a_takeover() -> None:
+    """Of members, and of a standby with its default."""
+    assert TAKEOVER_S_MAX + ReconcilerSettings().takeover_after_s < WITHOUT_OWNER_S_MAX

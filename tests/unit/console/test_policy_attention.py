@@ -7,7 +7,7 @@ import pytest
 from support.policies_settings import GOLDEN, settings
 
 from sluice_console.attention import OverviewFacts, list_attention
-from sluice_console.metrics import ConsoleMetrics
+from sluice_console.metrics import DENIALS, ConsoleMetrics
 from sluice_console.policy_attention import PolicyTotals
 from sluice_console.policy_proofs import PolicyProof, PolicyProofs
 from sluice_console.settings import PolicySettings
@@ -86,7 +86,7 @@ def test_a_missing_settings_file_is_the_problem(tmp_path: Path) -> None:
 
 
 def shown(metrics: ConsoleMetrics) -> dict[str, float]:
-    (family,) = metrics.registry.collect()
+    (family,) = [one for one in metrics.registry.collect() if one.name == DENIALS]
     return {one.labels["result"]: one.value for one in family.samples}
 
 

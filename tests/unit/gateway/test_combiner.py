@@ -3,8 +3,9 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,18 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_web.problems import HttpRefusal
 
 
+class CountingThreads(ThreadPoolExecutor):
+    """Counts the frames that were begun."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.begun = 0
+
+    def submit(self, *args: Any, **named: Any) -> Future[Any]:
+        self.begun += 1
+        return super().submit(*args, **named)
+
+
 @dataclass
 class World:
     """A combiner whose frames are recorded; `failures` are raised in turn instead."""
@@ -41,6 +54,7 @@ class World:
     pause_s: float = 0.0
     flush_s: float = 0.01
     flush_bytes: int = 1 << 20
+    threads: CountingThreads = field(default_factory=CountingThreads)
 
     async def accept(self, upload: Upload) -> None:
         await asyncio.sleep(self.pause_s)
@@ -50,11 +64,11 @@ class World:
 
     def run(self, check: Callable[[Combiner], Awaitable[None]]) -> None:
         async def main() -> None:
-            with ThreadPoolExecutor(1) as threads:
+            with self.threads:
                 one = Combiner(
                     self.accept,
                     self.budget,
-                    threads,
+                    self.threads,
                     SystemClock(),
                     SimIds(1),
                     flush=FlushLimits(age_s=self.flush_s, bytes_least=self.flush_bytes),
@@ -219,12 +233,11 @@ def count_in_first_frame(flush_bytes: int, text_bytes: int) -> int:
 
     async def check(one: Combiner) -> None:
         waiting: list[asyncio.Task[bool]] = []
-        while not world.frames:
+        while not world.threads.begun and len(waiting) < 100:
             waiting.append(asyncio.create_task(one.accept(lines_request(len(waiting), text_bytes))))
-            await asyncio.sleep(0.02)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+            for _ in range(10):  # the lane begins its frame before the next request
+                await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
 
     world.run(check)
     return world.frames[0].identity.count

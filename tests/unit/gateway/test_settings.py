@@ -1,5 +1,6 @@
 """Settings of the gateway that bound how often it writes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,20 @@ from sluice_protocol.errors import BadUsage
         {"door_flush_bytes": 0},
         {"door_flush_bytes": 8 * 1024 * 1024 + 1},
         {"door_flush_ms": 5001},
+        {"head_timeout_s": 0.0},
+        {"idle_timeout_s": 0.0},
+        {"forward_idle_timeout_s": -1.0},
+        {"body_grace_s": -1.0},
+        {"body_rate_min_bytes_per_s": 0},
+        {"connections_max": 0},
+        {"connections_per_address_max": 0},
+        {"door_body_bytes_max": 0},
+        {"object_landing_interval_ms": 0},
+        {"switch_settle_s": -1.0},
+        {"drain_time_s_max": float("nan")},
+        {"cache_entries_max": -1},
+        {"metrics_port": -1},
+        {"metrics_port": 65_536},
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
@@ -35,3 +50,63 @@ def test_the_door_forward_needs_a_port() -> None:
     with pytest.raises(BadUsage, match="set forward_listen"):
         check_settings(GatewaySettings(doors=("otlp", "forward")))
     check_settings(GatewaySettings(doors=("forward",), forward_listen="127.0.0.1:24224"))
+
+
+PEM = Path("a.pem")
+TLS = {"tls_certificate": PEM, "tls_key": PEM, "tls_client_ca": PEM}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"otlp_grpc_client_certificates": True, **TLS},
+            "otlp_grpc_client_certificates has no effect without otlp_grpc_listen",
+        ),
+        (
+            {"doors": ("json",), "forward_principal": "shop"},
+            "forward_principal has no effect without forward_listen",
+        ),
+        ({"door_own_frame_bytes": 4096}, "door_own_frame_bytes has no effect without doors"),
+        ({"metrics_port": 65_535, "workers": 2}, "metrics_port must be"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadUsage, match=message):
+        check_settings(GatewaySettings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"otlp_grpc_listen": "127.0.0.1:8080"}, ["listen", "otlp_grpc_listen"]),
+        ({"listen": "0.0.0.0:8080", "otlp_grpc_listen": "127.0.0.1:8080"}, ["listen"]),
+        ({"forward_listen": "localhost:8080"}, ["listen", "forward_listen"]),
+        ({"otlp_grpc_listen": "[::]:9", "forward_listen": "127.0.0.1:9"}, ["forward_listen"]),
+        ({"metrics_port": 8080}, ["listen", "metrics_port"]),
+        ({"metrics_port": 8079, "workers": 2}, ["listen", "metrics_port=`127.0.0.1:8080`"]),
+    ],
+)
+def test_two_listeners_of_one_address_are_refused(
+    settings: dict[str, Any], names: list[str]
+) -> None:
+    """They share the port: the kernel would send each connection to one of them, at random."""
+    doors = {"doors": ("otlp", "forward"), "forward_listen": "127.0.0.1:24224"}
+    with pytest.raises(BadUsage, match="one address") as found:
+        check_settings(GatewaySettings(**{**doors, **settings}))
+    assert all(name in str(found.value) for name in names)
+
+
+def test_different_addresses_are_accepted() -> None:
+    check_settings(
+        GatewaySettings(
+            listen="127.0.0.1:8080",
+            otlp_grpc_listen="127.0.0.2:8080",
+            forward_listen="[::1]:8080",
+            metrics_port=9090,
+            workers=3,
+            doors=("otlp", "forward"),
+        )
+    )
+    zero = {"otlp_grpc_listen": "127.0.0.1:0", "forward_listen": "127.0.0.1:0"}
+    check_settings(GatewaySettings(listen="127.0.0.1:0", doors=("otlp", "forward"), **zero))

@@ -11,6 +11,7 @@ from sluice_maintain.settings import (
     IndexPolicy,
     IngestPolicy,
     MaintainSettings,
+    QueuePolicy,
     RetentionPolicy,
     RollupPolicy,
 )
@@ -65,3 +66,32 @@ def test_the_settings_of_jobs_are_those_of_the_policies() -> None:
     ingest = settings.ingest_job(once=True)
     assert (ingest.trigger_s, ingest.checkpoint, ingest.once) == (3, None, True)
     assert (ingest.master, CompactPolicy(vacuum_hours=7).job().vacuum_hours) == ("local[1]", 7)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GcPolicy(shards=3), r"\[maintain.gc\], number of shards must divide 256"),
+        (lambda: GcPolicy(deep=2.0), r"\[maintain.gc\], deep must be"),
+        (lambda: GcPolicy(max_delete_ratio=1.5), r"\[maintain.gc\], max_delete_ratio must be"),
+        (lambda: GcPolicy(grace_s=-1.0), r"\[maintain.gc\], grace_s must be"),
+        (lambda: GcPolicy(deletes_per_s_max=-1.0), "deletes_per_s_max must be"),
+        (lambda: GcPolicy(audit_age_s_max=0.0), "audit_age_s_max must be above 0"),
+        (lambda: AuditPolicy(deep=-0.1), r"\[maintain.audit\], deep must be"),
+        (lambda: QueuePolicy(grace_s=-1.0), r"\[maintain.queue\], grace_s must be"),
+        (
+            lambda: MaintainSettings(ingest=IngestPolicy(max_batches_per_trigger=0)),
+            r"\[maintain.ingest\], ",
+        ),
+        (
+            lambda: MaintainSettings(compact=CompactPolicy(dedupe_window_s=0)),
+            r"\[maintain.compact\], ",
+        ),
+    ],
+)
+def test_a_job_that_could_never_run_is_refused_at_the_start(
+    make: Callable[[], object], message: str
+) -> None:
+    """Before, each run of the task failed."""
+    with pytest.raises(BadUsage, match=message):
+        make()

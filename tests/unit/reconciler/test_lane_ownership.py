@@ -8,6 +8,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept
+from ulid import ULID
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.manifests import encode_record
@@ -146,7 +147,12 @@ def test_a_reconciler_names_itself_in_its_claim_and_another_one_replaces_the_nam
         assert owner.since_unix_ns == claim.since_unix_ns
         # The process is killed: the claim stays, and the member record lapses.
         world.store.clock.at_ns += int(LAPSE_S * NS_PER_S)
-        assert (await world.ownership()).state is OwnershipState.LAPSED
+        found = await world.ownership()
+        assert found.state is OwnershipState.LAPSED
+        assert found.unchanged_s == pytest.approx(LAPSE_S, abs=1)
+        world.store.clock.at_ns += int(100 * NS_PER_S)
+        found = await world.ownership()
+        assert found.unchanged_s == pytest.approx(LAPSE_S + 100, abs=1)
         await second.share.beat()
         found = await world.ownership()
         assert [one.member for one in found.owners] == [second.share.member]
@@ -158,7 +164,43 @@ def test_a_reconciler_names_itself_in_its_claim_and_another_one_replaces_the_nam
         # It stops in order.
         await second._workers.close()
         await second.share.leave()
-        assert (await world.ownership()).state is OwnershipState.UNOWNED
+        found = await world.ownership()
+        assert found.state is OwnershipState.UNOWNED
+        assert found.unchanged_s == pytest.approx(0, abs=1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("started_s", "changed_s"),
+    [(40, 40), (7200, 7200), (-30, 0), (-120, None)],
+    ids=["young", "old", "its clock is ahead", "its clock is wrong"],
+)
+def test_a_member_that_started_is_a_change(started_s: int, changed_s: int | None) -> None:
+
+    async def run() -> None:
+        world = World()
+        name = str(ULID.from_timestamp(world.store.clock.at_ns / NS_PER_S - started_s))
+        world.store._put(member_key(name), encode_record(member(name)))
+        found = await read_live_members(world.store)
+        expected = None if changed_s is None else pytest.approx(changed_s, abs=1)
+        assert found.changed_s == expected
+
+    asyncio.run(run())
+
+
+def test_a_member_that_left_or_died_is_a_change() -> None:
+    """A live record that is as old as the deployment is none."""
+
+    async def run() -> None:
+        world = World()
+        clock = world.store.clock
+        for name, leaving in ((A, False), (B, True)):
+            record = replace(member(name), leaving=leaving)
+            world.store._put(member_key(name), encode_record(record))
+        assert (await read_live_members(world.store)).changed_s == pytest.approx(0, abs=1)
+        clock.at_ns += 50 * NS_PER_S
+        assert (await read_live_members(world.store)).changed_s == pytest.approx(50, abs=1)
 
     asyncio.run(run())
 

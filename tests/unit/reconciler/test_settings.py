@@ -1,5 +1,7 @@
 """Settings: ranges, and defaults by kind of store."""
 
+from typing import Any
+
 import pytest
 
 from sluice_protocol.errors import BadUsage
@@ -27,6 +29,25 @@ def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
     """The error names the setting."""
     with pytest.raises(BadUsage, match=name):
         ReconcilerSettings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"pack_references": True, "pack_by_time": False},
+            "pack_references has no effect without pack_by_time",
+        ),
+        (
+            {"event_queue_endpoint": "http://127.0.0.1:9"},
+            "event_queue_endpoint has no effect without event_queue_url",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadUsage, match=message):
+        ReconcilerSettings(**settings)
+    assert ReconcilerSettings(pack_references=True).pack_by_time is None
 
 
 def test_freshness_only_lengthens_the_intervals() -> None:

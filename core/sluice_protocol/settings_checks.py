@@ -1,0 +1,45 @@
+"""Checks of settings at the start: numbers out of range, and settings that would have no effect.
+
+A setting that is accepted and does nothing is worse than an error: its operator relies on it.
+"""
+
+from collections.abc import Iterable
+from math import inf
+
+from sluice_protocol.errors import BadUsage
+
+
+def check_number(
+    name: str, value: float | None, low: float, high: float = inf, *, above: bool = False
+) -> None:
+    """Check that a number is in a range; None is.
+
+    Args:
+        name: The setting.
+        value: Its value; NaN is in no range.
+        low: The least.
+        high: The most.
+        above: Whether it must be above `low`.
+
+    Raises:
+        BadUsage: It is not.
+    """
+    if value is None or (low <= value <= high and not (above and value == low)):
+        return
+    least = f"above {low:.15g}" if above else f"at least {low:.15g}"
+    most = "" if high == inf else f" and at most {high:.15g}"
+    raise BadUsage(f"{name} must be {least}{most}, {name}=`{value}`")
+
+
+def check_effects(needs: Iterable[tuple[str, object, str, object]]) -> None:
+    """Check that each setting that is given has an effect.
+
+    Args:
+        needs: Per setting its name and value, and name and value of the one that it needs.
+
+    Raises:
+        BadUsage: One is given without the other.
+    """
+    for name, value, needed, given in needs:
+        if value and not given:
+            raise BadUsage(f"{name} has no effect without {needed}: set {needed}, or remove {name}")

@@ -1,0 +1,30 @@
+"""Settings of queries and of their service: ranges."""
+
+import pytest
+
+from sluice_protocol.errors import BadUsage
+from sluice_query.settings import QuerySettings, ServeSettings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory_bytes_max", 0),
+        ("threads", 0),
+        ("fetches", 0),
+        ("time_s_max", 0.0),
+        ("time_s_max", float("nan")),
+        ("tail_frames_max", -1),
+        ("accepted_list_max", -1),
+        ("landed_s", -1.0),
+    ],
+)
+def test_bounds_of_a_query_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(BadUsage, match=name):
+        QuerySettings(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["tail_s_max", "download_s_max"])
+def test_a_duration_of_zero_is_refused(name: str) -> None:
+    with pytest.raises(BadUsage, match=name):
+        ServeSettings(**{name: 0.0})  # type: ignore[arg-type]
