@@ -182,8 +182,15 @@ class FileInput:
         for source, file in self._files.items():
             file.moved = source not in found
         if first:
+            self._report_unmatched()
             self._find_renamed_while_stopped(now_s)
             self._from_end = False
+
+    def _report_unmatched(self) -> None:
+        """Log each pattern that matches nothing at the start: it may be mistyped."""
+        for pattern in self._settings.patterns:
+            if next(glob.iglob(pattern, recursive=True), None) is None:  # noqa: PTH207 - patterns are absolute
+                _log.warning("pattern_without_files", pattern=pattern)
 
     def _matching(self) -> Iterator[tuple[str, str]]:
         for pattern in self._settings.patterns:

@@ -3,7 +3,7 @@
 import inspect
 from typing import get_args
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, RepeatArgumentError, UnusedCliTokensError
 from cyclopts.config import Env
 
 from sluice_cli.commands import COMMANDS, SUMMARY
@@ -76,6 +76,18 @@ def check_settings(app: App, commands: list[str]) -> None:
 def usage_error(error: CycloptsError) -> BadUsage:
     """Return an error of the library as one line."""
     error.verbose = False
+    place = " ".join(("sluice", *(error.command_chain or ())))
+    match error:
+        case UnusedCliTokensError():
+            first = (error.unused_tokens or [""])[0]
+            return BadUsage(
+                f"unexpected argument: values belong to options, which `{place} --help` lists,"
+                f" argument=`{first}`"
+            )
+        case RepeatArgumentError():
+            return BadUsage(f"option given twice: give it once, option=`{error.token.keyword}`")
+        case _:
+            pass
     text = " ".join(str(error).split()).removesuffix(".")
     return BadUsage(text[:1].lower() + text[1:])
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.identity import format_identity
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.batch_lists import BatchPage, read_batches
 from sluice_store.authority import open_deployment
@@ -30,7 +31,7 @@ def batches(
     if limit < 1:
         raise BadUsage(f"--limit must be at least 1, limit=`{limit}`")
     page = asyncio.run(_read(store, agent, limit))
-    emit(page.batches, as_json=json, human=lambda console: _draw(console, page, limit))
+    emit(page.batches, as_json=json, human=lambda console: _draw(console, page, agent, limit))
     return 1 if page.unreadable else 0
 
 
@@ -39,12 +40,15 @@ async def _read(url: str, agent: str | None, limit: int) -> BatchPage:
         return await read_batches(store, agent, limit)
 
 
-def _draw(console: Console, page: BatchPage, limit: int) -> None:
+def _draw(console: Console, page: BatchPage, agent: str | None, limit: int) -> None:
+    if agent is not None and not page.batches and not page.unreadable:
+        console.print(f"no batch of this agent is accepted; `sluice gaps` lists all, agent={agent}")
+        return
     for one in page.batches:
         moment = datetime.fromtimestamp(one.accepted_at_unix_ns / NS_PER_S, UTC)
         accepted = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         console.print(
-            f"{one.agent_id}/{one.boot_id}/{one.seq_start}-{one.seq_end}  {accepted}"
+            f"{format_identity(one)}  {accepted}"
             f"  {one.record_count} {one.kind}, {format_size(one.frame_bytes)},"
             f" by {one.collector_id}"
         )

@@ -31,8 +31,12 @@ class FromFile:
                 f"settings of a command must be a table: write [{'.'.join(commands)}],"
                 f" key=`{'.'.join(commands)}`, path=`{self._path}`"
             )
-        takes_store = any("--store" in argument.names for argument in arguments)
-        shared = {key: self._values[key] for key in SHARED_KEYS & set(self._values) if takes_store}
+        options = {name for argument in arguments for name in argument.names}
+        shared = {
+            key: self._values[key]
+            for key in SHARED_KEYS & set(self._values)
+            if f"--{key.replace('_', '-')}" in options
+        }
         # A table is either that of a subcommand or a group of options, as `[maintain.compact]`.
         below = _subcommands(app, commands)
         own = {

@@ -12,7 +12,7 @@ from sluice_cli.application import build, check_settings, usage_error
 from sluice_cli.commands import COMMANDS
 from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
 from sluice_cli.options import Json
-from sluice_cli.output import emit
+from sluice_cli.output import emit, print_columns
 from sluice_cli.settings_file import refuse_unknown_command
 
 if TYPE_CHECKING:
@@ -110,9 +110,6 @@ def _default(argument: Argument) -> str:
 
 
 def _draw(console: "Console", settings: list[Setting]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - only for this command
-
-    table = Table("command", "option", "value", "from", box=None, pad_edge=False)
-    for setting in settings:
-        table.add_row(setting.command, setting.option, setting.value, setting.origin)
-    console.print(table)
+    rows = [("command", "option", "value", "from")]
+    rows += [(one.command, one.option, one.value, one.origin) for one in settings]
+    print_columns(console, rows)

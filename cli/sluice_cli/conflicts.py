@@ -5,10 +5,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
-from rich.table import Table
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit
+from sluice_cli.output import emit, print_columns
 from sluice_cli.user_name import user_name
 from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
 from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
@@ -98,9 +97,9 @@ def _draw_page(console: Console, page: ConflictPage) -> None:
     if not page.conflicts:
         console.print("no conflicts")
         return
-    table = Table("first seen", "agent", "boot", "sequence", "state", "id", box=None)
-    for item in page.conflicts:
-        table.add_row(
+    rows = [("first seen", "agent", "boot", "sequence", "state", "id")]
+    rows += [
+        (
             format_rfc3339(item.first_seen_unix_ns),
             item.agent_id,
             item.boot_id,
@@ -108,7 +107,9 @@ def _draw_page(console: Console, page: ConflictPage) -> None:
             item.state,
             item.id,
         )
-    console.print(table)
+        for item in page.conflicts
+    ]
+    print_columns(console, rows)
 
 
 def _draw_view(console: Console, view: ConflictView) -> None:

@@ -4,7 +4,7 @@ from sluice_cli.extras import describe_missing
 from sluice_cli.logs import configure_logs
 from sluice_cli.output import describe_error, describe_os_error, fail
 from sluice_cli.settings_file import refuse_unknown_command
-from sluice_protocol.errors import ExitCode, SluiceError
+from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
 
 def run_command(tokens: list[str]) -> int:
@@ -41,6 +41,11 @@ def run_command(tokens: list[str]) -> int:
 def _run(tokens: list[str]) -> int:
     if not tokens[0].startswith("-"):
         refuse_unknown_command(tokens[0])
+    elif tokens[0] != "--version":
+        raise BadUsage(
+            "an option precedes the command: write it after it, as in `sluice status --json`,"
+            f" option=`{tokens[0]}`"
+        )
     if tokens[:2] == ["agent", "run"]:
         from sluice_cli.agent_run import run_plain  # noqa: PLC0415 - only for this command
 

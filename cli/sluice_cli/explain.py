@@ -9,6 +9,7 @@ from sluice_cli.output import emit, format_size, format_time
 from sluice_maintain.lake_reader import make_lake_reader
 from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds
+from sluice_protocol.identity import format_identity
 from sluice_reconciler.batch_objects import StoredObject
 from sluice_reconciler.explain import BatchPath, QueuePosition, parse_subject
 from sluice_reconciler.explain import explain as read_paths
@@ -51,7 +52,7 @@ def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
 
 def _draw_one(console: Console, path: BatchPath) -> None:
     who, manifest = path.identity, path.manifest
-    console.print(f"{who.agent_id}/{who.boot_id}/{who.seq_start}-{who.seq_end}")
+    console.print(format_identity(who))
     if path.sealed is not None:
         _draw_seal(console, path.sealed)
     if manifest is not None:

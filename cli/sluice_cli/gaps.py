@@ -24,7 +24,7 @@ def gaps(
         0 if nothing is missing, 1 if there is a gap.
     """
     boots = asyncio.run(_read(store, agent))
-    emit(boots, as_json=json, human=lambda console: _draw(console, boots))
+    emit(boots, as_json=json, human=lambda console: _draw(console, boots, agent))
     return 1 if any(boot.gaps for boot in boots) else 0
 
 
@@ -33,7 +33,10 @@ async def _read(url: str, agent: str | None) -> list[BootReport]:
         return [boot async for boot in read_completeness(store, agent)]
 
 
-def _draw(console: Console, boots: list[BootReport]) -> None:
+def _draw(console: Console, boots: list[BootReport], agent: str | None) -> None:
+    if agent is not None and not boots:
+        console.print(f"no batch of this agent is accepted; `sluice gaps` lists all, agent={agent}")
+        return
     for boot in boots:
         spans = ", ".join(f"{start}-{end}" for start, end in boot.ranges)
         console.print(f"{boot.agent_id} boot {boot.boot_id}: {boot.batches} batches, {spans}")

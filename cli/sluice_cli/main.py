@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 
 from sluice_cli.commands import format_help
 
-_HELP: Final = ("--help", "-h")
+_HELP: Final = ("--help", "-h", "help")
 _PIPE_CLOSED: Final = 141
 """The exit code of a program that SIGPIPE ended, in shells."""
 

@@ -34,7 +34,10 @@ class ExistingDirectory:
             return
         from sluice_store.url import parse_local_path  # noqa: PLC0415 - imports the adapters
 
-        if not parse_local_path(url).is_dir():
+        path = parse_local_path(url)
+        if path.is_file():
+            raise BadUsage(f"a file is where a folder is required: correct the path, url=`{url}`")
+        if not path.is_dir():
             raise BadUsage(f"no {self.what} at this path: {self.hint.format(url=url)}, url=`{url}`")
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import errno
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -58,6 +58,19 @@ def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return str(value)
+
+
+def print_columns(console: "Console", rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in aligned columns. No value is cut: an id is copied from one command to the next.
+
+    Args:
+        console: Where to print.
+        rows: The texts by row; the first row contains the names of the columns.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        console.print("  ".join(cells).rstrip())
 
 
 def fail(message: str) -> None:

@@ -22,5 +22,9 @@ def read_prices(path: Path | None) -> "PriceTable":
         return S3_US_EAST_1
     try:
         return parse_prices(tomllib.loads(path.read_text()))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise BadUsage(
+            f"cannot read the prices: {error.strerror}; correct `--prices`, path=`{path}`"
+        ) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadUsage(f"cannot read the prices: {error}, path=`{path}`") from error

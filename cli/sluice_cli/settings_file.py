@@ -1,7 +1,8 @@
 """The settings file: read it, and refuse names that no command has.
 
 The file is `sluice.toml` in the working directory, or the path in `SLUICE_CONFIG`. A top-level
-`store` applies to every command. A table with the name of a command contains its options:
+`store` applies to every command, and a top-level `key_file`, the auditor's key, to those of `audit`
+and `gc`. A table with the name of a command contains its options:
 
     store = "s3://bucket/prefix"
     [gateway]
@@ -19,7 +20,8 @@ from sluice_cli.commands import COMMANDS
 from sluice_protocol.errors import BadUsage
 
 FILE_DEFAULT: Final = "sluice.toml"
-SHARED_KEYS: Final = frozenset({"store"})
+SHARED_KEYS: Final = frozenset({"store", "key_file"})
+"""Top-level keys, for each command with an option of that name."""
 REFERENCE: Final = "docs/reference/commands.md"
 """The page of all commands and options."""
 
@@ -76,11 +78,15 @@ def refuse_unknown_command(command: str) -> None:
     """Refuse the name of a command that does not exist.
 
     Raises:
-        BadUsage: There is no such command; the error names the nearest one.
+        BadUsage: There is no such command; the error names a similar one.
     """
-    if command not in COMMANDS:
-        near = nearest(command, COMMANDS)
-        raise BadUsage(f"unknown command: the nearest known name is {near}, command=`{command}`")
+    if command in COMMANDS:
+        return
+    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+    near = get_close_matches(command, sorted(COMMANDS), 1)
+    hint = f"the nearest known name is {near[0]}" if near else "`sluice --help` lists all"
+    raise BadUsage(f"unknown command: {hint}, command=`{command}`")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

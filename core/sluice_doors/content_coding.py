@@ -150,6 +150,11 @@ def _snappy(body: bytes, bytes_max: int) -> bytes:
             raise _too_large(bytes_max)
         return bytes(snappy.decompress_raw(body))
     except DecompressionError as error:
+        if body.lstrip().startswith((b"{", b"[")):  # for example of curl, which names another type
+            raise BodyUnreadable(
+                "cannot decompress body: it is no snappy block and begins like JSON, which needs"
+                " `Content-Type: application/json`"
+            ) from error
         raise _damaged("snappy", str(error)) from error
 
 

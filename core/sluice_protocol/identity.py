@@ -36,6 +36,11 @@ class IdentityFields(Protocol):
         ...
 
 
+def format_identity(stated: IdentityFields) -> str:
+    """Return an identity in the form that `sluice explain` reads."""
+    return f"{stated.agent_id}/{stated.boot_id}/{stated.seq_start}-{stated.seq_end}"
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """The permanent name of a batch: agent, boot, first and last sequence number, both inclusive.
 

@@ -3,15 +3,12 @@
 import asyncio
 from typing import Final
 
-import structlog
 from aiohttp import web
 
-from sluice_web.problems import Handler
+from sluice_web.problems import Handler, disconnected, is_gone
 
 POLL_S: Final = 0.2
 """How soon the work stops after the connection is closed."""
-
-log = structlog.get_logger()
 
 
 def while_connected(handler: Handler) -> Handler:
@@ -28,16 +25,10 @@ def while_connected(handler: Handler) -> Handler:
             await _cancel(task)
             raise
         if task.cancelled() or (is_gone(request) and task.exception() is not None):
-            log.info("client_disconnected", path=request.path, peer=request.remote)
-            return web.Response()  # it cannot be sent
+            return disconnected(request)
         return task.result()
 
     return run
-
-
-def is_gone(request: web.Request) -> bool:
-    """Return whether the connection of a request is closed."""
-    return request.transport is None or request.transport.is_closing()
 
 
 async def _cancel(task: "asyncio.Future[web.StreamResponse]") -> None:

@@ -47,6 +47,10 @@ _FRAMEWORK_CODES: Final = {
     413: ErrorCode.TOO_LARGE,
     415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
 }
+_FRAMEWORK_DETAILS: Final = {
+    404: "no such path: check the URL",
+    405: "the path does not have this method: `Allow` lists those that it has",
+}
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 log = structlog.get_logger()
@@ -167,14 +171,14 @@ def problem_middleware(
         try:
             return await handler(request)
         except ConnectionError:
-            raise  # the client has closed the connection: no response can reach it
+            if not is_gone(request):
+                raise  # part of a response may be sent: the server closes the connection
+            return disconnected(request)
         except Exception as error:
             if _is_final(request, error):
                 raise
             problem = describe_error(error, path=request.path, peer=request.remote)
-            response = request.get(PROBLEM_RENDERER, _DOCUMENT).render(request, problem)
-            if isinstance(error, web.HTTPException) and "Allow" in error.headers:
-                response.headers["Allow"] = error.headers["Allow"]
+            response = _render(request, error, problem)
         if challenge and problem.code is ErrorCode.UNAUTHENTICATED:
             response.headers["WWW-Authenticate"] = challenge
         if finish is not None:
@@ -184,10 +188,29 @@ def problem_middleware(
     return send_problems
 
 
+def _render(request: web.Request, error: Exception, problem: Problem) -> web.Response:
+    renderer: ProblemRenderer = request.get(PROBLEM_RENDERER, _DOCUMENT)
+    response = renderer.render(request, problem)
+    if isinstance(error, web.HTTPException) and "Allow" in error.headers:
+        response.headers["Allow"] = error.headers["Allow"]
+    return response
+
+
+def is_gone(request: web.Request) -> bool:
+    """Return whether the connection of a request is closed."""
+    return request.transport is None or request.transport.is_closing()
+
+
+def disconnected(request: web.Request) -> web.Response:
+    """Log that the client of a request is gone, and return a response that cannot be sent."""
+    log.info("client_disconnected", path=request.path, peer=request.remote)
+    return web.Response()
+
+
 def _is_final(request: web.Request, error: Exception) -> bool:
     """Return whether no problem document follows: a redirect, or a client that is gone."""
     if isinstance(error, web.RequestPayloadError):
-        return request.transport is None or request.transport.is_closing()
+        return is_gone(request)
     return isinstance(error, web.HTTPException) and error.status < 400  # noqa: PLR2004 - RFC 9110 section 15.5
 
 
@@ -210,7 +233,7 @@ def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
         case web.RequestPayloadError():
             return problem_of(ErrorCode.BAD_REQUEST, "the request body is malformed")
         case web.HTTPException():
-            return _framework_problem(error)
+            return _framework_problem(error, path)
         case _:
             log.error("request_failed", path=path, exc_info=error)
             return problem_of(ErrorCode.INTERNAL, "internal error: see the log of this service")
@@ -228,13 +251,13 @@ def _log_refusal(error: SluiceError, path: str, peer: str | None) -> None:
     log.info("request_refused", code=error.code.value, path=path, reason=str(error), peer=peer)
 
 
-def _framework_problem(error: web.HTTPException) -> Problem:
+def _framework_problem(error: web.HTTPException, path: str) -> Problem:
     """Return the problem of what aiohttp refuses: an unknown path or method, a large body."""
     code = _FRAMEWORK_CODES.get(error.status, ErrorCode.BAD_REQUEST)
     return Problem(
         title=error.reason,
         status=error.status,
-        detail=error.reason,
+        detail=_FRAMEWORK_DETAILS.get(error.status, error.reason) + f", path=`{path[:128]}`",
         code=code,
         retryable=False,
         effect=effect_of(code),

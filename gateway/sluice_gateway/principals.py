@@ -265,8 +265,18 @@ def read_principals(path: Path) -> Principals:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise BadUsage(f"principals file is larger than {FILE_BYTES_MAX} bytes, path=`{path}`")
         return parse_principals(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadUsage(f"cannot read principals file: {error}, path=`{path}`") from error
+    except FileNotFoundError as error:
+        raise BadUsage(
+            "no principals file: `sluice token create` and `sluice agent init` print entries for"
+            f" it, or set `principals` to another path, path=`{path}`"
+        ) from error
+    except OSError as error:
+        raise BadUsage(
+            f"cannot read principals file: {error.strerror}; correct the path or its permissions,"
+            f" path=`{path}`"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise BadUsage(f"principals file is not UTF-8: {error}, path=`{path}`") from error
 
 
 class PrincipalsFile:

@@ -20,6 +20,7 @@ from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhau
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import ConflictName, Decisions
 from sluice_protocol.errors import ErrorCode, InvariantViolated
+from sluice_protocol.identity import format_identity
 from sluice_protocol.request_identity import is_door_agent
 from sluice_protocol.units import NS_PER_S, Digest
 from sluice_store.conflicts import DecisionsReader
@@ -152,7 +153,11 @@ class UploadService:
             HttpRefusal: The agent does not belong to the sender, or is quarantined.
         """
         if agent_id not in sender.agents or is_door_agent(agent_id):
-            raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
+            raise HttpRefusal(
+                ErrorCode.FORBIDDEN_AGENT,
+                "the principal may not send for this agent: see `agents` in the principals file,"
+                f" principal=`{sender.principal}`, agent_id=`{agent_id}`",
+            )
         self._check_quarantine(agent_id, boot_id)
 
     def _check_quarantine(self, agent_id: str, boot_id: str) -> None:
@@ -209,7 +214,8 @@ class UploadService:
             case Conflict():
                 return _conflict(upload, run, self.decisions.current)
             case Corrupt(reason=reason):
-                log.error("stored_object_corrupt", identity=upload.identity, reason=reason)
+                identity = format_identity(upload.identity)
+                log.error("stored_object_corrupt", identity=identity, reason=reason)
                 raise HttpRefusal(
                     ErrorCode.CORRUPT_OBJECT, "a stored object is damaged: see the log"
                 )
@@ -223,7 +229,8 @@ def _conflict(upload: Upload, run: AcceptanceRun, decisions: Decisions) -> Probl
     name = ConflictName(identity=upload.identity, submitted=upload.digest)
     problem = conflict_problem(run.conflict, name, decisions)
     if problem.resolution is None:
-        log.warning("identity_conflict", identity=upload.identity, submitted=upload.digest)
+        identity = format_identity(upload.identity)
+        log.warning("identity_conflict", identity=identity, conflict=name.id)
     else:
         log.info("decided_conflict_uploaded", conflict=name.id, resolution=problem.resolution)
     return problem

@@ -151,7 +151,10 @@ def check_plan_id(plan_id: str) -> None:
         BadUsage: The text is not the id of a plan.
     """
     if not is_plan_id(plan_id):
-        raise BadUsage(f"a plan is named by its ULID: see the list of plans, plan=`{plan_id[:80]}`")
+        raise BadUsage(
+            "a plan is named by its ULID: `sluice gc plan` prints it, and the console and"
+            f" `GET /v1/gc/plans` of a reconciler list all, plan=`{plan_id[:80]}`"
+        )
 
 
 async def stop_plan(

@@ -111,7 +111,10 @@ def read_settings(path: Path) -> Settings:
     """
     try:
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        problem = f"cannot read settings: {error.strerror}; create the file or pass `--settings`"
+        raise BadSettings(str(path), 1, problem) from error
+    except UnicodeDecodeError as error:
         raise BadSettings(str(path), 1, f"cannot read settings: {error}") from error
     return parse_settings(text, str(path))
 

@@ -168,7 +168,12 @@ def _instant(text: str, now_ns: UnixNs) -> UnixNs:
         return UnixNs(int(text))
     if _DURATION.fullmatch(text.removeprefix("-")):
         return UnixNs(now_ns - parse_duration(text.removeprefix("-")))
-    return parse_rfc3339(text)
+    try:
+        return parse_rfc3339(text)
+    except BadUsage as error:
+        raise BadUsage(
+            f"{error}; or a duration like 15m for that ago, units ms, s, m, h, d"
+        ) from error
 
 
 def parse_pair(text: str) -> tuple[str, str]:

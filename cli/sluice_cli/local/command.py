@@ -69,9 +69,9 @@ def up(
     """
     url = _absolute(store)
     home = LocalHome(options.home.resolve())
-    check_writable(home.folder)
+    check_writable(home.folder, "--home")
     if url.startswith("file://"):
-        check_writable(parse_local_path(url))
+        check_writable(parse_local_path(url), "--store")
         check_disk(parse_local_path(url), options.free_bytes_min)
     check_disk(home.folder, options.free_bytes_min)
     services, notes = select_services(SERVICES, options.without)
@@ -109,7 +109,7 @@ async def _run(deployment: _Deployment) -> int:
     await prepare_store(deployment.url)
     home.create_secrets()
     if "SLUICE_CONFIG" not in os.environ and home.folder.parent == Path.cwd():
-        write_settings(Path(FILE_DEFAULT), deployment.url)
+        write_settings(Path(FILE_DEFAULT), deployment.url, home.auditor_key)
     supervisor = Supervisor(
         services=deployment.services,
         places={

@@ -44,6 +44,11 @@ class LocalHome:
         return self.folder / "agent.pem"
 
     @property
+    def auditor_key(self) -> Path:
+        """The key that signs audits; the first audit creates it."""
+        return self.folder / "auditor.pem"
+
+    @property
     def log(self) -> Path:
         """The common log."""
         return self.folder / "up.log"
@@ -88,13 +93,18 @@ class LocalHome:
         _write_private(self.state, json.dumps(state, indent=1) + "\n")
 
 
-def write_settings(path: Path, store_url: str) -> bool:
-    """Write a settings file that names the store, if none exists; return whether it was written."""
+def write_settings(path: Path, store_url: str, auditor_key: Path) -> bool:
+    """Write a settings file with the store and the auditor's key, unless one exists.
+
+    Returns:
+        Whether it was written.
+    """
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(
-                "# Commands in this folder use this store without `--store`.\n"
+                "# Commands in this folder use this store and this key of audits.\n"
                 f"store = {json.dumps(store_url)}\n"
+                f"key_file = {json.dumps(str(auditor_key))}\n"
             )
     except FileExistsError:
         return False

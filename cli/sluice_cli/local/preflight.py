@@ -109,8 +109,12 @@ def check_disk(folder: Path, free_bytes_min: int) -> None:
         )
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, option: str) -> None:
     """Create a folder if it does not exist, and check that this user can write to it.
+
+    Args:
+        folder: The folder.
+        option: The option that names it.
 
     Raises:
         BadUsage: It cannot be created or written.
@@ -120,8 +124,12 @@ def check_writable(folder: Path) -> None:
         probe = folder / f".write-test-{os.getpid()}"
         probe.touch()
         probe.unlink()
+    except FileExistsError as error:
+        raise BadUsage(
+            f"a file is where a folder is required: pass another `{option}`, path=`{folder}`"
+        ) from error
     except OSError as error:
         raise BadUsage(
-            f"cannot write: {error.strerror}; change to a folder that you own, or pass `--home`,"
+            f"cannot write: {error.strerror}; change to a folder that you own, or pass `{option}`,"
             f" path=`{folder}`"
         ) from error

@@ -12,6 +12,7 @@ from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, Upload
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.frame import decode_head
+from sluice_protocol.identity import format_identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
@@ -41,7 +42,11 @@ class OwnBatches:
                 return result.duplicate
             if result.code is not ErrorCode.IDENTITY_CONFLICT:
                 raise HttpRefusal(result.code, result.detail)
-            log.error("door_frames_differ", identity=made.envelope.identity, digest=made.digest)
+            log.error(
+                "door_frames_differ",
+                identity=format_identity(made.envelope.identity),
+                digest=made.digest,
+            )
             accepted = await self._accepted_frame(made)
         if accepted is None:
             raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, "the accepted frame cannot be read")

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
+from sluice_gateway.principals import read_principals
+from sluice_protocol.errors import BadUsage
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,6 +56,52 @@ def test_a_gateway_with_a_taken_port_is_one_line(folder: Path, taken: str, setti
         "sluice: cannot listen: Address already in use; choose another address,"
         f" {setting}=`{taken}`\n"
     )
+
+
+@pytest.mark.parametrize("command", ["status", "gateway", "gaps"])
+def test_a_file_instead_of_a_store_is_named(tmp_path: Path, command: str) -> None:
+    """It is no missing store: `sluice init` cannot create one there."""
+    (tmp_path / "file").touch()
+    done = sluice(command, "--store", f"file://{tmp_path}/file", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "sluice: a file is where a folder is required: correct the path,"
+        f" url=`file://{tmp_path}/file`\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"), [("gone", "`sluice token create`"), (".", "directory;")]
+)
+def test_a_missing_principals_file_is_one_line(folder: Path, place: str, problem: str) -> None:
+    with pytest.raises(BadUsage) as refused:
+        read_principals(folder / place)
+    assert problem in str(refused.value)
+    assert "Errno" not in str(refused.value)
+    assert f"path=`{folder / place}`" in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["--store", "--home"])
+def test_up_with_a_file_instead_of_a_folder_names_the_option(tmp_path: Path, option: str) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    value = f"file://{path}" if option == "--store" else str(path)
+    done = sluice("up", option, value, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"sluice: a file is where a folder is required: pass another `{option}`, path=`{path}`\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["gaps", "batches"])
+def test_an_unknown_agent_is_not_reported_as_complete(folder: Path, command: str) -> None:
+    """`0 gaps` for a mistyped id reads as if nothing was missing."""
+    done = sluice(command, "--agent", "wbe-1", folder=folder)
+    assert done.returncode == 0
+    assert done.stdout == (
+        "no batch of this agent is accepted; `sluice gaps` lists all, agent=wbe-1\n"
+    )
+    assert sluice(command, "--agent", "wbe-1", "--json", folder=folder).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("command", ["init", "up"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
+from sluice_cli.local.home import write_settings
 from sluice_cli.settings_file import REFERENCE
 
 
@@ -26,6 +27,28 @@ def test_later_source_wins_and_is_named(tmp_path: Path) -> None:
     assert found["--store"] == ("file:///file", "sluice.toml")
     assert found["--collector-id"] == ("", "default")
     assert shown(tmp_path, SLUICE_STORE="file:///env")["--store"] == ("file:///env", "SLUICE_STORE")
+
+
+def test_a_long_value_is_shown_completely(tmp_path: Path) -> None:
+    """An operator copies it; a table of a fixed width would cut it."""
+    url = f"file:///{'x' * 200}"
+    (tmp_path / "sluice.toml").write_text(f'store = "{url}"\n')
+    done = sluice("config", "show", "status", folder=tmp_path)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["command", "option", "value", "from"]
+    assert ["status", "--store", url, "sluice.toml"] in lines
+
+
+def test_the_settings_of_a_local_deployment_name_its_key_of_audits(tmp_path: Path) -> None:
+    """Its audits are signed by that key, and the default is another one."""
+    write_settings(tmp_path / "sluice.toml", "file:///s", tmp_path / "auditor.pem")
+    named = f"{tmp_path}/auditor.pem"
+    for command in ("audit show", "audit verify", "gc plan", "gc run"):
+        done = sluice("config", "show", command.split()[0], "--json", folder=tmp_path)
+        found = {(one["command"], one["option"]): one["value"] for one in json.loads(done.stdout)}
+        assert found[command, "--key-file"] == named
+        assert found[command, "--store"] == "file:///s"
+    assert sluice("config", "show", "gateway", folder=tmp_path).returncode == 0
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
@@ -113,6 +136,16 @@ def test_the_page_that_errors_name_exists() -> None:
         (("agent", "run"), 'command "agent run" parameter --gateway requires an argument'),
         (("agent", "run", "--gateway", "http://a", "--uploads", "two"), "--uploads"),
         (("agent", "rnu"), 'unknown command "rnu". Did you mean "run"?'),
+        (
+            ("gaps", "web-1"),
+            "values belong to options, which `sluice gaps --help` lists, argument=`web-1`",
+        ),
+        (("query", "-q", "a", "-q", "b"), "option given twice: give it once, option=`-q`"),
+        (
+            ("--json", "status"),
+            "an option precedes the command: write it after it, as in `sluice status --json`,",
+        ),
+        (("version",), "unknown command: `sluice --help` lists all, command=`version`"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(
@@ -194,6 +227,7 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     """`sluice --help` names the commands without importing them."""
     done = sluice("--help", folder=tmp_path)
     assert done.returncode == 0
+    assert sluice("help", folder=tmp_path) == done
     for command in ("gateway", "reconciler", "agent", "query", "policies", "gc"):
         assert command in done.stdout
 

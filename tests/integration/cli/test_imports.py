@@ -64,7 +64,16 @@ def folder(tmp_path: Path) -> Path:
         ("spark", ("spark", "ingest", "--once")),
         ("spark", ("spark", "compact")),
         ("s3", ("reconciler", "--once", "--store", "s3://bucket/prefix?region=eu-west-1")),
-        ("s3", ("gateway", "--store", "s3://bucket/prefix?region=eu-west-1")),
+        (
+            "s3",
+            (
+                "gateway",
+                "--listen",
+                "127.0.0.1:0",
+                "--store",
+                "s3://bucket/prefix?region=eu-west-1",
+            ),
+        ),
         ("gateway", ("gateway",)),
         ("policies", ("policies", "lint", "--settings", str(SETTINGS))),
         ("policies", ("policies", "prove", "--settings", str(SETTINGS))),

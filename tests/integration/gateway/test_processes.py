@@ -24,6 +24,7 @@ from support.gateway import (
     write_principals,
 )
 
+from sluice_protocol.identity import format_identity
 from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
@@ -92,29 +93,58 @@ def listening_workers(server: GatewayProcess) -> set[int]:
     return {json.loads(line)["worker"] for line in lines if '"gateway_listening"' in line}
 
 
+def test_the_log_names_what_an_operator_asks_for_next(tmp_path: Path) -> None:
+    """A conflict by the ids that `sluice explain` and `sluice conflicts show` read; a refused agent
+    with its principal. The response contains no reason.
+    """
+    with gateways(tmp_path, HOST) as (server,):
+        frames = [frame_of(identity(seq=3)), frame_of(identity(seq=3), text="other")]
+        frames.append(frame_of(identity(agent="host-2")))
+        answers = [asyncio.run(upload_all([server], [frame]))[0] for frame in frames]
+        assert [answer.status for answer in answers] == [200, 409, 403]
+        assert answers[2].body["detail"] == "the sender may not send for this agent"
+        assert server.stop() == 0
+        lines = map(json.loads, server.log.read_text(encoding="utf-8").splitlines())
+        found = {one["event"]: one for one in lines}
+    key = answers[1].body["quarantine_key"].removesuffix(".json")
+    span, submitted = key.split("/")[-2:]
+    ids = [identity().agent_id.encode().hex(), identity().boot_id.encode().hex(), span, submitted]
+    assert found["identity_conflict"]["conflict"] == ".".join(ids)
+    assert found["identity_conflict"]["identity"] == format_identity(identity(seq=3))
+    assert found["request_refused"]["reason"].endswith("principal=`host-1`, agent_id=`host-2`")
+
+
 def test_gateway_needs_an_authority(tmp_path: Path) -> None:
     """On a store without authority settings a gateway does not start, and reports what to run."""
-    principals = write_principals(tmp_path / "principals.toml", HOST)
-    flags = ("--store", f"file://{tmp_path}/none", "--principals", str(principals))
-    done = subprocess.run(
-        (
-            sys.executable,
-            "-c",
-            "from sluice_cli.main import main; main()",
-            "gateway",
-            *flags,
-            "--listen",
-            "127.0.0.1:0",
-        ),
+    write_principals(tmp_path / "principals.toml", HOST)
+    flags = ("--store", f"file://{tmp_path}/none", "--listen", "127.0.0.1:0")
+    done = refused_gateway(tmp_path, *flags)
+    assert done.returncode in {2, 3}
+    assert "sluice init" in done.stderr + done.stdout
+
+
+def refused_gateway(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Start a gateway that must end with an error."""
+    command = (sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway")
+    return subprocess.run(
+        (*command, *flags),
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
         env=clean_env(),
-        cwd=tmp_path,
+        cwd=folder,
     )
-    assert done.returncode in {2, 3}
-    assert "sluice init" in done.stderr + done.stdout
+
+
+def test_a_port_belongs_to_one_gateway(tmp_path: Path) -> None:
+    """A second one is refused: it would get a share of the connections, also for another store."""
+    with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
+        listen = f"127.0.0.1:{server.port}"
+        done = refused_gateway(tmp_path, "--store", f"file://{tmp_path}/store", "--listen", listen)
+    assert done.returncode == 2
+    assert "Address already in use" in done.stderr
+    assert f"listen=`{listen}`" in done.stderr
 
 
 def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:

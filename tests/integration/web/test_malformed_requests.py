@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -10,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.gateway import TestKey, clean_env, write_principals
+from support.gateway import TestKey, clean_env, upload_fields, write_principals
 from support.store_versitygw import free_port, wait_for_port
 from support.web_services import Services
 
@@ -33,6 +35,7 @@ VERSIONS = (
     b"GET /livez HTTP/0.9\r\nHost: 127.0.0.1\r\n\r\n",
     b"GET /livez HTTP/2.0\r\nHost: 127.0.0.1\r\n\r\n",
 )
+KEY = TestKey("host-1", ("host-1",))
 SERVICES = {
     "gateway": ("gateway", "--store", "{store}", "--listen", "{at}", "--principals", "{keys}"),
     "reconciler": ("reconciler", "--store", "{store}", "--listen", "{at}"),
@@ -60,7 +63,7 @@ def process_of(folder: Path, service: str) -> Iterator[tuple[int, Path]]:
             await create_authority(store)
 
     asyncio.run(init())
-    keys = write_principals(folder / "principals.toml", TestKey("host-1", ("host-1",)))
+    keys = write_principals(folder / "principals.toml", KEY)
     values = {"store": url, "at": f"127.0.0.1:{port}", "keys": str(keys)}
     flags = [one.format(**values) for one in SERVICES[service]]
     log = folder / "stderr"
@@ -108,4 +111,25 @@ def test_malformed_requests_are_refused_and_logged_as_events(tmp_path: Path, ser
     found = events(log, "http_request_malformed")  # every line is JSON
     assert len(found) == len(MALFORMED)
     assert {one["level"] for one in found} == {"info"}
+    assert "Traceback" not in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_client_that_ends_during_its_body_is_one_event(tmp_path: Path, *, reset: bool) -> None:
+    """Each killed sender would otherwise be an error with a traceback in the log."""
+    with process_of(tmp_path, "gateway") as (port, log):
+        authority, body = f"127.0.0.1:{port}", bytes(100_000)
+        fields = {"Host": authority} | KEY.sign(upload_fields(body), authority)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(f"POST /v1/batches HTTP/1.1\r\n{lines}\r\n".encode() + body[:4])
+            time.sleep(0.2)  # the gateway reads the body
+            if reset:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until = time.monotonic() + 5
+        while not events(log, "client_disconnected"):
+            assert time.monotonic() < until, log.read_text(encoding="utf-8")
+            time.sleep(0.05)
+    found = events(log, "client_disconnected")
+    assert [(one["path"], one["level"]) for one in found] == [("/v1/batches", "info")]
     assert "Traceback" not in log.read_text(encoding="utf-8")

@@ -4,6 +4,8 @@ import base64
 import shutil
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
 from sluice_agent.batching import RecordBlock
 from sluice_agent.files import FileInput
@@ -69,6 +71,20 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
     assert follower.poll() == [b"two"]
     assert follower.poll(final=True) == [b"thr"]
     assert follower.attributes[0] == {"log.file.path": str(log)}
+
+
+def test_a_pattern_that_matches_nothing_at_the_start_is_reported_once(tmp_path: Path) -> None:
+    """It may be mistyped: the agent would run, and report success, without a line."""
+    with capture_logs() as events:
+        follower = Follower(tmp_path, "ap*.log")
+        follower.poll()
+        follower.poll(after_s=100.0)
+        append(tmp_path / "app.log", b"one\n")
+        assert follower.poll(after_s=100.0) == [b"one"]
+        follower.restart()
+        follower.poll()
+    names = [(one["event"], one["pattern"]) for one in events if "pattern" in one]
+    assert names == [("pattern_without_files", f"{tmp_path}/ap*.log")]
 
 
 def test_bytes_are_preserved(tmp_path: Path) -> None:

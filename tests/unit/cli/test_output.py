@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_cli.output import emit
+from sluice_cli.output import emit, print_columns
 
 
 @pytest.mark.parametrize(
@@ -11,3 +11,14 @@ from sluice_cli.output import emit
 def test_texts_of_the_data_are_no_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     emit({}, as_json=False, human=lambda console: console.print(text))
     assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_columns_are_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "a" * 300
+    rows = [("state", "id"), ("open", long), ("[red]x", "b")]
+    emit({}, as_json=False, human=lambda console: print_columns(console, rows))
+    assert capsys.readouterr().out.splitlines() == [
+        "state   id",
+        f"open    {long}",
+        "[red]x  b",
+    ]

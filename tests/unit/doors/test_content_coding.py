@@ -90,6 +90,13 @@ def test_very_many_members_are_refused(coding: str) -> None:
         decompress(CODED[coding](b"") * (MEMBERS_MAX + 1), coding, bytes_max=MIB)
 
 
+@pytest.mark.parametrize("body", [b'{"streams": []}', b" [1]"])
+def test_json_without_its_type_is_named(body: bytes) -> None:
+    """`curl --data` names the type of a form, so the body is taken for a snappy block."""
+    with pytest.raises(BodyUnreadable, match="needs `Content-Type: application/json`"):
+        decompress(body, "snappy", bytes_max=MIB)
+
+
 def test_a_lying_snappy_head_allocates_nothing() -> None:
     with pytest.raises(BodyTooLarge):
         decompress(b"\xff\xff\xff\xff\x0fabc", "snappy", bytes_max=MIB)

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from sluice_protocol.errors import ErrorCode, effect_of, retryable, status_of
@@ -48,3 +49,21 @@ def test_the_reason_that_a_client_does_not_learn_is_logged(code: ErrorCode) -> N
         describe_error(HttpRefusal(code, "the reason"), path="/v1/logs", peer="192.0.2.1")
     shown = [(one["event"], one["reason"], one["path"], one["peer"]) for one in events]
     assert shown == [("request_refused", "the reason", "/v1/logs", "192.0.2.1")]
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (web.HTTPNotFound(), "no such path: check the URL, path=`/v1/batch`"),
+        (
+            web.HTTPMethodNotAllowed("GET", ["POST"]),
+            "`Allow` lists those that it has, path=`/v1/batch`",
+        ),
+    ],
+)
+def test_a_path_or_method_that_does_not_exist_is_named(
+    error: web.HTTPException, detail: str
+) -> None:
+    shown = describe_error(error, path="/v1/batch", peer=None)
+    assert shown.code is ErrorCode.NOT_FOUND
+    assert shown.detail.endswith(detail)
