@@ -61,7 +61,7 @@ def test_only_commands_of_the_store_get_its_url(text: str, with_store: bool) -> 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_the_command_of_the_denials_proves_the_documents_of_the_console(live: bool) -> None:
-    profile = "auditor" if live else None  # without `live` it is refused
+    profile = "auditor" if live else ""  # without `live` it is refused
     settings = PolicySettings(file="/etc/my policies.toml", live=live, profile=profile)
     words = shlex.split(denials_command(settings))
     check_command(words[1:])
