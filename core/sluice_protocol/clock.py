@@ -2,8 +2,6 @@
 
 from typing import Final, Protocol
 
-from ulid import ULID
-
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 
@@ -44,4 +42,6 @@ _ULID_TIME_CHARS: Final = 10
 
 def ulid_time_prefix(at_ns: float) -> str:
     """Return the first characters of every ULID of a time: lower ULIDs are of an earlier time."""
+    from ulid import ULID  # noqa: PLC0415 - an agent does not need it
+
     return str(ULID.from_timestamp(max(at_ns, 0) / NS_PER_S))[:_ULID_TIME_CHARS]

@@ -242,6 +242,7 @@ def drop_deleted(place: Deployment, settings: CompactSettings = OPEN) -> Compact
         store_url=place.url,
         settings=settings,
         input=_read_input(place.url),
+        overlaps={},
         report=report,
         failpoint=FailPoint(),
         stop=never_stop,
