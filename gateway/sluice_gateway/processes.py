@@ -38,14 +38,14 @@ def run_gateway(settings: GatewaySettings, store_url: str) -> int:
     raise_open_files_limit()
     with ExitStack() as stack:
         # Every address is bound before a worker starts, so that one that is taken is one line.
-        for name, listen in (*_further_addresses(settings), ("listen", settings.listen)):
+        addresses = (*_further_addresses(settings), ("listen", settings.listen))
+        for name, listen in addresses:
             # Linux would divide the connections between this gateway and another one that listens.
             bind_setting(name, listen, is_shared=False).close()
-        for name, listen in _further_addresses(settings):
+        *_, reserved = [
             stack.enter_context(closing(bind_setting(name, listen, is_shared=True)))
-        reserved = stack.enter_context(
-            closing(bind_setting("listen", settings.listen, is_shared=True))
-        )
+            for name, listen in addresses
+        ]
         plan = WorkerPlan(
             settings=settings,
             store_url=store_url,

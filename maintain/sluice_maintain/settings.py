@@ -137,15 +137,8 @@ class QueuePolicy(TaskPolicy):
     every_s: float = 900.0
     grace_s: float = 3600.0
 
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range, or as `TaskPolicy`.
-        """
-        TaskPolicy.__post_init__(self)
-        with checking(self.task):
-            check_number("grace_s", self.grace_s, 0)
+    def _check(self) -> None:
+        check_number("grace_s", self.grace_s, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,15 +191,8 @@ class AuditPolicy(TaskPolicy):
     plan: bool = False
     max_delete_ratio: float = 0.1
 
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range, or as `TaskPolicy`.
-        """
-        TaskPolicy.__post_init__(self)
-        with checking(self.task):
-            _check_audit(self)
+    def _check(self) -> None:
+        _check_audit(self)
 
     def job(self, seed: int) -> AuditSettings:
         """Return the settings of one audit; the seed selects the sample of `deep`."""
@@ -253,18 +239,11 @@ class GcPolicy(TaskPolicy):
     execute_only: bool = False
     audit_age_s_max: float = 2 * DAY_S
 
-    def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range, or as `TaskPolicy`.
-        """
-        TaskPolicy.__post_init__(self)
-        with checking(self.task):
-            _check_audit(self)
-            check_number("grace_s", self.grace_s, 0)
-            check_number("deletes_per_s_max", self.deletes_per_s_max, 0)
-            check_number("audit_age_s_max", self.audit_age_s_max, 0, above=True)
+    def _check(self) -> None:
+        _check_audit(self)
+        check_number("grace_s", self.grace_s, 0)
+        check_number("deletes_per_s_max", self.deletes_per_s_max, 0)
+        check_number("audit_age_s_max", self.audit_age_s_max, 0, above=True)
 
     def job(self) -> CycleSettings:
         """Return the settings of one cycle; the scheduler repeats it."""

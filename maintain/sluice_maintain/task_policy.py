@@ -81,3 +81,11 @@ class TaskPolicy:
             )
         with checking(self.task):
             parse_windows(self.window)
+            self._check()
+
+    def _check(self) -> None:
+        """Check the settings that only this task has; their errors name its table.
+
+        Raises:
+            BadUsage: A number is out of range.
+        """
