@@ -8,6 +8,7 @@ without a copy, and a length is used only after a check that its bytes exist. AD
 this is not a library.
 """
 
+import sys
 from typing import Final
 
 from sluice_protocol.errors import InvalidFrame
@@ -23,6 +24,10 @@ _SHORT_TEXT: Final = range(_TEXT << _MAJOR_SHIFT, (_TEXT << _MAJOR_SHIFT) + _INL
 _NAME_SHOWN_MAX: Final = 40
 
 
+class TooManyTexts(Exception):
+    """An array has more texts than the caller wants to read now; it may be valid or not."""
+
+
 class CborReader:
     """A reader of one item after another from a view; every error names `field`.
 
@@ -30,11 +35,13 @@ class CborReader:
         field: The field that is being read; the caller sets it before each item.
     """
 
-    __slots__ = ("_at", "_view", "field")
+    __slots__ = ("_at", "_texts_max", "_view", "field")
 
-    def __init__(self, view: memoryview, field: str) -> None:
+    def __init__(self, view: memoryview, field: str, *, texts_max: int = sys.maxsize) -> None:
+        """Read `view`; an array of more than `texts_max` texts raises `TooManyTexts`."""
         self._view = view
         self._at = 0
+        self._texts_max = texts_max
         self.field = field
 
     def refuse(self, reason: str) -> InvalidFrame:
@@ -82,12 +89,18 @@ class CborReader:
         return key
 
     def texts(self, limit: int) -> tuple[str, ...]:
-        """Read an array of at most `limit` text strings."""
+        """Read an array of at most `limit` text strings.
+
+        Raises:
+            TooManyTexts: It has more than the caller wants to read, and is not read.
+        """
         major, size = self._head()
         if major != _ARRAY:
             raise self.refuse("must be an array of text")
         if size > min(limit, len(self._view) - self._at):
             raise self.refuse("array is longer than its index column or than the frame")
+        if size > self._texts_max:
+            raise TooManyTexts
         return tuple([self._item() for _ in range(size)])
 
     def end(self) -> None:

@@ -6,6 +6,7 @@ own row in `FRAME_DECODERS` (`docs/protocol.md`, Frame).
 """
 
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -139,12 +140,16 @@ def _decode_columns(layout: PayloadLayout, head: FrameHead, stored: memoryview) 
     return decode_payload(envelope.kind, _raw_payload(head, stored), envelope.count, layout)
 
 
-def _checked_span(layout: PayloadLayout, head: FrameHead, stored: memoryview) -> Span:
+def _checked_span(
+    layout: PayloadLayout, head: FrameHead, stored: memoryview, names_max: int
+) -> Span:
     raw, envelope = _raw_payload(head, stored), head.envelope
     span = None
     if envelope.kind == "logs":
         span = span_of_short_logs(raw, envelope.count, layout)
-    return span or span_of(decode_payload(envelope.kind, raw, envelope.count, layout))
+    if span is not None:
+        return span
+    return span_of(decode_payload(envelope.kind, raw, envelope.count, layout, names_max))
 
 
 def span_of(columns: Columns) -> Span:
@@ -161,12 +166,13 @@ class FrameVersionDecoder:
     Attributes:
         head: Decodes the header and the envelope; the payload may be cut off.
         columns: Decodes the stored payload into columns.
-        span: Checks every rule of the stored payload and returns the span of its `ts`.
+        span: Checks every rule of the stored payload and returns the span of its `ts`; the last
+            argument is the `names_max` of `check_frame`.
     """
 
     head: Callable[[memoryview], FrameHead]
     columns: Callable[[FrameHead, memoryview], Columns]
-    span: Callable[[FrameHead, memoryview], Span]
+    span: Callable[[FrameHead, memoryview, int], Span]
 
 
 FRAME_DECODERS: Final[Mapping[int, FrameVersionDecoder]] = MappingProxyType(
@@ -191,6 +197,11 @@ def _version_decoder(
     if magic != MAGIC:
         raise InvalidFrame("magic", "is not LMB1")
     return decoder_for(decoders, version, field="frame_version")
+
+
+def is_compressed(data: bytes) -> bool:
+    """Return True if the header of a frame, which may be wrong, states a compressed payload."""
+    return len(data) >= HEADER_BYTES and bool(_HEADER.unpack_from(data)[2] & FLAG_ZSTD)
 
 
 def frame_version(data: bytes) -> int:
@@ -260,19 +271,29 @@ def decode_frame(
     )
 
 
-def check_frame(data: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> Envelope:
+def check_frame(
+    data: bytes, *, frame_bytes_max: int = FRAME_BYTES_MAX, names_max: int = sys.maxsize
+) -> Envelope:
     """Check every rule of a frame and return its envelope.
 
     It accepts and refuses what `decode_frame` does, and makes no columns of a few plain logs.
+
+    Args:
+        data: Exactly one frame.
+        frame_bytes_max: As for `decode_frame`.
+        names_max: The number of distinct names of metrics or attributes up to which they are read,
+            at least `SHORT_TEXTS_MAX`. Each name becomes a separate string, so names cost more time
+            than any other bytes of a frame.
 
     Raises:
         InvalidFrame: As `decode_frame`.
         UnsupportedVersion: As `decode_frame`.
         TooLarge: As `decode_frame`.
+        TooManyTexts: The frame has more names, and nothing was decided.
     """
     view = memoryview(data)
     decoder, head = _whole_head(view, frame_bytes_max, FRAME_DECODERS)
-    _check_span(head, decoder.span(head, view[head.payload_start :]))
+    _check_span(head, decoder.span(head, view[head.payload_start :], names_max))
     return head.envelope
 
 

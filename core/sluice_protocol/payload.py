@@ -6,6 +6,7 @@ other is copied in one piece.
 
 import itertools
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,7 +120,13 @@ class _Raw:
         return TextColumn(offsets=self.offsets(name, count, len(data)), data=data)
 
 
-def decode_payload(kind: Kind, payload: memoryview, count: int, layout: PayloadLayout) -> Columns:
+def decode_payload(
+    kind: Kind,
+    payload: memoryview,
+    count: int,
+    layout: PayloadLayout,
+    names_max: int = sys.maxsize,
+) -> Columns:
     """Decode and check the columns of a payload.
 
     Args:
@@ -127,11 +134,14 @@ def decode_payload(kind: Kind, payload: memoryview, count: int, layout: PayloadL
         payload: The payload after decompression.
         count: The number of records that the envelope names.
         layout: The layout of the frame's version.
+        names_max: The number of names in a list up to which it is read, at least
+            `SHORT_TEXTS_MAX`.
 
     Raises:
         InvalidFrame: The payload breaks a rule; the error names the column.
+        TooManyTexts: A list has more names, and nothing was decided.
     """
-    raw = _read_short(kind, payload, layout) or _read(kind, payload, layout)
+    raw = _read_short(kind, payload, layout) or _read(kind, payload, layout, names_max)
     columns: Columns
     match kind:
         case "logs":
@@ -235,9 +245,9 @@ def _read_short(kind: Kind, payload: memoryview, layout: PayloadLayout) -> _Raw 
     )
 
 
-def _read(kind: Kind, payload: memoryview, layout: PayloadLayout) -> _Raw:
+def _read(kind: Kind, payload: memoryview, layout: PayloadLayout, names_max: int) -> _Raw:
     forms = layout.forms[kind]
-    reader = CborReader(payload, "payload")
+    reader = CborReader(payload, "payload", texts_max=names_max)
     views: dict[str, memoryview] = {}
     texts: dict[str, tuple[str, ...]] = {}
     name: str | None = None

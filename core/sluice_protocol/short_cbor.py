@@ -18,6 +18,8 @@ from sluice_protocol.cbor import (
 
 SHORT_BYTES_MAX: Final = 64 << 10
 """Size of a map up to which the time for heads and keys exceeds that for the data."""
+SHORT_TEXTS_MAX: Final = 1024
+"""Number of texts in an array up to which this reader reads it."""
 _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP = range(6)
 _INLINE_MAX: Final = 23
 _WIDEST_INFO: Final = 27
@@ -123,6 +125,8 @@ def _integer(data: bytes, at: int) -> tuple[int, int]:
 
 def _texts(data: bytes, at: int) -> tuple[tuple[str, ...], int]:
     size, at = _size_of(_ARRAY, data, at)
+    if size > SHORT_TEXTS_MAX:
+        raise _NotShort
     texts: list[str] = []
     for _ in range(size):
         text, at = _string(data, at)

@@ -289,22 +289,27 @@ class PrincipalsFile:
             BadUsage: It is not valid; a gateway does not start without it.
         """
         self._path = path
-        self._file_state = _file_state(path)
+        self._file_state = self._seen_state = _file_state(path)
         self.current = read_principals(path)
         self.failed = False
 
     def reload(self) -> bool:
         """Read the file again where it changed; keep the last content where it is not valid.
 
+        A program may write the file in several steps, and what is there between two of them can be
+        valid. So a change counts once two calls in a row see the same state of the file. A file
+        without any principal is not valid here: it was rather cut off than meant to refuse all.
+
         Returns:
             Whether new content is in effect.
         """
-        stamp = _file_state(self._path)
-        if stamp == self._file_state:
+        state = _file_state(self._path)
+        is_settled, self._seen_state = state == self._seen_state, state
+        if state == self._file_state or not is_settled:
             return False
-        self._file_state = stamp
+        self._file_state = state
         try:
-            self.current = read_principals(self._path)
+            self.current = _read_some(self._path)
         except BadUsage as error:
             self.failed = True
             log.error("principals_invalid", reason=str(error))  # noqa: TRY400 - a typo needs no traceback
@@ -312,6 +317,16 @@ class PrincipalsFile:
         self.failed = False
         log.info("principals_reloaded", keys=len(self.current.keys))
         return True
+
+
+def _read_some(path: Path) -> Principals:
+    found = read_principals(path)
+    if not found.names:
+        raise BadUsage(
+            "principals file contains no principal: write it again, or stop the gateway to refuse"
+            f" everybody, path=`{path}`"
+        )
+    return found
 
 
 def _file_state(path: Path) -> tuple[int, int, int]:

@@ -73,7 +73,7 @@ def test_faults_are_refused_in_the_form_that_clients_expect(tmp_path: Path, door
                 assert accepted == case.writes // 2
                 principals = served.gateway.uploads.principals
                 principals._path.write_text(HOST.entry, encoding="utf-8")
-                assert principals.reload()
+                assert [principals.reload() for _ in range(2)] == [False, True]
                 revoked = await send(served, case.body)
                 assert revoked.status == UNKNOWN_SENDER.get(door, 401)
                 assert len(await accepted_frames(shared)) == accepted

@@ -178,7 +178,7 @@ def test_trouble_of_the_store_is_unavailable_and_a_revoked_token_is_unknown(
                 assert (await export(channel, BODY, token))[0] is grpc.StatusCode.OK
                 principals = served.gateway.uploads.principals
                 principals._path.write_text(HOST.entry, encoding="utf-8")
-                assert principals.reload()
+                assert [principals.reload() for _ in range(2)] == [False, True]
                 code, _ = await export(channel, otlp_logs("three"), token)
                 assert code is grpc.StatusCode.UNAUTHENTICATED
                 [frame] = await accepted_frames(shared)

@@ -111,21 +111,37 @@ def test_principals_of_another_form_are_refused(text: str) -> None:
 
 
 def test_principals_file_keeps_the_last_good_content(tmp_path: Path) -> None:
-    """A valid change is applied as a whole; an invalid or missing file changes nothing."""
+    """A valid change is applied as a whole; an invalid, empty or missing file changes nothing."""
     path = tmp_path / "principals.toml"
     path.write_text(GOOD, encoding="utf-8")
     held = PrincipalsFile(path)
     assert not held.reload()
-    for broken in ("[[principals]]\nname = 1\n", None):
+    for broken in ("[[principals]]\nname = 1\n", "", "# nobody\n", None):
         path.unlink() if broken is None else path.write_text(broken, encoding="utf-8")
-        assert not held.reload()
+        assert [held.reload() for _ in range(3)] == [False, False, False]
         assert held.failed
         assert held.current.keys
     path.write_text('[[principals]]\nname = "none"\n', encoding="utf-8")
     os.utime(path, ns=(1, 1))
-    assert held.reload()
+    assert [held.reload() for _ in range(3)] == [False, True, False]
     assert not held.failed
     assert not held.current.keys
+
+
+def test_a_principals_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    """An editor truncates the file, and writes it in pieces that are valid without the rest."""
+    path = tmp_path / "principals.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    held = PrincipalsFile(path)
+    with path.open("w", encoding="utf-8") as out:
+        for piece in ("", '[[principals]]\nname = "first"\n', '[[principals]]\nname = "last"\n'):
+            out.write(piece)
+            out.flush()
+            assert not held.reload()
+            assert not held.failed
+            assert held.current.keys
+    assert held.reload()
+    assert set(held.current.names) == {"first", "last"}
 
 
 @pytest.mark.parametrize(
