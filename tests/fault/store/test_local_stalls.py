@@ -231,8 +231,10 @@ async def hold_each_call(
 GROUPED = pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["separate", "in groups"])
 
 
-@GROUPED
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    ("start", "limits"),
+    [*((start, ALWAYS_GROUPS) for start in STARTS), ("an old orphan", None)],
+)
 def test_no_held_call_loses_an_answered_blob(
     start: str, limits: GroupLimits | None, tmp_path: Path
 ) -> None:

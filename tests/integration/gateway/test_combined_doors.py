@@ -5,6 +5,7 @@ gateway where there are two. A gateway is killed in between.
 """
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
@@ -117,7 +118,17 @@ async def real_s3(folder: Path) -> AsyncIterator[Place]:
 
 
 Kind = Callable[[Path], AbstractAsyncContextManager[Place]]
-PLACES = [directory, local_spool, simulated_s3, pytest.param(real_s3, marks=pytest.mark.s3)]
+DOORS = ("hec", "firehose", "grpc")
+EACH_ONCE = ((directory, "hec"), (local_spool, "firehose"), (simulated_s3, "grpc"))
+CASES = [
+    *EACH_ONCE,
+    *(
+        pytest.param(kind, door, marks=pytest.mark.long)
+        for kind, door in itertools.product((directory, local_spool, simulated_s3), DOORS)
+        if (kind, door) not in EACH_ONCE
+    ),
+    *(pytest.param(real_s3, door, marks=pytest.mark.s3) for door in DOORS),
+]
 
 
 async def post(
@@ -199,8 +210,7 @@ async def read_all(url: str) -> Counter[str]:
         return found
 
 
-@pytest.mark.parametrize("door", ["hec", "firehose", "grpc"])
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize(("kind", "door"), CASES)
 def test_combined_requests_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, door: str
 ) -> None:

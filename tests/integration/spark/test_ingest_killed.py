@@ -111,8 +111,7 @@ def test_each_record_is_in_the_lake_once_after_kills(
     """
     kills: list[tuple[Target, str]] = [
         ("worker", "in_write"),
-        ("jvm", "before_ledger"),
-        ("group", "after_ledger"),
+        ("group", "before_ledger"),
     ]
     kill_at(processes, deployment, kills)
     assert_lake_holds(deployment, deployment.sent)

@@ -222,7 +222,12 @@ LATER = [pytest.param(visit, marks=pytest.mark.long) for visit in (2, 3)]
 
 @pytest.mark.parametrize("visit", [1, *LATER])
 @pytest.mark.parametrize(
-    "step", ["compact_after_write", "compact_after_commit", "repetitions_before_record"]
+    "step",
+    [
+        pytest.param("compact_after_write", marks=pytest.mark.long),
+        "compact_after_commit",
+        "repetitions_before_record",
+    ],
 )
 def test_a_crash_at_any_step_is_completed_by_the_next_run(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, visit: int
