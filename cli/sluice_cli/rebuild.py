@@ -23,8 +23,8 @@ def rebuild(
     first_sequence: Annotated[
         int | None,
         Parameter(
-            help="First sequence of lost registers: one above what consumers persisted. By "
-            "default Spark's queue resumes after the position of the lake."
+            help="First sequence of lost registers: one above what consumers persisted. "
+            "Spark's queue resumes after the position of the lake, if there is one."
         ),
     ] = None,
     queues: Annotated[str, Parameter(help="Queues that receive accepted batches.")] = "spark",
@@ -61,7 +61,7 @@ async def _run(
     async with open_store(url) as store:
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
-        if first_sequence is None and INGEST_QUEUE in settings.queue_names:
+        if INGEST_QUEUE in settings.queue_names:
             persisted = await read_committed_positions(store, url, reconciler.authority.lanes)
         walk = reconciler.rebuild(persisted)
         differences = walk.differences() if verify else walk.repair(first_sequence=first_sequence)

@@ -22,6 +22,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_protocol.authority import VISIBILITY_S_MAX
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
@@ -49,6 +50,8 @@ from sluice_store.port import ListedObject, ObjectStore
 _LANE: Final = re.compile(r"[0-9]{3}", re.ASCII)
 NEW_MAX: Final = 256
 """Manifests created since the last discovery that a query reads."""
+_APPEARANCE_NS: Final = (VISIBILITY_S_MAX + 1) * NS_PER_S
+"""How much later than its time a manifest may appear; on S3 the time is in whole seconds."""
 FRESH_S: Final = 3.0
 """Age of a discovery record up to which a query reads no journals."""
 
@@ -312,8 +315,8 @@ async def _list_new(
     if not left or (discovery.listed > left and not query.agents):
         return None
     new: list[ListedObject] = []
-    # The time of a manifest is in whole seconds on S3, so the last second counts as not covered.
-    since_ns = 0 if discovery.existed_ns is None else discovery.existed_ns - NS_PER_S
+    # A manifest that became visible after the pass listed its key may have an earlier time.
+    since_ns = 0 if discovery.existed_ns is None else discovery.existed_ns - _APPEARANCE_NS
     for prefix in [agent_prefix(agent) for agent in query.agents] or [ACCEPTED]:
         async for page in store.list(prefix):
             left -= len(page.objects)

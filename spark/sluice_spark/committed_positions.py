@@ -32,10 +32,10 @@ def _read(url: str, lanes: int) -> dict[Lane, int]:
         ledger = positions.ledger_position(lane)
         if records != ledger:
             raise BadUsage(
-                "the ingest stopped between the commits of two tables, and only the lost queue"
-                " contained the batches in between: restore `queue/` and `manifests/`, or delete"
-                f" the rows of lane {lane} with a queue_sequence above {ledger} from the record"
-                f" tables and pass --first-sequence, ledger=`{ledger}`, records=`{records}`"
+                "the ingest stopped between the commits of two tables, and only the original work"
+                " lists name the batches in between: run the ingest; if their lists are lost,"
+                " restore `queue/` and `manifests/`, or rebuild the lake (docs/spark.md),"
+                f" lane=`{lane}`, ledger=`{ledger}`, records=`{records}`"
             )
         found[Lane(queue=INGEST_QUEUE, lane=lane)] = ledger
     return found

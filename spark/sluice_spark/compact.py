@@ -34,7 +34,7 @@ from sluice_spark.hour_merge import merge_hours
 from sluice_spark.maintenance_input import MaintenanceInput, read_maintenance_input
 from sluice_spark.repetition_removal import RepetitionRemover
 from sluice_spark.repetitions import RepetitionRules
-from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files, rewrite
+from sluice_spark.rewrite import FileRewrite, content_of, files_with_rows, read_files, rewrite
 from sluice_spark.rollup_coverage import find_unrolled_files
 from sluice_spark.rollup_merge import RollupMerger
 from sluice_spark.sequence_overlaps import find_overlaps
@@ -203,12 +203,10 @@ class _Compactor:
             return
         condition = " OR ".join(overlap.condition for overlap in overlaps)
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
-        doubled = rows.groupBy("agent_id", "boot_id", "seq").count().where("count > 1")
-        holding = (
-            rows.join(doubled.select("agent_id", "boot_id", "seq"), ["agent_id", "boot_id", "seq"])
-            .select("file")
-            .distinct()
-        )
+        same = ["agent_id", "boot_id", "seq", "content"]
+        rows = rows.selectExpr(*same[:3], f"{content_of(table)} AS content", "file")
+        doubled = rows.groupBy(*same).count().where("count > 1")
+        holding = rows.join(doubled.select(*same), same).select("file").distinct()
         self._rewrite(
             table, FileRewrite(files=tuple(files_with_rows(touched, holding)), unique=True)
         )

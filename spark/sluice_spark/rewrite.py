@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from sluice_lake.data_files import DataFile, total_bytes
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import ACCEPTED_DATE, Table
+from sluice_lake.tables import ACCEPTED_DATE, ColumnType, Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
@@ -37,6 +37,8 @@ from sluice_spark.written_files import (
 )
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+_OF_BATCH: Final = frozenset(("agent_id", "boot_id", "seq", "ts", "accepted_at", "queue_sequence"))
+"""Columns that are compared separately, follow from others, or differ between batches."""
 ORDER: Final = (ACCEPTED_DATE, "ts", "agent_id", "boot_id", "seq")
 
 
@@ -47,8 +49,8 @@ class FileRewrite:
     Attributes:
         files: The files.
         drop: Spark SQL condition of the rows to drop; None keeps all.
-        unique: Whether to keep, of rows with the same (agent, boot, seq), only the one with the
-            highest queue sequence.
+        unique: Whether to keep, of rows with the same (agent, boot, seq) and the same content, only
+            the one with the highest queue sequence.
         keep: Returns the rows of a DataFrame to keep; None keeps all.
         check: Raises an error if the new files must not be committed.
         needed: Other files that must still be in the table when the new files are committed.
@@ -122,7 +124,9 @@ def rewrite(
         CommitConflict: The files are no longer in the table; plan again.
     """
     rows = read_files(spark, store_url, table, plan.files).drop("file")
-    frame = _kept_rows(rows, plan).selectExpr("*", f"to_date(accepted_at) AS {ACCEPTED_DATE}")
+    frame = _kept_rows(rows, table, plan).selectExpr(
+        "*", f"to_date(accepted_at) AS {ACCEPTED_DATE}"
+    )
     count = max(1, -(-total_bytes(plan.files) // target_bytes))
     ordered = frame.repartitionByRange(count, *ORDER).sortWithinPartitions(*ORDER)
     found = ordered.mapInArrow(_file_writer(store_url, table), "result binary").toArrow()
@@ -143,15 +147,34 @@ def rewrite(
     return added
 
 
-def _kept_rows(frame: Any, plan: FileRewrite) -> Any:  # noqa: ANN401 - a DataFrame
+def content_of(table: Table) -> str:
+    """Return the SQL expression of a digest of what a record contains.
+
+    A record without attributes has null or none, which depends on the others of its batch. Batches
+    with other ranges may contain other records under one number: an agent that was restored from a
+    snapshot sends such batches. They were accepted too, so compaction keeps their records.
+    """
+    parts, pairs = list[str](), "coalesce(map_entries({}), array())"
+    for column in table.stored_columns:
+        if column.name in _OF_BATCH:
+            continue
+        is_map = column.type is ColumnType.TEXT_MAP
+        value = f"array_sort({pairs.format(column.name)})" if is_map else column.name
+        parts.append(f"'{column.name}', {value}")
+    return f"sha2(to_json(named_struct({', '.join(parts)})), 256)"
+
+
+def _kept_rows(frame: Any, table: Table, plan: FileRewrite) -> Any:  # noqa: ANN401 - a DataFrame
     if plan.drop is not None:
         frame = frame.where(f"NOT {plan.drop}")
     if plan.unique:
         newest = (
-            "PARTITION BY agent_id, boot_id, seq ORDER BY queue_sequence DESC, accepted_at DESC"
+            "PARTITION BY agent_id, boot_id, seq, content"
+            " ORDER BY queue_sequence DESC, accepted_at DESC"
         )
+        frame = frame.selectExpr("*", f"{content_of(table)} AS content")
         frame = frame.selectExpr("*", f"row_number() OVER ({newest}) AS place")
-        frame = frame.where("place = 1").drop("place")
+        frame = frame.where("place = 1").drop("place", "content")
     return frame if plan.keep is None else plan.keep(frame)
 
 

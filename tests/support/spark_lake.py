@@ -98,8 +98,9 @@ def make_batch(
     kind: str = "logs",
     at_ns: int = T0_NS,
     version: int = 1,
+    text: str | None = None,
 ) -> Sent:
-    columns, rows = _MAKERS[kind](start, count, agent)
+    columns, rows = _MAKERS[kind](start, count, text or agent)
     who = make_identity(start, count=count, agent=agent, boot=boot)
     frame = encode_frame(identity=who, columns=columns, resource=RESOURCE, version=version)
     full = tuple((agent, boot, start + n, *row) for n, row in enumerate(rows))

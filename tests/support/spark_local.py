@@ -5,19 +5,24 @@ to kill the driver at every step.
 """
 
 import asyncio
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pyspark_sluice.offsets import read_lanes
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
-from sluice_spark.failpoints import read_failpoint
+from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE, read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
+
+TESTS = Path(__file__).parents[1]
 
 
 def pending_rows(url: str) -> list[PendingBatch]:
@@ -66,6 +71,20 @@ def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
             ]
             job.ingest(taken)
         return job.totals
+
+
+def die_at(url: str, step: str, entries_max: int | None = None) -> None:
+    """Ingest the backlog in another process, which ends at a step."""
+    arguments = [url, *([str(entries_max)] if entries_max else [])]
+    died = subprocess.run(
+        [sys.executable, "-m", "support.spark_local", *arguments],
+        cwd=TESTS,
+        env=os.environ | {FAILPOINT_VARIABLE: step, "PYTHONPATH": str(TESTS)},
+        check=False,
+        capture_output=True,
+        timeout=240,
+    )
+    assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ class LocalFiles:
             try:
                 os.link(written.path, path)
             except FileExistsError:
-                return self._exists(path)
+                return self._exists(path, made)
             return self._settle(path, written, made)
 
     def create_first(self, pair: NewPair) -> PairOutcome:
@@ -262,9 +262,11 @@ class LocalFiles:
         else:
             self._layout.generation_of(key, heir.incarnation).replace(path)
 
-    def _exists(self, path: str) -> Exists:
+    def _exists(self, path: str, made: list[str]) -> Exists:
+        """Make an object of another writer durable, with its folders, before it is reported."""
         refuse_folder(path)
-        self._syncer.sync({_folder_of(path)})
+        self._syncer.sync(_to_sync(_folder_of(path), made))
+        self._known.add_folders(made)
         return Exists(date_ns=self._stamps.now_ns())
 
     def _settle(self, path: str, written: HiddenFile, made: list[str]) -> Applied | Unknown:
@@ -299,9 +301,20 @@ class LocalFiles:
             reads = _Reads(now_ns=self._stamps.now_ns())
             yield reads
             if reads.young:
-                self._syncer.sync({_folder_of(path) for path, _ in reads.young})
-                for path, stamp in reads.young:
-                    self._known.add_state(path, stamp)
+                self._sync_young(reads.young)
+
+    def _sync_young(self, young: list[tuple[str, int]]) -> None:
+        """Make states durable, with folders whose writer may have died before it synced them."""
+        folders: set[str] = set()
+        unknown: set[str] = set()
+        for folder in {_folder_of(path) for path, _ in young}:
+            made = self._known.unknown_folders(folder)
+            unknown.update(made)
+            folders |= _to_sync(folder, made)
+        self._syncer.sync(folders)
+        self._known.add_folders(list(unknown))
+        for path, stamp in young:
+            self._known.add_state(path, stamp)
 
     def _head_file(self, key: ObjectKey, path: str, reads: _Reads, *, current: bool) -> HeadOutcome:
         fd = _open(path)

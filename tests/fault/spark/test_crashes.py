@@ -1,13 +1,10 @@
 """The driver is killed at every step; the next run completes the lake without duplicates."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
-from support.spark_local import ingest_locally, ingester, pending_rows
+from support.spark_local import die_at, ingest_locally, ingester, pending_rows
 
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES
@@ -16,12 +13,10 @@ from sluice_queue.errors import ResumeRefused
 from sluice_spark import microbatch
 from sluice_spark.commits import commit_files
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ledger import LedgerFiles
 from sluice_spark.microbatch import LakeSnapshot, open_snapshot
 
-TESTS = Path(__file__).parents[2]
 STEPS = (
     "before_write",
     "after_write",
@@ -35,19 +30,6 @@ STEPS = (
     "before_ack",
     "after_ack",
 )
-
-
-def die_at(deployment: Deployment, step: str, entries_max: int | None = None) -> None:
-    arguments = [deployment.url, *([str(entries_max)] if entries_max else [])]
-    died = subprocess.run(
-        [sys.executable, "-m", "support.spark_local", *arguments],
-        cwd=TESTS,
-        env=os.environ | {FAILPOINT_VARIABLE: step, "PYTHONPATH": str(TESTS)},
-        check=False,
-        capture_output=True,
-        timeout=240,
-    )
-    assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
 
 
 def backlog(deployment: Deployment) -> tuple[list[Sent], Sent]:
@@ -72,7 +54,7 @@ def test_each_record_is_committed_once_after_a_crash_at_any_step(step: str, tmp_
     """
     deployment = Deployment(tmp_path).init()
     good, lost = backlog(deployment)
-    die_at(deployment, step)
+    die_at(deployment.url, step)
     deployment.put_blob(lost)
     ingest_locally(deployment.url, entries_max=1)
     deployment.enqueue([lost])
@@ -92,8 +74,8 @@ def test_run_over_all_entries_completes_a_crashed_run_over_few(step: str, tmp_pa
     """A run that committed entry by entry and crashed is completed by a run over all entries."""
     deployment = Deployment(tmp_path).init()
     good, lost = backlog(deployment)
-    die_at(deployment, step, entries_max=1)
-    die_at(deployment, "after_write", entries_max=2)
+    die_at(deployment.url, step, entries_max=1)
+    die_at(deployment.url, "after_write", entries_max=2)
     ingest_locally(deployment.url)
     assert_lake_holds(deployment, good)
     assert {row["seq_start"] for row in deployment.rows("dead_letters")} == {5000}
@@ -121,7 +103,7 @@ def test_a_micro_batch_opens_each_table_once(
     assert len(opened) == 2
     deployment.deliver([make_batch(20)])
     deployment.deliver([make_batch(30)])
-    die_at(deployment, "after_records_logs", entries_max=1)
+    die_at(deployment.url, "after_records_logs", entries_max=1)
     ingest_locally(deployment.url)
     assert len(opened) == 4
     assert pending_rows(deployment.url) == []

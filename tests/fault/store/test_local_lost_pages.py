@@ -5,7 +5,7 @@ reads the files without sluice.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.bulk import NewObject
-from sluice_store.local.durability import GroupSync, LogicalClock
+from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.filesystem_sync import FileSystemSync
 from sluice_store.local.group_writes import GroupOutcome
@@ -121,12 +121,14 @@ class Course:
         stamps.close()
 
 
-def open_files(root: Path, filesystem: FileSystemSync | None) -> tuple[LocalFiles, LogicalClock]:
+def open_files(
+    root: Path, filesystem: FileSystemSync | None, syncer: DirectorySync | None = None
+) -> tuple[LocalFiles, LogicalClock]:
     layout = Layout(root=root)
     for folder in (layout.temporary, layout.locks, layout.generations):
         folder.mkdir(parents=True, exist_ok=True)
     stamps = LogicalClock(layout.clock, SystemClock())
-    return LocalFiles(layout, stamps, GroupSync(), SystemIds(), filesystem), stamps
+    return LocalFiles(layout, stamps, syncer or GroupSync(), SystemIds(), filesystem), stamps
 
 
 def new_objects(names: str, writer: str = "") -> list[NewObject]:
@@ -231,7 +233,38 @@ def follower_of(one: NewObject) -> NewObject:
     return NewObject(key=ObjectKey(key), body=body_of(key))
 
 
-COURSES = [groups, one_by_one, group_then_delete, pairs]
+class Killed(BaseException):
+    """The process of a writer has ended."""
+
+
+class KilledSync:
+    """Kills a writer before it syncs a folder."""
+
+    def sync(self, directories: Iterable[str]) -> None:
+        raise Killed
+
+
+def reported_by_others(course: Course, files: LocalFiles) -> None:
+    """Objects in new folders, whose writer was killed before it synced the folders."""
+    reports: list[Callable[[ObjectKey], object]] = [
+        lambda key: files.create(key, b"other", None),
+        lambda key: files.get(key, 0, None),
+        lambda key: files.head_all([key]),
+    ]
+    killed, stamps = open_files(course.root, None, KilledSync())
+    for number, report in enumerate(reports):
+        key = ObjectKey(f"agents/{number}/boots/batch")
+        body = body_of(key)
+        course.begin(key, body)
+        with pytest.raises(Killed):
+            killed.create(key, body, None)
+        report(key)
+        course.end(key, body, None)
+    stamps.close()
+    create_group(course, files, new_objects("a1"))
+
+
+COURSES = [groups, one_by_one, group_then_delete, pairs, reported_by_others]
 
 
 @pytest.mark.parametrize("work", COURSES, ids=lambda work: work.__name__)

@@ -23,7 +23,8 @@ from sluice_door_http.routes import DoorRequest
 from sluice_gateway.doors.door_connection import MISSES_MAX
 from sluice_gateway.principals import parse_principals
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.keys import ACCEPTED
+from sluice_protocol.keys import ACCEPTED, digest_of
+from sluice_protocol.signatures import content_digest
 from sluice_protocol.units import ObjectKey
 
 HOST = TestKey("host-1", ("host-1",))
@@ -383,6 +384,21 @@ def test_some_heads_are_never_remembered(tmp_path: Path, field: tuple[str, str])
                 answer = await connection.ask(posted(lines()[1], SHOP, field))
                 assert answer.status == 200
         assert served.known == 0
+
+    serve(tmp_path, check)
+
+
+def test_a_digest_is_compared_with_each_body(tmp_path: Path) -> None:
+    """The second body was damaged in transit; its head is the one of the first."""
+
+    async def check(served: Served) -> None:
+        sent, body = lines()
+        field = ("Content-Digest", content_digest(digest_of(body)))
+        async with connected(served.running.port) as connection:
+            assert (await connection.ask(posted(body, SHOP, field))).status == 200
+            damaged = body.replace(b"line", b"lime")
+            assert (await connection.ask(posted(damaged, SHOP, field))).status == 400
+        assert await served.messages() == sent
 
     serve(tmp_path, check)
 

@@ -93,6 +93,27 @@ def test_compact_keeps_the_highest_queue_sequence_of_a_duplicate(
     assert len(deployment.rows("batches")) == 2
 
 
+def text_of(row: tuple[Any, ...]) -> str:
+    return repr([sorted(one.items()) if isinstance(one, dict) else one for one in row])
+
+
+@pytest.mark.parametrize("kind", ["logs", "metrics", "entries"])
+def test_compact_keeps_different_records_of_one_number(
+    spark: Any, tmp_path: Path, kind: str
+) -> None:
+    """Both were accepted, for example from an agent that was restored from a snapshot."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    first, second = make_batch(0, 10, kind=kind), make_batch(4, 10, kind=kind)
+    other = make_batch(6, 10, kind=kind, text="other")
+    deployment.deliver([first, second, other])
+    ingest_locally(deployment.url)
+    kept = {text_of(row) for one in (first, second, other) for row in one.rows}
+    assert 15 < len(kept) < 30
+    compact(spark, deployment)
+    assert sorted(map(text_of, lake_rows(deployment, kind))) == sorted(kept)
+    assert compact(spark, deployment).rewritten == 0
+
+
 def test_a_run_of_few_overlaps_does_not_always_choose_the_same(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

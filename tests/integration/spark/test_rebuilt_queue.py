@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.spark_lake import Deployment, assert_lake_holds, make_batch
-from support.spark_local import ingest_locally
+from support.spark_lake import T0_NS, Deployment, assert_lake_holds, make_batch
+from support.spark_local import die_at, ingest_locally
 
 from sluice_cli.queue import status
 from sluice_cli.rebuild import rebuild
@@ -116,4 +116,39 @@ def test_new_queue_behind_the_lake_is_refused_and_can_be_rebuilt(tmp_path: Path)
     assert rebuild(verify=True, store=deployment.url) == 1
     assert rebuild(store=deployment.url) == 0
     assert ingest_locally(deployment.url).batches == 1
+    assert_lake_holds(deployment, deployment.sent)
+
+
+@pytest.mark.parametrize("first_sequence", [None, 2])
+def test_lists_of_an_unfinished_run_are_not_written_again(
+    tmp_path: Path, first_sequence: int | None
+) -> None:
+    """The records of a rebuilt list may be more than those that the run has committed.
+
+    A batch that is in it by its time only would be entered in the ledger without its records.
+    """
+    deployment = Deployment(tmp_path, lanes=1).init()
+    first, between, last = (make_batch(n * 10, at_ns=T0_NS + n) for n in range(3))
+    deployment.accept([first, between, last])
+    deployment.enqueue([first, last])
+    deployment.enqueue([between])
+    die_at(deployment.url, "before_ledger", entries_max=1)
+    kept = shutil.copytree(tmp_path / "manifests", tmp_path.with_name(f"{tmp_path.name}-kept"))
+    lose(deployment, "manifests")
+    with pytest.raises(BadUsage, match="rebuild the lake"):
+        rebuild(store=deployment.url, first_sequence=first_sequence)
+    shutil.copytree(kept, tmp_path / "manifests")
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_the_lake_is_rebuilt_after_an_unfinished_run_lost_its_lists(tmp_path: Path) -> None:
+    """The remedy that the refusal names."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deployment.accept([make_batch(n * 10, at_ns=T0_NS + n) for n in range(3)])
+    assert reconcile(deployment) == 3
+    die_at(deployment.url, "before_ledger")
+    lose(deployment, "manifests", "lake", "queue", "reconciler")
+    assert rebuild(store=deployment.url) == 0
+    ingest_locally(deployment.url)
     assert_lake_holds(deployment, deployment.sent)

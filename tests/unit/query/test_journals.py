@@ -5,11 +5,13 @@ import asyncio
 import msgspec
 import pytest
 from support.acceptance_world import AcceptanceWorld
+from support.builders import manifest
 from support.query_lake import make_query
 
-from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DISCOVERY
+from sluice_protocol.authority import VISIBILITY_S_MAX, Authority
+from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.journals import journal_key
+from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import UnixNs
 from sluice_query import journals
@@ -172,3 +174,20 @@ def test_the_number_of_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert read(world).discovered_ns == times[1]
     monkeypatch.setattr(journals, "JOURNAL_BYTES_MAX", 1)
     assert read(world).discovered_ns == times[0]
+
+
+def test_a_manifest_may_appear_later_than_its_time() -> None:
+    """No gateway is registered. The last pass has listed the key before the manifest appeared."""
+    world = AcceptanceWorld()
+    late = manifest(0, at_ns=world.clock.at_ns)
+    created_ns = world.put(accepted_key(late.identity), encode_record(late))
+    world.wait(VISIBILITY_S_MAX)
+    passed_ns = world.clock.at_ns
+    record = DiscoveryRecord(
+        complete_through_unix_ns=passed_ns, listed=0, pass_began_unix_ns=passed_ns
+    )
+    world.put(DISCOVERY, encode_record(record))
+    world.wait(1)
+    found = decide_completeness(read(world), EVERYTHING, SETTINGS, ())
+    assert found.accepted_until_ns == created_ns
+    assert found.reasons[0].startswith("1 accepted batches are not enqueued yet")

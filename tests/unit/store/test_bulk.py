@@ -90,9 +90,9 @@ def test_folders_of_new_objects_are_synced_once_before_a_read_reports_them(tmp_p
         synced = Synced()
         async with open_local_store(root, syncer=synced) as reader:
             await reader.head_all(keys)
-            assert sorted(synced.directories) == [str(root / "a"), str(root / "b")]
+            assert sorted(synced.directories) == [str(root), str(root / "a"), str(root / "b")]
             await reader.get_all(keys)
-            assert len(synced.directories) == 2
+            assert len(synced.directories) == 3
 
     asyncio.run(run())
 
