@@ -91,6 +91,14 @@ def ingest(deployment: Deployment, start: int) -> None:
     ingest_locally(deployment.url)
 
 
+def with_two_indexed_files(spark: Any, root: Path) -> tuple[Deployment, set[Path]]:
+    deployment = Deployment(root, lanes=1).init()
+    for start in (0, 10):
+        ingest(deployment, start)
+    run_index(spark, deployment.url)
+    return deployment, files(deployment, LOGS)
+
+
 def vacuum(deployment: Deployment, spark: Any, replaced: set[Path]) -> None:
     """Remove replaced files, as compaction does after the retry horizon and a day."""
     age(deployment, LOGS, replaced, LONG_AGO_H)
@@ -114,11 +122,7 @@ def make_due(deployment: Deployment) -> list[str]:
 
 def test_chunks_of_replaced_files_are_removed_after_their_files(spark: Any, tmp_path: Path) -> None:
     """Before the vacuum a reader of an older state may need them; searches find the same lines."""
-    deployment = Deployment(tmp_path, lanes=1).init()
-    for start in (0, 10):
-        ingest(deployment, start)
-    run_index(spark, deployment.url)
-    replaced = files(deployment, LOGS)
+    deployment, replaced = with_two_indexed_files(spark, tmp_path)
     first = set(read_chunks(deployment))
     run_compact(spark, deployment.url, OPEN)
     assert run_index(spark, deployment.url).chunks_removed == 0
@@ -187,11 +191,7 @@ def test_a_chunk_of_an_interrupted_run_is_found_although_no_state_names_its_file
 
 def test_without_a_record_every_date_with_chunks_is_checked(spark: Any, tmp_path: Path) -> None:
     """This is also the first run of this version: older ones removed nothing."""
-    deployment = Deployment(tmp_path, lanes=1).init()
-    for start in (0, 10):
-        ingest(deployment, start)
-    run_index(spark, deployment.url)
-    replaced = files(deployment, LOGS)
+    deployment, replaced = with_two_indexed_files(spark, tmp_path)
     run_compact(spark, deployment.url, OPEN)
     run_index(spark, deployment.url)
     vacuum(deployment, spark, replaced)

@@ -1,12 +1,14 @@
 """A chunk is removed when none of its data files exists, and no run lists the whole index."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 
 import pytest
 from support.index_store import NOW_NS, IndexedTable, due, log_file
 from support.queue_store import SimClock, SimStore, UnversionedStore
 
+from sluice_lake.data_files import DataFile
 from sluice_protocol.units import ObjectKey
 from sluice_spark import index_removal
 from sluice_spark.index_progress import WaitingDate
@@ -21,6 +23,7 @@ from sluice_spark.index_removal import (
     next_due,
 )
 from sluice_spark.stopping import JobStopped
+from sluice_store.port import ListPage
 
 DAY, OTHER = "2026-09-21", "2026-09-22"
 A, B, C, D = (log_file(DAY, name) for name in "abcd")
@@ -209,6 +212,23 @@ def test_a_run_is_bounded_and_the_next_continues(monkeypatch: pytest.MonkeyPatch
     run_table(work)
 
 
+def test_needed_chunks_are_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step begins after the chunks of the one before, also where none of them is removed."""
+    monkeypatch.setattr(index_removal, "STEPS_MAX", 3)
+    monkeypatch.setattr(index_removal, "STEP_CHUNKS", 3)
+
+    async def work(table: IndexedTable) -> None:
+        files = {await table.write(one): one for one in (log_file(DAY, f"f{n}") for n in range(8))}
+        last = max(files)
+        table.replace(files[last])
+        await table.vacuum()
+        assert await table.run(DAY) == 1
+        assert await table.chunks() == set(files) - {last}
+        assert await table.waiting() == []
+
+    run_table(work)
+
+
 def test_a_stopped_run_has_recorded_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_removal, "STEP_CHUNKS", 1)
     stops = iter([False, True])
@@ -230,6 +250,36 @@ def test_a_stopped_run_has_recorded_its_steps(monkeypatch: pytest.MonkeyPatch) -
         assert await table.run() == 2
 
     run_table(work)
+
+
+@dataclass
+class BusyStore(SimStore):
+    """A store in which another process adds a file and its chunk after the first listing."""
+
+    added: list[DataFile] = field(default_factory=list)
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", end_at: str | None = None
+    ) -> AsyncIterator[ListPage]:
+        async for page in super().list(prefix, start_after=start_after, end_at=end_at):
+            yield page
+        added, self.added = self.added, []
+        for one in added:
+            await IndexedTable(store=self).write(one)
+
+
+def test_a_chunk_that_another_run_makes_between_both_listings_is_kept() -> None:
+    async def run() -> None:
+        store = BusyStore(clock=SimClock())
+        table = IndexedTable(store=store)
+        await table.write(A)
+        table.replace(A)
+        await table.vacuum()
+        store.added = [B]
+        assert await table.run(DAY) == 1
+        assert len(await table.chunks()) == 1
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("dates", [2, 100])
