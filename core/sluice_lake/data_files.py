@@ -92,6 +92,13 @@ def list_files(
     return sorted(files, key=lambda file: (file.partition, file.path))
 
 
+def list_partitions(opened: DeltaTable, table: Table) -> set[str]:
+    """Return the partition values of which this state of a table has data files."""
+    found = pa.table(opened.get_add_actions(flatten=True))
+    values = pc.unique(found[f"partition.{table.partition_column}"])
+    return {_partition(one) for one in values.to_pylist()}
+
+
 def partitions_of(paths: Iterable[str]) -> list[str]:
     """Return the partition values in paths of data files, in order; each table has one column."""
     found = (path.partition("/")[0].partition("=")[2] for path in paths)
