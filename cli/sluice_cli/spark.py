@@ -133,7 +133,10 @@ def index(
     settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
     json: Json = False,
 ) -> int:
-    """Write index chunks for new files of `logs`, with which text searches skip files."""
+    """Write index chunks for new files of `logs`, with which text searches skip files.
+
+    Chunks of files that no longer exist are removed.
+    """
     from sluice_spark.index_chunks import run_index  # noqa: PLC0415 - the import takes a second
 
     with _session(store, settings.master, settings.driver_memory) as session:
@@ -141,7 +144,8 @@ def index(
 
     def human(console: Console) -> None:
         console.print(
-            f"{report.files} files, {report.indexed} new ones in {report.chunks} new chunks"
+            f"{report.files} files, {report.indexed} new ones in {report.chunks} new chunks;"
+            f" {report.chunks_removed} old chunks removed"
         )
 
     emit(report, as_json=json, human=human)

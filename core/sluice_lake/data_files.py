@@ -1,6 +1,6 @@
 """The data files of one state of a table, with the statistics that its log records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -90,6 +90,19 @@ def list_files(
         found = found.filter(pc.is_in(values, value_set=pa.array(kept, values.type)))
     files = [_file(row, _partition(row[column])) for row in found.to_pylist()]
     return sorted(files, key=lambda file: (file.partition, file.path))
+
+
+def list_partitions(opened: DeltaTable, table: Table) -> set[str]:
+    """Return the partition values of which this state of a table has data files."""
+    found = pa.table(opened.get_add_actions(flatten=True))
+    values = pc.unique(found[f"partition.{table.partition_column}"])
+    return {_partition(one) for one in values.to_pylist()}
+
+
+def partitions_of(paths: Iterable[str]) -> list[str]:
+    """Return the partition values in paths of data files, in order; each table has one column."""
+    found = (path.partition("/")[0].partition("=")[2] for path in paths)
+    return sorted({value for value in found if value})
 
 
 def total_bytes(files: Sequence[DataFile]) -> int:

@@ -60,7 +60,9 @@ TASK_RIGHTS: Final = {
         uploads=(keys.LAKE,),
         deletes=(keys.LAKE, keys.ROLLUP),
     ),
-    "index": TaskRights(reads=(keys.AUTHORITY, keys.LAKE, keys.INDEX), writes=(keys.INDEX,)),
+    "index": TaskRights(
+        reads=(keys.AUTHORITY, keys.LAKE, keys.INDEX), writes=(keys.INDEX,), expires=(keys.INDEX,)
+    ),
     "retention": TaskRights(
         reads=(keys.DELETES, keys.ACTIVE_DELETES), writes=(keys.DELETES, keys.ACTIVE_DELETES)
     ),

@@ -134,6 +134,8 @@ MATRIX: Final = {
             Verb.MULTIPART: (keys.LAKE,),
             # Rollup chunks that contain deleted points are deleted (ADR 0057).
             Verb.DELETE: (keys.LAKE, keys.ROLLUP),
+            # Chunks of files that no longer exist are deleted by version (ADR 0054).
+            Verb.DELETE_VERSION: (keys.INDEX,),
         },
     ),
     RoleName.MAINTAINER: Rights(

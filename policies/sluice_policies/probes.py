@@ -143,7 +143,11 @@ def _deleting() -> Iterator[PolicyProbe]:
         "gc-delete-accepted-version", RoleName.GC, version, keys.ACCEPTED, "never-deleted"
     )
     yield _denied("gc-hide-blob", RoleName.GC, Trial.DELETE, keys.RAW_BLOBS, "gc-alone")
-    yield _denied("spark-delete-blob", RoleName.SPARK, version, keys.RAW_BLOBS, "gc-alone")
+    spark = RoleName.SPARK
+    yield _denied("spark-delete-blob", spark, version, keys.RAW_BLOBS, "gc-alone")
+    yield _denied("spark-delete-list-version", spark, version, keys.WORK_LISTS, "own-prefixes")
+    yield _denied("spark-hide-index-chunk", spark, Trial.DELETE, keys.INDEX, "own-prefixes")
+    yield _allowed("spark-delete-index-chunk", spark, version, keys.INDEX)
     yield _denied("gc-lock-blob", RoleName.GC, Trial.LOCK, keys.RAW_BLOBS, "locks")
     yield _allowed("gc-delete-blob", RoleName.GC, version, keys.RAW_BLOBS)
 

@@ -8,16 +8,22 @@ file is read.
 
 import asyncio
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats, list_files, total_bytes
+from sluice_lake.data_files import (
+    STATS_SLACK_NS,
+    DataFile,
+    TimeStats,
+    list_files,
+    partitions_of,
+    total_bytes,
+)
 from sluice_lake.delta import find_table
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
-from sluice_lake.tables import LOGS, Table
+from sluice_lake.tables import Table
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.index_chunk import TEXT_BYTES_MIN, decode_chunk
 from sluice_protocol.keys import INDEX
@@ -29,7 +35,6 @@ from sluice_store.port import ListedObject, ObjectStore
 
 CHUNKS_CONCURRENT_MAX: Final = 2
 """A decoded chunk may use 256 MiB of memory."""
-_DATE: Final = re.compile(rf"{LOGS.partition_column}=(\d{{4}}-\d\d-\d\d)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +169,7 @@ async def prune_by_index(
     if query.kind != "logs" or not texts or not selected.read:
         return selected
     paths = frozenset(file.path for file in selected.read)
-    chunks = [chunk for day in _days(paths) for chunk in await _list_chunks(store, day)]
+    chunks = [chunk for day in partitions_of(paths) for chunk in await _list_chunks(store, day)]
     ruled_out = await _rule_out(store, chunks, paths, texts)
     read = tuple(file for file in selected.read if file.path not in ruled_out)
     return replace(
@@ -194,11 +199,6 @@ async def _rule_out(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(read(chunk)) for chunk in chunks]
     return frozenset().union(*(task.result() for task in tasks))
-
-
-def _days(paths: frozenset[str]) -> list[str]:
-    found = (_DATE.match(path) for path in paths)
-    return sorted({match[1] for match in found if match is not None})
 
 
 async def _list_chunks(store: ObjectStore, day: str) -> list[ListedObject]:

@@ -2,21 +2,23 @@
 
 A run finds the data files that no chunk covers (`index_progress`), groups them by date, and creates
 a chunk for each group. Data files never change, and neither do chunks. Two concurrent runs create
-the same chunks or chunks over different groups of files; both are correct.
+the same chunks or chunks over different groups of files; both are correct. Then the run removes the
+chunks of files that no longer exist (`index_removal`).
 """
 
 import asyncio
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.data_files import DataFile, list_files, partitions_of
 from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.tables import LOGS
@@ -34,14 +36,22 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.index_progress import (
+    INDEX_PROGRESS,
     IndexProgress,
     find_new_files,
     read_index_progress,
     write_index_progress,
 )
+from sluice_spark.index_removal import (
+    DAY_NS,
+    IndexRemoval,
+    add_waiting,
+    list_chunk_dates,
+    waiting_of,
+)
 from sluice_spark.session import Session
 from sluice_spark.stopping import StopCheck, never_stop
-from sluice_store import open_store
+from sluice_store import open_store, read_authority
 from sluice_store.retry import Backoff, create_known
 
 CHUNK_FILES_MAX: Final = 16
@@ -57,11 +67,13 @@ class IndexReport:
         files: Data files of the table.
         indexed: Files that this run indexed.
         chunks: Chunks that this run created.
+        chunks_removed: Chunks of files that no longer exist, which this run removed.
     """
 
     files: int = 0
     indexed: int = 0
     chunks: int = 0
+    chunks_removed: int = 0
 
 
 def group_files(files: Sequence[DataFile]) -> list[list[DataFile]]:
@@ -128,12 +140,45 @@ async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
         return isinstance(outcome, Applied)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _IndexPlan:
+    """What a run does.
+
+    Attributes:
+        before: The recorded state; None if none is usable.
+        after: The state to record when the chunks exist.
+        new: The files without a chunk.
+        now_ns: The store's time.
+        wait_ns: How long a date waits before its chunks are checked.
+    """
+
+    before: IndexProgress | None
+    after: IndexProgress
+    new: Sequence[DataFile]
+    now_ns: int
+    wait_ns: int
+
+    def interrupted(self, dates: Iterable[str]) -> IndexProgress | None:
+        """Return what to record before chunks of `dates` are made; None if nothing is to record.
+
+        If the run ends before it records the new state, and their files leave the table before the
+        next run, no comparison of states finds these chunks.
+        """
+        if self.before is None:
+            return None
+        waiting = add_waiting(waiting_of(self.after), dates, self.now_ns, self.wait_ns)
+        return msgspec.structs.replace(self.before, waiting=waiting)
+
+
 def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> IndexReport:
-    """Create chunks for the files of `logs` that have none; repeating it is safe.
+    """Create chunks for files of `logs` that have none, remove those of files that are gone.
+
+    Repeating it is safe.
 
     Raises:
-        JobStopped: `stop` raised it before the first chunk.
+        JobStopped: `stop` raised it before the first chunk, or between two steps of the removal.
         TableRefused: The table has another schema or a refused feature.
+        OutcomeUnknown: No attempt to write the record of progress had a known outcome.
         StoreError: The store is unreachable.
     """
     opened = find_table(store_url, LOGS, for_writing=True)
@@ -141,28 +186,57 @@ def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -
         return IndexReport()
     files = list_files(opened, LOGS)
     now = IndexProgress(table_id=str(opened.metadata().id), table_version=opened.version())
-    before, new = asyncio.run(_find_new(store_url, files, now))
+    plan = asyncio.run(_plan(store_url, files, now))
     stop()
-    groups = group_files(new)
+    groups = group_files(plan.new)
+    interrupted = plan.interrupted(group[0].partition for group in groups)
+    if groups and interrupted is not None:
+        asyncio.run(_write_progress(store_url, interrupted))
     made = _make_chunks(spark, store_url, groups)
     if groups:
         read_failpoint().reach("index_after_chunks")
-    if now != before:
-        asyncio.run(_write_progress(store_url, now))
-    return IndexReport(files=len(files), indexed=len(new), chunks=sum(made))
+    if groups or plan.after != plan.before:
+        asyncio.run(_write_progress(store_url, plan.after))
+    removed = asyncio.run(_remove_chunks(store_url, files, plan, stop))
+    return IndexReport(
+        files=len(files), indexed=len(plan.new), chunks=sum(made), chunks_removed=removed
+    )
 
 
-async def _find_new(
-    store_url: str, files: Sequence[DataFile], now: IndexProgress
-) -> tuple[IndexProgress | None, list[DataFile]]:
-    """Return the recorded state, and the files without a chunk."""
+async def _plan(store_url: str, files: Sequence[DataFile], now: IndexProgress) -> _IndexPlan:
     async with open_store(store_url) as store:
+        now_ns = (await store.head(INDEX_PROGRESS)).date_ns
+        wait_ns = (await read_authority(store)).retry_horizon_s * NS_PER_S + 2 * DAY_NS
         before = await read_index_progress(store)
         indexed: set[str] | None = None
         if before is not None and before.table_id == now.table_id:
             version = before.table_version
             indexed = await asyncio.to_thread(list_paths_at, store_url, LOGS, version, {})
-        return before, await find_new_files(store, files, indexed or set())
+        if before is None or indexed is None or before.waiting is msgspec.UNSET:
+            usable = None
+            waiting = add_waiting((), await list_chunk_dates(store), now_ns, 0)
+        else:
+            usable = before
+            left = partitions_of(indexed.difference(file.path for file in files))
+            waiting = add_waiting(waiting_of(before), left, now_ns, wait_ns)
+        return _IndexPlan(
+            before=usable,
+            after=msgspec.structs.replace(now, waiting=waiting),
+            new=await find_new_files(store, files, indexed or set()),
+            now_ns=now_ns,
+            wait_ns=wait_ns,
+        )
+
+
+async def _remove_chunks(
+    store_url: str, files: Sequence[DataFile], plan: _IndexPlan, stop: StopCheck
+) -> int:
+    current: dict[str, set[str]] = {}
+    for file in files:
+        current.setdefault(file.partition, set()).add(file.path)
+    async with open_store(store_url) as store:
+        removal = IndexRemoval(store=store, current=current, now_ns=plan.now_ns, stop=stop)
+        return await removal.run(plan.after)
 
 
 async def _write_progress(store_url: str, progress: IndexProgress) -> None:

@@ -5,6 +5,8 @@ version of that state. The next run considers only files that this version does 
 reads only the chunks of their dates. Without the record, or if the log of the table no longer
 contains the version, it reads the chunks of every date. A wrong record would cost searches their
 speed and no results.
+
+The record also names the dates that may have chunks to remove (`index_removal`).
 """
 
 from collections.abc import Collection, Sequence
@@ -19,12 +21,32 @@ from sluice_protocol.index_chunk import decode_chunk
 from sluice_protocol.keys import INDEX
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
 from sluice_store import ObjectStore
+from sluice_store.retry import Backoff, overwrite_known
 
 INDEX_PROGRESS: Final = ObjectKey(f"{INDEX}progress.json")
 
 _log = structlog.get_logger("sluice.index")
+
+
+class WaitingDate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A date that may have chunks of files that left the table.
+
+    Attributes:
+        date: The date.
+        since_unix_ns: When that was noticed.
+        due_unix_ns: When its chunks are checked next.
+        checked_through: The last chunk that the current check has decided; empty before its start.
+        again: Whether another check must follow the current one.
+    """
+
+    date: str
+    since_unix_ns: int
+    due_unix_ns: int
+    checked_through: str = ""
+    again: bool = False
 
 
 class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +55,14 @@ class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         table_id: The id of the table in its log; a table that was created again has another one.
         table_version: The version of the state.
+        waiting: The dates that may have chunks of files that left the table before this version, at
+            most one entry a date. Unset by versions that removed no chunks: every date may.
     """
 
     schema: Literal["sluice.index_progress.v1"] = "sluice.index_progress.v1"
     table_id: str
     table_version: int
+    waiting: tuple[WaitingDate, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 async def read_index_progress(store: ObjectStore) -> IndexProgress | None:
@@ -57,12 +82,14 @@ async def read_index_progress(store: ObjectStore) -> IndexProgress | None:
 
 
 async def write_index_progress(store: ObjectStore, progress: IndexProgress) -> None:
-    """Write the record; a lost or overtaken write costs the next run reads, nothing else.
+    """Write the record; one that another run overwrites costs the next run reads, nothing else.
 
     Raises:
+        OutcomeUnknown: No attempt had a known outcome.
         StoreError: The store is unreachable or refused the request.
     """
-    await store.overwrite(INDEX_PROGRESS, encode_record(progress))
+    backoff = Backoff.seeded_by(SystemClock())
+    await overwrite_known(store, INDEX_PROGRESS, encode_record(progress), backoff)
 
 
 async def find_new_files(
@@ -88,13 +115,28 @@ async def find_new_files(
 async def _read_covered(store: ObjectStore, day: str) -> set[str]:
     """Return the paths of the files that chunks of a date cover; skip unreadable chunks."""
     paths: set[str] = set()
-    async for page in store.list(f"{INDEX}date={day}/"):
+    async for page in store.list(chunks_prefix(day)):
         for listed in page.objects:
-            read = await store.get(listed.key)
-            if not isinstance(read, Found):
-                continue
-            try:
-                paths |= {one.file.path for one in decode_chunk(listed.key, read.body)}
-            except InvalidRecord as error:
-                _log.warning("index_chunk_unreadable", reason=str(error))
+            paths |= await read_paths(store, listed.key) or set()
     return paths
+
+
+def chunks_prefix(day: str) -> str:
+    """Return the prefix of the chunks of a date."""
+    return f"{INDEX}date={day}/"
+
+
+async def read_paths(store: ObjectStore, key: ObjectKey) -> set[str] | None:
+    """Return the paths of the files that a chunk covers; None if it is missing or unreadable.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        return None
+    try:
+        return {one.file.path for one in decode_chunk(key, read.body)}
+    except InvalidRecord as error:
+        _log.warning("index_chunk_unreadable", reason=str(error))
+        return None

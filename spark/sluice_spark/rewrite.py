@@ -72,6 +72,8 @@ class FileRewrite:
 def read_files(spark: Session, store_url: str, table: Table, files: Sequence[DataFile]) -> Any:  # noqa: ANN401
     """Return the rows of files as a DataFrame, each with the name of its file in the column `file`.
 
+    Only the columns of `table` are read, which may be fewer than the files have.
+
     Spark itself reads a directory. A bucket is read by the executors' Python, which is slower but
     does not need the 700 MB of jars of the JVM's S3 client.
     """
@@ -95,7 +97,7 @@ def _file_reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # 
         for batch in batches:
             for path in (paths[number] for number in batch.column(0).to_pylist()):
                 with filesystem.open_input_file(f"{root}/{path}") as source:
-                    for rows in pq.ParquetFile(source).iter_batches():
+                    for rows in pq.ParquetFile(source).iter_batches(columns=schema.names):
                         whole = pa.Table.from_batches([rows]).select(schema.names).cast(schema)
                         names = pa.repeat(pa.scalar(path), whole.num_rows)
                         yield from whole.append_column("file", names).to_batches()

@@ -82,3 +82,24 @@ def test_damaged_and_missing_chunks_rule_nothing_out(tmp_path: Path) -> None:
         path.write_bytes(b"damaged")
     assert len(bodies(run_query(made, found))) == 2
     assert run_query(made, nowhere).summary.segments_read == 2
+
+
+def test_a_chunk_that_was_removed_rules_nothing_out(tmp_path: Path) -> None:
+    """The index job removes chunks of replaced files; a reader of an older state may need them."""
+    made = deployment(tmp_path, lanes=1)
+    found, nowhere = make_query(text="needle in a haystack"), make_query(text="no such needle here")
+    for number in range(3):
+        line = f"needle in a haystack {number}"
+        made.deliver([log_batch([line], start=number * 10, from_ns=DAY0_NS + number)])
+        ingest_locally(made.url)
+        opened = find_table(made.url, LOGS)
+        assert opened is not None
+        make_chunk(made.url, [list_files(opened, LOGS)[-1]])
+    chunks = sorted((made.root / "index").rglob("*.lmindex.zst"))
+    lines = bodies(run_query(made, found))
+    assert len(lines) == 3
+    before = run_query(made, nowhere).summary.segments_read
+    for count, path in enumerate(chunks, 1):
+        path.unlink()
+        assert run_query(made, nowhere).summary.segments_read == before + count
+        assert bodies(run_query(made, found)) == lines

@@ -135,6 +135,29 @@ def test_a_run_of_few_overlaps_does_not_always_choose_the_same(
     assert chosen == {"a", "b"}
 
 
+def test_overlaps_with_a_date_without_records_are_not_searched(spark: Any, tmp_path: Path) -> None:
+    """Retention has removed one of the two copies. Overlaps across dates with records are found."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    day = 86_400 * 10**9
+    deployment.deliver(
+        [
+            make_batch(0, 10, agent="a"),
+            make_batch(5, 10, agent="a", at_ns=T0_NS + day),
+            make_batch(0, 10, agent="b", at_ns=T0_NS + day),
+            make_batch(5, 10, agent="b", at_ns=T0_NS + 2 * day),
+        ]
+    )
+    ingest_locally(deployment.url)
+
+    def agents() -> set[str]:
+        return {one.agent_id for one in find_overlaps(spark, deployment.url)["logs"]}
+
+    assert agents() == {"a", "b"}
+    first = list_files(deployment.table("logs"), LOGS)[0]
+    replace_files(deployment.url, LOGS, [first], (), data_change=True)
+    assert agents() == {"b"}
+
+
 def test_compact_removes_deleted_rows_that_were_ingested_later(spark: Any, tmp_path: Path) -> None:
     """Rows accepted before the cut-off are removed, even if they are ingested after the delete."""
     deployment = Deployment(tmp_path, lanes=1).init()

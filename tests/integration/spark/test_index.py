@@ -1,16 +1,25 @@
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.lake_files import age, files
+from support.query_lake import bodies, make_query, run_query
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 
+from sluice_lake.data_files import list_files
+from sluice_lake.tables import LOGS
 from sluice_protocol.index_chunk import FileIndex, decode_chunk
 from sluice_protocol.keys import INDEX
 from sluice_protocol.outcomes import Found
+from sluice_spark import index_chunks
+from sluice_spark.commits import replace_files
 from sluice_spark.compact import run_compact
+from sluice_spark.failpoints import FailPoint
 from sluice_spark.index_chunks import run_index
+from sluice_spark.index_progress import INDEX_PROGRESS
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
@@ -71,3 +80,134 @@ def test_a_run_reads_no_chunk_of_files_that_were_indexed_before(spark: Any, tmp_
     assert run_index(spark, deployment.url).indexed == 1
     record.unlink()
     assert run_index(spark, deployment.url).indexed == 1
+
+
+OPEN = CompactSettings(open_partitions=True)
+LONG_AGO_H = 10_000
+
+
+def ingest(deployment: Deployment, start: int) -> None:
+    deployment.deliver([make_batch(start)])
+    ingest_locally(deployment.url)
+
+
+def with_two_indexed_files(spark: Any, root: Path) -> tuple[Deployment, set[Path]]:
+    deployment = Deployment(root, lanes=1).init()
+    for start in (0, 10):
+        ingest(deployment, start)
+    run_index(spark, deployment.url)
+    return deployment, files(deployment, LOGS)
+
+
+def vacuum(deployment: Deployment, spark: Any, replaced: set[Path]) -> None:
+    """Remove replaced files, as compaction does after the retry horizon and a day."""
+    age(deployment, LOGS, replaced, LONG_AGO_H)
+    run_compact(spark, deployment.url, OPEN)
+    assert not any(path.exists() for path in replaced)
+
+
+def lines_with(deployment: Deployment, text: str) -> list[object]:
+    return bodies(run_query(deployment, make_query(text=text, from_ns=0)))
+
+
+def make_due(deployment: Deployment) -> list[str]:
+    """Make every waiting date due, and return them."""
+    path = deployment.root / INDEX_PROGRESS
+    record = json.loads(path.read_bytes())
+    for entry in record["waiting"]:
+        entry["due_unix_ns"] = 0
+    path.write_text(json.dumps(record))
+    return [entry["date"] for entry in record["waiting"]]
+
+
+def test_chunks_of_replaced_files_are_removed_after_their_files(spark: Any, tmp_path: Path) -> None:
+    """Before the vacuum a reader of an older state may need them; searches find the same lines."""
+    deployment, replaced = with_two_indexed_files(spark, tmp_path)
+    first = set(read_chunks(deployment))
+    run_compact(spark, deployment.url, OPEN)
+    assert run_index(spark, deployment.url).chunks_removed == 0
+    assert len(make_due(deployment)) == 1
+    assert run_index(spark, deployment.url).chunks_removed == 0
+    assert first < set(read_chunks(deployment))
+    vacuum(deployment, spark, replaced)
+    assert run_index(spark, deployment.url).chunks_removed == 0, "the date is not due"
+    assert len(make_due(deployment)) == 1
+    found = lines_with(deployment, "host-1 line 5")
+    assert len(found) == 1
+    assert run_index(spark, deployment.url).chunks_removed == 1
+    assert {deployment.root / "lake/v1/logs" / path for path in read_chunks(deployment)} == files(
+        deployment, LOGS
+    )
+    assert make_due(deployment) == []
+    assert lines_with(deployment, "host-1 line 5") == found
+    for path in tmp_path.rglob("*.lmindex.zst"):
+        path.unlink()
+    assert lines_with(deployment, "host-1 line 5") == found
+
+
+def test_chunks_of_files_without_a_successor_are_removed(spark: Any, tmp_path: Path) -> None:
+    """Retention removes files and adds none; also after an index run that stopped halfway."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    ingest(deployment, 0)
+    run_index(spark, deployment.url)
+    ingest(deployment, 10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_chunks, "read_failpoint", stopped_after_chunks)
+        with pytest.raises(KeyboardInterrupt):
+            run_index(spark, deployment.url)
+    assert len(read_chunks(deployment)) == 2
+    removed = files(deployment, LOGS)
+    opened = deployment.table("logs")
+    replace_files(deployment.url, LOGS, list_files(opened, LOGS), (), data_change=True)
+    assert run_index(spark, deployment.url).indexed == 0
+    vacuum(deployment, spark, removed)
+    assert len(make_due(deployment)) == 1
+    assert run_index(spark, deployment.url).chunks_removed == 2
+    assert read_chunks(deployment) == {}
+    assert make_due(deployment) == []
+
+
+def test_a_chunk_of_an_interrupted_run_is_found_although_no_state_names_its_file(
+    spark: Any, tmp_path: Path
+) -> None:
+    """The file was added and removed between two recorded states."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    ingest(deployment, 0)
+    run_index(spark, deployment.url)
+    (kept,) = list_files(deployment.table("logs"), LOGS)
+    ingest(deployment, 10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_chunks, "read_failpoint", stopped_after_chunks)
+        with pytest.raises(KeyboardInterrupt):
+            run_index(spark, deployment.url)
+    (new,) = [one for one in list_files(deployment.table("logs"), LOGS) if one != kept]
+    replace_files(deployment.url, LOGS, [new], (), data_change=True)
+    run_index(spark, deployment.url)
+    vacuum(deployment, spark, {deployment.root / "lake/v1/logs" / new.path})
+    make_due(deployment)
+    assert run_index(spark, deployment.url).chunks_removed == 1
+    assert set(read_chunks(deployment)) == {kept.path}
+
+
+def test_without_a_record_every_date_with_chunks_is_checked(spark: Any, tmp_path: Path) -> None:
+    """This is also the first run of this version: older ones removed nothing."""
+    deployment, replaced = with_two_indexed_files(spark, tmp_path)
+    run_compact(spark, deployment.url, OPEN)
+    run_index(spark, deployment.url)
+    vacuum(deployment, spark, replaced)
+    path = deployment.root / INDEX_PROGRESS
+    record = json.loads(path.read_bytes())
+    del record["waiting"]
+    path.write_text(json.dumps(record))
+    assert run_index(spark, deployment.url).chunks_removed == 1
+    assert run_index(spark, deployment.url).chunks_removed == 0
+    path.unlink()
+    assert run_index(spark, deployment.url).chunks_removed == 0
+    assert len(read_chunks(deployment)) == 1
+
+
+def stopped_after_chunks() -> FailPoint:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    return FailPoint(step="index_after_chunks", action=stop)

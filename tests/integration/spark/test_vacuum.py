@@ -3,7 +3,6 @@
 No test needs a JVM.
 """
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, Transaction
 from structlog.testing import capture_logs
+from support.lake_files import age, files, folder
 from support.lake_rollups import LakeRollups
 from support.query_lake import put_delete
 from support.spark_lake import T0_NS, Deployment, make_batch
@@ -48,28 +48,6 @@ def place(tmp_path: Path) -> Deployment:
 def vacuum(place: Deployment, settings: CompactSettings = OPEN) -> Vacuum:
     found = _read_input(place.url)
     return Vacuum(store_url=place.url, settings=settings, input=found, stop=never_stop)
-
-
-def folder(place: Deployment, table: Table) -> Path:
-    return place.root / "lake" / "v1" / table.name
-
-
-def files(place: Deployment, table: Table) -> set[Path]:
-    return {Path(uri) for uri in place.table(table.name).file_uris()}
-
-
-def age(place: Deployment, table: Table, paths: set[Path], hours: float) -> None:
-    """Make files older, and the removals of them in the log."""
-    for path in paths:
-        older_s = path.stat().st_mtime - hours * 3600
-        os.utime(path, (older_s, older_s))
-    names = {path.name for path in paths}
-    for commit in (folder(place, table) / "_delta_log").glob("*.json"):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        for action in actions:
-            if "remove" in action and Path(action["remove"]["path"]).name in names:
-                action["remove"]["deletionTimestamp"] -= int(hours * 3_600_000)
-        commit.write_text("\n".join(json.dumps(action) for action in actions))
 
 
 def ingest(place: Deployment, start: int, kind: str = "logs", agent: str = "host-1") -> None:

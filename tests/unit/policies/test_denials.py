@@ -98,6 +98,17 @@ def test_what_no_policy_of_a_role_allows_has_no_statement(report: DenialReport) 
     assert "Another policy of the role could allow it" in deleting.proof
 
 
+def test_the_spark_role_puts_no_delete_marker_over_an_index_chunk(report: DenialReport) -> None:
+    """It deletes exact versions there; under the lake and the rollups it deletes objects."""
+    found = of(report, "spark-nothing-else")
+    (markers,) = [one for one in found if "s3:DeleteObject" in one.actions]
+    (versions,) = [one for one in found if "s3:DeleteObjectVersion" in one.actions]
+    assert markers is not versions
+    assert "prod/index/v1/*" not in str(markers.resources)
+    assert "prod/index/v1/*" in str(versions.resources)
+    assert "prod/manifests/v1/*" not in str(versions.resources)
+
+
 SIDS = [one.sid for one in AWS.bucket.statements]
 
 

@@ -128,6 +128,49 @@ def test_a_dropped_statement_is_found_with_sse_s3_too(sid: str, name: str) -> No
     assert not prover_for(broken).check(broken, item).holds
 
 
+INDEX_MUTANTS = {
+    "also under another prefix": ("nothing-else", "example-sluice/prod/manifests/v1/"),
+    "also with a delete marker": ("nothing-else", "s3:DeleteObject on"),
+    "under the whole deployment": ("nothing-else", "s3:DeleteObjectVersion on"),
+    "under a part of the index": ("can-work", "example-sluice/prod/index/v1/"),
+    "nowhere": ("can-work", "example-sluice/prod/index/v1/"),
+}
+
+
+@pytest.mark.parametrize("mutant", INDEX_MUTANTS)
+def test_the_spark_role_deletes_versions_of_index_chunks_and_nothing_more(mutant: str) -> None:
+    """Its statement is exact: every other one violates a property, which names a request."""
+    policies = policy_set(settings(), Target.AWS)
+    own = policies.identities[RoleName.SPARK]
+    place = next(at for at, one in enumerate(own.statements) if one.sid == "DeleteVersions")
+    statement = own.statements[place]
+    (index,) = statement.resources
+    assert statement.actions == ("s3:DeleteObjectVersion",)
+    assert index == "arn:aws:s3:::example-sluice/prod/index/v1/*"
+    wrong = {
+        "also under another prefix": replace(
+            statement, resources=(index, index.replace("index", "manifests"))
+        ),
+        "also with a delete marker": replace(
+            statement, actions=(*statement.actions, "s3:DeleteObject")
+        ),
+        "under the whole deployment": replace(
+            statement, resources=("arn:aws:s3:::example-sluice/prod/*",)
+        ),
+        "under a part of the index": replace(statement, resources=(f"{index[:-1]}date=*",)),
+    }
+    changed = own.replaced(place, wrong[mutant]) if mutant in wrong else own.replaced(place)
+    weak = policies.with_identity(RoleName.SPARK, changed)
+    broken = {
+        verdict.property.name: str(verdict.counterexample)
+        for verdict in prove(weak)
+        if not verdict.holds
+    }
+    name, part = INDEX_MUTANTS[mutant]
+    assert part in broken[f"spark-{name}"]
+    assert len(broken) == 1
+
+
 def test_denying_everything_violates_the_work_of_every_role() -> None:
     """Properties of safety alone would accept such a policy."""
     policies = policy_set(settings(), Target.AWS)

@@ -3,15 +3,16 @@
 import asyncio
 
 import pytest
+from support.index_store import put_chunk
 from support.queue_store import SimClock, SimStore
 
 from sluice_lake.data_files import DataFile
-from sluice_protocol.index_chunk import FileIndex, IndexedFile, build_filter, encode_chunk
 from sluice_protocol.manifests import encode_record
-from sluice_spark.index_chunks import group_files, index_chunk_key
+from sluice_spark.index_chunks import group_files
 from sluice_spark.index_progress import (
     INDEX_PROGRESS,
     IndexProgress,
+    WaitingDate,
     find_new_files,
     read_index_progress,
     write_index_progress,
@@ -23,27 +24,12 @@ def file(day: int, name: str) -> DataFile:
     return DataFile(path=f"date={date}/{name}.parquet", partition=date, size_bytes=10)
 
 
-def indexed(path: str) -> FileIndex:
-    bits_log2, bits = build_filter([b"some text of a line"])
-    entry = IndexedFile(
-        path=path,
-        size_bytes=10,
-        records=1,
-        min_ts_ns=None,
-        max_ts_ns=None,
-        agents=None,
-        bits_log2=bits_log2,
-    )
-    return FileIndex(file=entry, filter=bits)
-
-
 async def store_with(days: int) -> tuple[SimStore, list[DataFile]]:
     """Return a store with a chunk for the one file of each date, and the files."""
     store = SimStore(clock=SimClock())
     files = [file(day, "a") for day in range(days)]
     for group in group_files(files):
-        body = encode_chunk("logs", [indexed(one.path) for one in group])
-        await store.create(index_chunk_key(group), body)
+        await put_chunk(store, group)
     store.counts.clear()
     return store, files
 
@@ -86,5 +72,29 @@ def test_the_recorded_state_is_read_as_it_was_written_and_damage_is_ignored() ->
         )
         store.held[INDEX_PROGRESS].body = b"{broken"
         assert await read_index_progress(store) is None
+
+    asyncio.run(run())
+
+
+def test_the_waiting_dates_are_part_of_the_record() -> None:
+    """A check that has not begun has no position."""
+    waiting = (
+        WaitingDate(date="2026-09-21", since_unix_ns=5, due_unix_ns=9),
+        WaitingDate(
+            date="2026-09-22", since_unix_ns=5, due_unix_ns=9, checked_through="k", again=True
+        ),
+    )
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        progress = IndexProgress(table_id="0a", table_version=7, waiting=waiting)
+        await write_index_progress(store, progress)
+        assert await read_index_progress(store) == progress
+        assert encode_record(progress) == (
+            b'{"schema":"sluice.index_progress.v1","table_id":"0a","table_version":7,"waiting":['
+            b'{"date":"2026-09-21","due_unix_ns":9,"since_unix_ns":5},'
+            b'{"again":true,"checked_through":"k","date":"2026-09-22","due_unix_ns":9,'
+            b'"since_unix_ns":5}]}'
+        )
 
     asyncio.run(run())

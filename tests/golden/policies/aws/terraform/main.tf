@@ -216,6 +216,7 @@ resource "aws_iam_role_policy" "reconciler" {
 # Write: the objects that this role writes
 # Multipart: large files of the lake are uploaded in parts
 # Delete: the objects that this role deletes itself
+# DeleteVersions: one exact version that was proved unused, never the whole key
 # List: without it a missing key returns 403 and not 404; a read of a missing key sends no prefix, hence IfExists; as a consequence, key names can be listed without a prefix
 # Look: the region of the bucket and its versioning state
 # UseKey: objects are encrypted under this key

@@ -1,0 +1,103 @@
+"""A store with data files of logs and their index chunks, without Delta and without Spark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sluice_lake.data_files import DataFile
+from sluice_protocol.index_chunk import FileIndex, IndexedFile, build_filter, encode_chunk
+from sluice_protocol.keys import LAKE
+from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_spark.index_chunks import index_chunk_key
+from sluice_spark.index_progress import IndexProgress, WaitingDate, read_index_progress
+from sluice_spark.index_removal import IndexRemoval
+from sluice_spark.stopping import StopCheck, never_stop
+from sluice_store import ObjectStore
+
+NOW_NS = 1_700_000_000 * NS_PER_S
+
+
+def log_file(date: str, name: str) -> DataFile:
+    path = f"accepted_date={date}/{name}.parquet"
+    return DataFile(path=path, partition=date, size_bytes=10)
+
+
+def indexed(path: str) -> FileIndex:
+    bits_log2, bits = build_filter([b"some text of a line"])
+    entry = IndexedFile(
+        path=path,
+        size_bytes=10,
+        records=1,
+        min_ts_ns=None,
+        max_ts_ns=None,
+        agents=None,
+        bits_log2=bits_log2,
+    )
+    return FileIndex(file=entry, filter=bits)
+
+
+async def put_chunk(store: ObjectStore, files: Sequence[DataFile]) -> ObjectKey:
+    """Create the chunk of files, and return its key."""
+    key = index_chunk_key(files)
+    await store.create(key, encode_chunk("logs", [indexed(one.path) for one in files]))
+    return key
+
+
+def due(*dates: str) -> tuple[WaitingDate, ...]:
+    return tuple(WaitingDate(date=one, since_unix_ns=NOW_NS, due_unix_ns=NOW_NS) for one in dates)
+
+
+@dataclass
+class IndexedTable:
+    """The files that the table names, and those that exist; a run removes the chunks of others."""
+
+    store: ObjectStore
+    named: list[DataFile] = field(default_factory=list)
+
+    async def write(self, *files: DataFile) -> ObjectKey:
+        """Write data files that the table names, and create their chunk."""
+        for one in files:
+            await self.store.create(ObjectKey(f"{LAKE}logs/{one.path}"), b"rows")
+        self.named += files
+        return await put_chunk(self.store, files)
+
+    def replace(self, *files: DataFile) -> None:
+        """Remove files from the table, as compaction does."""
+        self.named = [one for one in self.named if one not in files]
+
+    async def vacuum(self) -> None:
+        """Remove every file that the table does not name."""
+        kept = {f"{LAKE}logs/{one.path}" for one in self.named}
+        pages = [page async for page in self.store.list(f"{LAKE}logs/")]
+        for one in (one for page in pages for one in page.objects):
+            if one.key not in kept:
+                info = await self.store.head(one.key)
+                await self.store.delete(one.key, info.incarnation)  # type: ignore[union-attr, arg-type]
+
+    async def run(
+        self,
+        *dates: str,
+        store: ObjectStore | None = None,
+        now_ns: int = NOW_NS,
+        stop: StopCheck = never_stop,
+    ) -> int:
+        """Run the removal with the stored record, or one in which dates are due."""
+        used = store or self.store
+        progress = await read_index_progress(used)
+        if progress is None or dates:
+            progress = IndexProgress(table_id="0a", table_version=7, waiting=due(*dates))
+        current: dict[str, set[str]] = {}
+        for one in self.named:
+            current.setdefault(one.partition, set()).add(one.path)
+        return await IndexRemoval(store=used, current=current, now_ns=now_ns, stop=stop).run(
+            progress
+        )
+
+    async def chunks(self) -> set[str]:
+        pages = [page async for page in self.store.list("index/v1/date=")]
+        return {one.key for page in pages for one in page.objects}
+
+    async def waiting(self) -> list[WaitingDate]:
+        progress = await read_index_progress(self.store)
+        assert progress is not None
+        assert isinstance(progress.waiting, tuple)
+        return list(progress.waiting)
