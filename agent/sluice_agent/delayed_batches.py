@@ -7,6 +7,7 @@ When a gateway accepts it, all of them are sent. Source: ADR 0187, ADR 0190.
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from sluice_agent.spool import SpooledBatch
@@ -35,8 +36,8 @@ class DelayedBatches:
         return len(self._batches)
 
     def add(self, batch: SpooledBatch) -> None:
-        """Keep a batch apart."""
-        self._batches.append(batch)
+        """Keep a batch apart; it was sent before, which its next upload states."""
+        self._batches.append(replace(batch, recovered=True))
         self._filled.set()
 
     async def next(self) -> SpooledBatch:
