@@ -143,3 +143,18 @@ class SendingRefused(SluiceError):
             f"batches are kept, gateway=`{self.gateway}`, status=`{self.status}`, "
             f"code=`{self.response_code}`"
         )
+
+
+class NotAGateway(SluiceError):
+    """Only servers that are not gateways have responded, and the run waits for acceptance.
+
+    Attributes:
+        reason: Which server responded, and how.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}; batches are kept in the spool and sent by the next run"

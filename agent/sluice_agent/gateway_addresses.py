@@ -18,6 +18,7 @@ from sluice_agent.gateway_choice import (
     GatewayTarget,
     NextAttempt,
     SendAttempts,
+    backoff,
     plan_attempt,
 )
 from sluice_protocol.clock import Clock
@@ -89,6 +90,10 @@ class Gateways:
             now_s = self._now_s()
         self.known = self.known.with_choices(now_s=now_s, rng=self._rng)
         return plan_attempt(self.known, attempts, now_s=now_s, rng=self._rng)
+
+    def backoff_s(self, rounds: int) -> float:
+        """Return the pause after `rounds` in which every gateway failed; 0 after none."""
+        return backoff(rounds, self._rng) if rounds else 0.0
 
     def succeeded(self, target: GatewayTarget, latency_s: float) -> None:
         """Record a response that ended an upload."""

@@ -26,6 +26,7 @@
 | sluice_agent_spool_batches | gauge | | batches that are not accepted yet |
 | sluice_agent_blocked | gauge | | 1 while a full spool blocks the inputs |
 | sluice_agent_refused | gauge | | 1 while gateways refuse this agent; an operator must act |
+| sluice_agent_misdirected | gauge | | 1 while only servers that are not gateways respond |
 """
 
 from collections.abc import Iterator
@@ -97,6 +98,9 @@ class AgentMetrics:
         self._spool_batches = self._gauge("spool_batches", "Batches that are not accepted yet")
         self.blocked = self._gauge("blocked", "1 while a full spool blocks the inputs")
         self.refused = self._gauge("refused", "1 while gateways refuse this agent")
+        self.misdirected = self._gauge(
+            "misdirected", "1 while only servers that are not gateways respond"
+        )
 
     def sealed(self, header: EntryHeader) -> None:
         """Count a batch that became durable."""

@@ -7,6 +7,7 @@ import structlog
 
 from sluice_agent.errors import GatewaysUnreachable
 from sluice_agent.spool import SpooledBatch
+from sluice_agent.upload_decisions import NOT_A_GATEWAY
 
 FAILURES_LOGGED: Final = 5
 """Failed uploads of one outage that are logged one by one; a summary follows."""
@@ -52,6 +53,8 @@ class OutageLog:
         if self._give_up_s and failing_s >= self._give_up_s:
             raise GatewaysUnreachable(self._give_up_s, reason, gateway)
         if outage.failures <= FAILURES_LOGGED:
+            if reason == NOT_A_GATEWAY:
+                return  # logged with the response by `foreign_responses`
             _log.warning("upload_failed", name=batch.header.name, reason=reason, gateway=gateway)
         elif now_s - outage.logged_s >= SUMMARY_S:
             outage.logged_s = now_s

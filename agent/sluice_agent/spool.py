@@ -63,7 +63,7 @@ class SpooledBatch:
 
     Attributes:
         header: The header of its file.
-        recovered: An earlier boot sealed it, or it is retried; it may have been sent before.
+        recovered: An earlier boot sealed it, or it is retried or delayed; it may have been sent.
     """
 
     header: EntryHeader

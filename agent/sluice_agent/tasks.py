@@ -81,6 +81,8 @@ class Agent:
         """Return the condition that an operator must resolve; empty if there is none."""
         if self.uploader.is_refused:
             return "gateways refuse this agent: check its key, its clock and the principals file"
+        if self.uploader.foreign.problem:
+            return self.uploader.foreign.problem
         if self.metrics.is_blocked:
             return (
                 "spool is full and inputs are blocked: check the gateways, or drop parked batches"

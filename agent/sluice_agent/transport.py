@@ -39,7 +39,9 @@ RESPONSE_BYTES_MAX: Final = 64 * 1024
 LIST_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 """A result of a list has at most 2 KiB, a conflict with long ids included."""
 PIECE_BYTES: Final = 256 * 1024
+MEDIA_TYPE_CHARS_MAX: Final = 64
 _OK: Final = 200
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +228,12 @@ def parse_response(status: int, headers: Mapping[str, str], body: bytes) -> Gate
     """Parse the parts of a response that a decision needs; invalid parts count as absent."""
     try:
         parsed = msgspec.json.decode(body, type=_ResponseBody)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         parsed = _ResponseBody()
     return _response_of(
         status,
         parsed,
+        media_type=headers.get("Content-Type", "").partition(";")[0].strip(),
         retry_after_s=parse_retry_after(headers.get("Retry-After"), headers.get("Date")),
         sheds=headers.get(SHED_HEADER) == "1",
     )
@@ -246,7 +249,7 @@ def parse_results(sent: UploadResult, count: int) -> tuple[UploadResult, ...] | 
         return sent
     try:
         results = msgspec.json.decode(sent.body, type=_ResultsBody).results
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return sent
     return tuple(_result_of(one, whole) for one in results) if len(results) == count else sent
 
@@ -258,12 +261,31 @@ def _result_of(one: "_ResultBody", whole: GatewayResponse) -> UploadResult:
 
 
 def _response_of(
-    status: int, parsed: "_ResponseBody", *, retry_after_s: float | None, sheds: bool
+    status: int,
+    parsed: "_ResponseBody",
+    *,
+    media_type: str = "",
+    retry_after_s: float | None,
+    sheds: bool,
 ) -> GatewayResponse:
+    if parsed.status == "accepted":
+        return GatewayResponse(
+            status=status,
+            frame_sha256=Digest(parsed.frame_sha256),
+            retry_after_s=retry_after_s,
+            sheds=sheds,
+        )
+    if not parsed.is_problem(status):
+        return GatewayResponse(
+            status=status,
+            media_type=media_type[:MEDIA_TYPE_CHARS_MAX],
+            retry_after_s=retry_after_s,
+            sheds=sheds,
+        )
     return GatewayResponse(
         status=status,
         code=parsed.code,
-        frame_sha256=Digest(parsed.frame_sha256) if parsed.status == "accepted" else None,
+        retryable=parsed.retryable is True,
         retry_after_s=retry_after_s,
         sheds=sheds,
         resolution=parsed.resolution or "",
@@ -274,9 +296,23 @@ def _response_of(
 class _ResponseBody(msgspec.Struct, frozen=True):
     code: str = ""
     status: str | int = ""  # RFC 9457 has a number under the same name
+    retryable: bool | None = None
+    effect: str = ""
     frame_sha256: str = ""
     submitted_frame_sha256: str = ""
     resolution: str | None = None
+
+    def is_problem(self, status: int) -> bool:
+        """Return True if this is a problem document of sluice with the status of its response.
+
+        Other programs send RFC 9457 too; none of them has `retryable` and `effect`.
+        """
+        return (
+            bool(self.code)
+            and self.status == status
+            and self.retryable is not None
+            and bool(self.effect)
+        )
 
 
 class _ResultBody(msgspec.Struct, frozen=True):

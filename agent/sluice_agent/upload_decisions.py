@@ -1,9 +1,25 @@
 """The reaction to the response to an upload, as a pure function.
 
+Only a gateway decides about a batch. A response is that of a gateway if its body has the form that
+the protocol defines for its status; the status alone proves nothing, because a proxy, a captive
+portal or another service behind a mistyped URL also responds with 200, 403, 404 or 413.
+
+| status | body of a gateway | any other body |
+|---|---|---|
+| 200 | forget if it names the sent bytes | send again, foreign |
+| 400, 403, 409, 413 that decide about the batch | park, or drop after a decision | |
+| 401, 403 `forbidden_agent` | stop sending | |
+| 408, 425, 429 | by its code | send again, after the requested pause |
+| any other 4xx | by its code | send again, foreign |
+| 1xx, any other 2xx, 3xx | send again, foreign | send again, foreign |
+| 5xx | send again | send again |
+
 States of one sealed batch, and what each transition proves:
 
     ready --200--> forgotten        a gateway has the accepted manifest of these bytes
     ready --409, 413, …--> parked   no gateway will ever accept these bytes unchanged
+    ready --foreign--> ready        not the response of a gateway; the uploader parks a batch that
+                                    only foreign servers refuse (`foreign_responses`)
     ready --409 accept_existing--> forgotten
     parked --409 accept_existing--> removed
                                     the refused bytes are stored in quarantine, and an operator
@@ -11,7 +27,7 @@ States of one sealed batch, and what each transition proves:
     ready --503, reset, …--> ready  the same bytes are sent again, to another gateway first
     ready --401, forbidden_agent--> ready, and all uploads stop until an operator acts
 
-Source: `docs/protocol.md`, HTTP, **Agent**; ADR 0033.
+Source: `docs/protocol.md`, HTTP, **Agent**; ADR 0033, ADR 0190.
 """
 
 from dataclasses import dataclass
@@ -19,16 +35,21 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from sluice_protocol.conflicts import ACCEPT_EXISTING
-from sluice_protocol.errors import ErrorCode
+from sluice_protocol.errors import ErrorCode, status_of
 from sluice_protocol.units import Digest
 
 RETRY_AFTER_S_MAX: Final = 300.0
 """The maximum pause that a gateway can request: it may be wrong, and another may be available."""
 
+NOT_A_GATEWAY: Final = "not_a_gateway"
+"""The reason of a response without the form of the protocol."""
+
 _OK: Final = 200
-_ACCEPTED_ELSEWHERE: Final = (ErrorCode.DIGEST_MISMATCH, ErrorCode.UNSUPPORTED_VERSION)
-"""Damaged in transit, or newer than this gateway: another one, or this one after its upgrade."""
 _CLIENT_ERRORS: Final = range(400, 500)
+_SERVER_ERRORS: Final = range(500, 600)
+_KNOWN: Final = frozenset(code.value for code in ErrorCode)
+_BUSY: Final = frozenset({408, 425, 429})
+"""Statuses with which a proxy requests another try: RFC 9110 section 15.5.9, RFC 8470, RFC 6585."""
 
 
 class ConnectionFailure(StrEnum):
@@ -46,7 +67,9 @@ class GatewayResponse:
 
     Attributes:
         status: The HTTP status.
-        code: `code` of the problem document; empty if there is none.
+        code: `code` of the problem document; empty if the body is no problem document of sluice.
+        retryable: `retryable` of the problem document.
+        media_type: The type of a body in another form than that of the protocol.
         frame_sha256: `frame_sha256` of the body of a 200; None if it is not a response of a
             gateway.
         retry_after_s: Retry-After in seconds; None if absent or invalid.
@@ -57,6 +80,8 @@ class GatewayResponse:
 
     status: int
     code: str = ""
+    retryable: bool = False
+    media_type: str = ""
     frame_sha256: Digest | None = None
     retry_after_s: float | None = None
     sheds: bool = False
@@ -101,11 +126,14 @@ class SendAgain:
     Attributes:
         reason: The reason for the log and the metric.
         pause_s: The pause that this gateway requested; None if it requested none.
+        is_foreign: The response is not that of a gateway to an upload: the URL is wrong, or a
+            proxy refuses.
     """
 
     name: ClassVar[str] = "sendagain"
     reason: str
     pause_s: float | None = None
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,28 +158,50 @@ def decide_reaction(response: GatewayResponse | NoGatewayResponse, *, sent: Dige
     """
     if isinstance(response, NoGatewayResponse):
         return SendAgain(reason=response.failure)
-    if response.status == _OK:
-        return Forget() if response.frame_sha256 == sent else SendAgain(reason="foreign_answer")
-    if response.status in _CLIENT_ERRORS:
-        return _after_client_error(response, sent)
-    # 5xx as documented; 1xx, other 2xx and 3xx are not responses of a gateway and accept nothing.
-    return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
+    if response.status == _OK and response.frame_sha256 == sent:
+        return Forget()
+    if response.status in _SERVER_ERRORS:
+        return _send_again(response)
+    if response.status in _CLIENT_ERRORS and response.code:
+        return _after_problem(response, sent)
+    if response.status in _BUSY:
+        return _send_again(response)
+    return _send_again(response, is_foreign=True)
 
 
-def _after_client_error(response: GatewayResponse, sent: Digest) -> Reaction:
-    match response.status:
-        case 400 if response.code in _ACCEPTED_ELSEWHERE:
-            return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
-        case 401:
-            return StopSending(reason=_reason(response))
-        case 403 if response.code == ErrorCode.FORBIDDEN_AGENT:
-            return StopSending(reason=_reason(response))
-        case 409 if _is_settled(response, sent):
+def _after_problem(response: GatewayResponse, sent: Digest) -> Reaction:
+    """Decide by the code of a problem document with a status of 4xx."""
+    match response.code:
+        case ErrorCode.IDENTITY_CONFLICT if _is_settled(response, sent):
             return DropResolved(reason=response.resolution)
-        case 411 | 415:
-            return SendAgain(reason=_reason(response), pause_s=_pause_s(response))
-        case _:
-            return Park(reason=_reason(response))
+        case (
+            ErrorCode.INVALID_FRAME
+            | ErrorCode.IDENTITY_QUARANTINED
+            | ErrorCode.IDENTITY_CONFLICT
+            | ErrorCode.TOO_LARGE
+        ):
+            return Park(reason=response.code)
+        case ErrorCode.UNAUTHENTICATED | ErrorCode.FORBIDDEN_AGENT:
+            return StopSending(reason=response.code)
+        case (
+            ErrorCode.NOT_FOUND
+            | ErrorCode.FORBIDDEN
+            | ErrorCode.BAD_REQUEST
+            | ErrorCode.FENCED
+            | ErrorCode.DELETE_ID_TAKEN
+        ):  # of another path, of another service of sluice, or about a damaged request
+            return _send_again(response, is_foreign=True)
+        case code if code in _KNOWN:  # damaged in transit, newer than this gateway, or of a 5xx
+            return _send_again(response)
+        case _:  # of a later release
+            return _send_again(response) if response.retryable else Park(reason=response.code)
+
+
+def _send_again(response: GatewayResponse, *, is_foreign: bool = False) -> SendAgain:
+    reason = NOT_A_GATEWAY if is_foreign else response.code or f"http_{response.status}"
+    requested_s = response.retry_after_s
+    pause_s = None if requested_s is None else min(max(requested_s, 0.0), RETRY_AFTER_S_MAX)
+    return SendAgain(reason=reason, pause_s=pause_s, is_foreign=is_foreign)
 
 
 def _is_settled(response: GatewayResponse, sent: Digest) -> bool:
@@ -160,16 +210,7 @@ def _is_settled(response: GatewayResponse, sent: Digest) -> bool:
     After `quarantine_identity` and after any decision of a later version the batch stays parked.
     """
     return (
-        response.code == ErrorCode.IDENTITY_CONFLICT
+        response.status == status_of(ErrorCode.IDENTITY_CONFLICT)
         and response.resolution == ACCEPT_EXISTING
         and response.submitted_sha256 == sent
     )
-
-
-def _reason(response: GatewayResponse) -> str:
-    return response.code or f"http_{response.status}"
-
-
-def _pause_s(response: GatewayResponse) -> float | None:
-    requested_s = response.retry_after_s
-    return None if requested_s is None else min(max(requested_s, 0.0), RETRY_AFTER_S_MAX)

@@ -11,7 +11,9 @@ from typing import Final
 
 import structlog
 
+from sluice_agent.delayed_batches import RETRY_S, DelayedBatches, is_unread
 from sluice_agent.errors import SendingRefused
+from sluice_agent.foreign_responses import ForeignResponses
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
 from sluice_agent.listed_batches import BACKLOG_MIN, ListKnowledge, ListPlan
@@ -21,8 +23,8 @@ from sluice_agent.settings import UploaderSettings
 from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_retries import RetriedSpool
 from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
-from sluice_agent.unread_batches import RETRY_S, UnreadBatches, is_unread
 from sluice_agent.upload_decisions import (
+    NOT_A_GATEWAY,
     DropResolved,
     Forget,
     GatewayResponse,
@@ -40,7 +42,11 @@ _log: Final = structlog.get_logger("sluice.agent.uploader")
 
 
 class Uploader:
-    """Sends the batches of a spool."""
+    """Sends the batches of a spool.
+
+    Attributes:
+        foreign: The responses that were not those of a gateway.
+    """
 
     def __init__(
         self,
@@ -60,8 +66,9 @@ class Uploader:
         self._metrics = metrics
         self._gateways = gateways
         self._lists = ListKnowledge()
+        self.foreign = ForeignResponses(clock, metrics)
         self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
-        self._unread = UnreadBatches(clock, min(RETRY_S, settings.give_up_s or RETRY_S))
+        self._delayed = DelayedBatches(clock, min(RETRY_S, settings.give_up_s or RETRY_S))
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -75,7 +82,7 @@ class Uploader:
     def add(self, batch: SpooledBatch, frame: bytes | None = None) -> None:
         """Add a durable batch; `frame` is used if a worker is free, so memory stays bounded."""
         self._open += 1
-        if frame is not None and self._open - len(self._unread) <= self._settings.uploads_max:
+        if frame is not None and self._open - len(self._delayed) <= self._settings.uploads_max:
             self._spooled.keep(batch, frame)
         self._idle.clear()
         self._waiting.put_nowait(batch)
@@ -99,27 +106,30 @@ class Uploader:
 
         Raises:
             SendingRefused: The gateways refuse this agent and `stop_when_refused` is set.
+            NotAGateway: No gateway responds, only other servers, and `stop_when_refused` is set.
             GatewaysUnreachable: Uploads have failed for `give_up_s`.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(self._settings.uploads_max):
                 group.create_task(self._work())
-            group.create_task(self._retry_unread())
+            group.create_task(self._retry_delayed())
 
     async def _work(self) -> None:
         while True:
             listed, others = self._take(await self._waiting.get())
             left = await self._deliver_list(listed)
             for batch, attempts in [*left, *((one, SendAttempts()) for one in others)]:
-                await self._deliver(batch, attempts)
+                if not await self._deliver(batch, attempts):
+                    await self._clock.sleep(self._gateways.backoff_s(self.foreign.rounds))
 
-    async def _retry_unread(self) -> None:
+    async def _retry_delayed(self) -> None:
         while True:
-            if await self._deliver(await self._unread.next(), SendAttempts()):
-                for batch in self._unread.remove_all():
+            if await self._deliver(await self._delayed.next(), SendAttempts()):
+                for batch in self._delayed.remove_all():
                     self._waiting.put_nowait(batch)
 
-    def _end_one(self) -> None:
+    def _end_one(self, batch: SpooledBatch) -> None:
+        self.foreign.forget(batch)
         self._open -= 1
         if not self._open:
             self._idle.set()
@@ -182,10 +192,10 @@ class Uploader:
                 accepted.append(batch)
                 continue
             await self._react(reaction, batch, target, received)
-            self._end_one()
+            self._end_one(batch)
         await self._spooled.forget_accepted(*accepted)
-        for _ in accepted:
-            self._end_one()
+        for batch in accepted:
+            self._end_one(batch)
         return left
 
     async def _read_list(
@@ -194,14 +204,18 @@ class Uploader:
         sent: list[tuple[SpooledBatch, UploadRequest]] = []
         for batch, frame in zip(batches, await self._spooled.read(*batches), strict=True):
             if frame is None:
-                self._end_one()
+                self._end_one(batch)
             else:
                 sent.append((batch, self._request(batch, frame, SendAttempts())))
         return sent
 
     async def _deliver(self, batch: SpooledBatch, attempts: SendAttempts) -> bool:
-        """Send a batch until it is settled; return False if no gateway reads its version yet."""
+        """Send a batch until a gateway settles it; return False if it is tried later, or given up.
+
+        It is tried later if no gateway reads its version yet, or if every response was foreign.
+        """
         (frame,) = await self._spooled.read(batch)
+        foreign_only = True
         while frame is not None:
             target = await self._next_gateway(attempts)
             upload = self._request(batch, frame, attempts)
@@ -215,11 +229,39 @@ class Uploader:
             if await self._react(reaction, batch, target, received):
                 break
             attempts = self._gateways.after(attempts, target)
-            if self._settings.uploads_max > 1 and is_unread(reaction, attempts):
-                self._unread.add(batch)
+            foreign_only = foreign_only and isinstance(reaction, SendAgain) and reaction.is_foreign
+            if attempts.used:
+                continue
+            if await self._end_round(reaction, batch, target, received, foreign_only=foreign_only):
                 return False
-        self._end_one()
+            foreign_only = True
+        self._end_one(batch)
         return True
+
+    async def _end_round(
+        self,
+        reaction: Reaction,
+        batch: SpooledBatch,
+        target: GatewayTarget,
+        received: UploadResult,
+        *,
+        foreign_only: bool,
+    ) -> bool:
+        """Decide what to do after every gateway was tried; return whether the batch is left."""
+        if foreign_only and isinstance(received.response, GatewayResponse):
+            refusals = self.foreign.refuse(batch, target, received.response)
+            if self._settings.stop_when_refused:
+                self.foreign.check_route()
+            if self._settings.uploads_max > 1 and refusals.is_final(self._now_s()):
+                await self._spooled.park(batch, NOT_A_GATEWAY, str(target), received)
+                self._end_one(batch)
+                return True
+        else:
+            self.foreign.responded()
+        if self._settings.uploads_max > 1 and (foreign_only or is_unread(reaction)):
+            self._delayed.add(batch)
+            return True
+        return False
 
     def _request(self, batch: SpooledBatch, frame: bytes, attempts: SendAttempts) -> UploadRequest:
         return UploadRequest(
@@ -262,7 +304,7 @@ class Uploader:
                 )
                 await self._spooled.forget(batch)
                 return True
-            case SendAgain(pause_s=pause_s, reason=reason):
+            case SendAgain(pause_s=pause_s, reason=reason, is_foreign=is_foreign):
                 self._outage.failed(
                     batch,
                     reason=reason,
@@ -271,6 +313,8 @@ class Uploader:
                     now_s=self._now_s(),
                 )
                 self._gateways.failed(target, pause_s)
+                if is_foreign and isinstance(received.response, GatewayResponse):
+                    self.foreign.report(target, received.response)
                 return False
             case StopSending():
                 await self._stop_sending(str(target), received)
@@ -280,6 +324,7 @@ class Uploader:
         self, target: GatewayTarget, received: UploadResult, latency_s: float
     ) -> None:
         self._outage.ended()
+        self.foreign.decided()
         self._gateways.succeeded(target, latency_s)
         if isinstance(received.response, GatewayResponse) and received.response.sheds:
             self._gateways.shed(target)

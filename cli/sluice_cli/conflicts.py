@@ -6,12 +6,13 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from sluice_cli.confirmation import is_confirmed
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, print_columns
 from sluice_cli.user_name import user_name
 from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
-from sluice_protocol.conflicts import Decision, DecisionAction, parse_conflict_id
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.conflicts import ACCEPT_EXISTING, Decision, DecisionAction, parse_conflict_id
+from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import ObjectStore, open_deployment
@@ -52,12 +53,32 @@ def resolve(
     *,
     store: StoreUrl = STORE_DEFAULT,
     note: Annotated[str, Parameter(help="Why.")] = "",
+    yes: Annotated[
+        bool, Parameter(negative="", help="Block the agent's boot without confirmation.")
+    ] = False,
     json: Json = False,
 ) -> int:
-    """Record a decision: `accept_existing`, or `quarantine_identity` to block the agent's boot."""
+    """Record a decision: `accept_existing`, or `quarantine_identity` to block the agent's boot.
+
+    A block is permanent, so it is confirmed at the terminal, or by `--yes`. Exit with 1 if the
+    operator declines; nothing is recorded then.
+    """
+    if action != ACCEPT_EXISTING and not _is_confirmed(conflict_id, yes=yes):
+        return ExitCode.FOUND_WRONG.value
     decision = asyncio.run(_resolve(store, conflict_id, action, note))
     emit(decision, as_json=json, human=lambda console: console.print(f"decided: {action}"))
     return 0
+
+
+def _is_confirmed(conflict_id: str, *, yes: bool) -> bool:
+    who = parse_conflict_id(conflict_id).identity
+    blocked = f"block all batches of agent `{who.agent_id}`, boot `{who.boot_id}`"
+    return is_confirmed(
+        f"{blocked}, permanently?",
+        yes=yes,
+        refusal=f"quarantine_identity cannot be taken back: it would {blocked}, permanently;"
+        f" check `sluice conflicts show {conflict_id}`, then use --yes",
+    )
 
 
 async def _list(url: str, agent: str | None, after: str | None, limit: int) -> ConflictPage:

@@ -6,7 +6,7 @@ With `--policies` it also tests that the bucket denies what each role must not d
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -17,15 +17,19 @@ from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings
-from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_protocol.errors import BadUsage, ExitCode, StoreMisconfigured
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_deployment
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need, seal_result, write_result
 from sluice_store.s3.settings import parse_s3_url
+from sluice_store.url import read_disk_problem
 
 if TYPE_CHECKING:
     from sluice_policies.verify import Verification
+
+PROBES_BYTES: Final = 1024 * 1024
+"""Space that the probes and the result need."""
 
 Endpoints = Annotated[
     tuple[str, ...],
@@ -112,6 +116,10 @@ async def _denials(url: str, settings: Settings, target: Target) -> "Verificatio
 async def _examine(
     urls: tuple[str, ...], signer: Ed25519PrivateKey | None, key_id: str | None, *, write: bool
 ) -> DoctorResult:
+    for url in urls:
+        problem = read_disk_problem(url, PROBES_BYTES)
+        if problem:  # otherwise each promise would be reported as broken
+            raise StoreMisconfigured("create", url, problem)
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(open_deployment(url)) for url in urls]
         result = await examine(stores, urls, SystemIds())

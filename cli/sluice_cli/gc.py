@@ -9,6 +9,7 @@ from rich.console import Console
 
 from sluice_cli.gc_candidates import candidates
 from sluice_cli.gc_decisions import approve, stop
+from sluice_cli.gc_plans import plans
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.settings import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 app.command(approve)
 app.command(candidates)
+app.command(plans)
 app.command(stop)
 
 _PLAN = PlanSettings()

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from sluice_cli.confirmation import is_confirmed
 from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_cli.policies_output import (
@@ -296,14 +297,15 @@ def diff(
 
 
 def _confirmed(found: tuple[DocumentChange, ...], *, yes: bool) -> bool:
-    if yes or not found:
+    if not found:
         return True
-    if not sys.stdin.isatty():
-        raise BadUsage("apply changes a live bucket; check `sluice policies diff`, then use --yes")
-    draw_changes(Console(highlight=False, soft_wrap=True, stderr=True), found)
-    sys.stderr.write(f"apply {len(found)} changes, in this order? [yes/no] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip() == "yes"
+    if not yes and sys.stdin.isatty():
+        draw_changes(Console(highlight=False, soft_wrap=True, stderr=True), found)
+    return is_confirmed(
+        f"apply {len(found)} changes, in this order?",
+        yes=yes,
+        refusal="apply changes a live bucket; check `sluice policies diff`, then use --yes",
+    )
 
 
 @app.command

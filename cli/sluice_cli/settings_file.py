@@ -82,15 +82,19 @@ def refuse_unknown_command(command: str) -> None:
     """
     if command in COMMANDS:
         return
-    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
-
-    near = get_close_matches(command, sorted(COMMANDS), 1)
-    hint = f"the nearest known name is {near[0]}" if near else "`sluice --help` lists all"
+    near = nearest(command, COMMANDS, similarity_min=0.6)
+    hint = f"the nearest known name is {near}" if near else "`sluice --help` lists all"
     raise BadUsage(f"unknown command: {hint}, command=`{command}`")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most similar to an unknown one."""
+def nearest(name: str, known: Iterable[str], *, similarity_min: float = 0.0) -> str:
+    """Return the known name that is most similar to an unknown one.
+
+    Args:
+        name: The unknown name.
+        known: The known names, at least one.
+        similarity_min: From 0 to 1; the result is empty if no known name is that similar.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
-    return get_close_matches(name, sorted(known), 1, cutoff=0)[0]
+    return next(iter(get_close_matches(name, sorted(known), 1, cutoff=similarity_min)), "")

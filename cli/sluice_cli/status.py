@@ -79,6 +79,8 @@ def _lines(facts: "DeploymentFacts") -> tuple[tuple[str, str], ...]:
 
 
 def _store_text(facts: "DeploymentFacts") -> str:
+    if facts.overview.disk_problem:
+        return facts.overview.disk_problem
     doctor = facts.overview.doctor
     if doctor is None:
         return "never examined"

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
+from sluice_agent.foreign_responses import describe_foreign
 from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.signing_key import read_key
 from sluice_agent.transport import (
@@ -23,6 +24,7 @@ from sluice_agent.upload_decisions import (
     Forget,
     GatewayResponse,
     NoGatewayResponse,
+    SendAgain,
     decide_reaction,
 )
 from sluice_cli.options import Json
@@ -43,12 +45,14 @@ class UploadReport:
         frame_sha256: The digest of the bytes that were sent.
         status: The HTTP status; 0 without a response.
         reaction: What an agent would do: forget, park, drop, sendagain or stopsending.
+        problem: Why this is not the response of a gateway; empty if it is one.
         answer: The body of the response, or why there was none.
     """
 
     frame_sha256: str
     status: int
     reaction: str
+    problem: str
     answer: str
 
 
@@ -82,7 +86,7 @@ def upload(
     sent = UploadRequest(frame=body, digest=digest_of(body), retry=retry)
     tls = client_tls(tls_ca, tls_cert, tls_key)
     received = asyncio.run(_send(gateway, key, sent, tls))
-    report = _report(sent, received)
+    report = _report(gateway, sent, received)
     emit(report, as_json=json, human=lambda console: _draw(console, report))
     accepted = isinstance(decide_reaction(received.response, sent=sent.digest), Forget)
     return ExitCode.DONE.value if accepted else ExitCode.FOUND_WRONG.value
@@ -100,13 +104,19 @@ async def _send(
         )
 
 
-def _report(sent: UploadRequest, received: UploadResult) -> UploadReport:
+def _report(gateway: str, sent: UploadRequest, received: UploadResult) -> UploadReport:
     response = received.response
     failure = response.failure.value if isinstance(response, NoGatewayResponse) else ""
+    reaction = decide_reaction(response, sent=sent.digest)
+    problem = ""
+    if isinstance(response, GatewayResponse) and isinstance(reaction, SendAgain):
+        target = GatewayTarget(url=gateway)
+        problem = describe_foreign(target, response) if reaction.is_foreign else ""
     return UploadReport(
         frame_sha256=sent.digest,
         status=response.status if isinstance(response, GatewayResponse) else 0,
-        reaction=decide_reaction(response, sent=sent.digest).name,
+        reaction=reaction.name,
+        problem=problem,
         answer=failure or received.body.decode(errors="replace"),
     )
 

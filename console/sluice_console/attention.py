@@ -63,6 +63,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         gaps: The gaps of all agents.
         doctor: The newest result of the doctor.
         doctor_ran: Whether there is a result; None if that could not be read.
+        disk_problem: Why a directory store cannot be written; empty if it can, or if it is none.
         maintenance: Every task of maintenance.
         audit: The newest audit; None if there is none.
         gateways: The health of each gateway whose URL is known.
@@ -82,6 +83,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     gaps: GapTotals | None = None
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
+    disk_problem: str = ""
     maintenance: MaintenanceStatus | None = None
     audit: AuditOverview | UnreadableRecord | None = None
     gateways: tuple[GatewayHealth, ...] = ()
@@ -98,6 +100,7 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
         *_of_discovery(facts.discovery),
         *_of_batches(facts),
         *list_lane_items(facts.lanes or (), facts.discovery),
+        *_of_disk(facts.disk_problem),
         *_of_doctor(facts),
         *list_policy_items(facts.policies),
         *_of_maintenance(facts.maintenance),
@@ -214,6 +217,17 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " Check whether the spool of the agent still contains them.",
             page="agents",
             command="sluice gaps",
+        )
+
+
+def _of_disk(problem: str) -> Iterator[AttentionItem]:
+    if problem:
+        yield AttentionItem(
+            severity="error",
+            title="The directory of the store cannot be written",
+            detail=f"{problem}. Batches are refused until then; agents keep them.",
+            page="store",
+            command="sluice doctor --dry-run",
         )
 
 

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from sluice_protocol.errors import BadUsage
 from sluice_store.local import open_local_store
+from sluice_store.local.disk_space import describe_disk_problem, read_disk_space
 from sluice_store.port import ObjectStore
 from sluice_store.s3.settings import parse_s3_url
 
@@ -40,6 +41,19 @@ def with_profile(url: str, profile: str) -> str:
     parts = urlsplit(url)
     options = [one for one in parse_qsl(parts.query) if one[0] != "profile"]
     return urlunsplit(parts._replace(query=urlencode([*options, ("profile", profile)])))
+
+
+def read_disk_problem(url: str, needed_bytes: int) -> str:
+    """Return why an object of a size cannot be written into a directory store; empty if it can.
+
+    A bucket has no such limit.
+
+    Raises:
+        StoreError: The directory cannot be read.
+    """
+    if not url.startswith("file://"):
+        return ""
+    return describe_disk_problem(read_disk_space(parse_local_path(url)), needed_bytes)
 
 
 @asynccontextmanager

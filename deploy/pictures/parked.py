@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from deploy.pictures.drawing import Drawing, DrawnState, Step, arrow
+from sluice_agent.foreign_responses import BatchRefusals
 from sluice_agent.parked import drop_parked, retry_parked
 from sluice_agent.upload_decisions import (
     ConnectionFailure,
@@ -57,7 +58,8 @@ def _responses() -> Iterator[tuple[str, GatewayResponse | NoGatewayResponse]]:
     yield "200", GatewayResponse(status=200, frame_sha256=_SENT)
     yield "200 of other bytes", GatewayResponse(status=200, frame_sha256=_OTHER)
     yield "302", GatewayResponse(status=302)
-    yield "418", GatewayResponse(status=418)
+    yield "a page with 404", GatewayResponse(status=404, media_type="text/html")
+    yield "a code of a later release", GatewayResponse(status=418, code="later")
     yield "502", GatewayResponse(status=502)
     for failure in ConnectionFailure:
         yield failure.value, NoGatewayResponse(failure=failure)
@@ -70,6 +72,7 @@ def explore() -> frozenset[Step]:
         reaction: Reaction = decide_reaction(response, sent=_SENT)
         steps.add(("ready", event, _AFTER_UPLOAD[type(reaction)]))
         steps.add(("parked", event, _AFTER_QUESTION[type(reaction)]))
+    steps.add(("ready", _GIVEN_UP, "parked"))
     steps.add(("parked", retry_parked.__name__, "ready"))
     steps.add(("parked", drop_parked.__name__, "removed"))
     return frozenset(steps)
@@ -77,11 +80,12 @@ def explore() -> frozenset[Step]:
 
 _REFUSED: Final = frozenset(
     {
-        *("invalid_frame", "bad_request", "forbidden", "not_found"),
-        *("identity_quarantined", "identity_conflict", "fenced", "delete_id_taken", "too_large"),
-        *("accept_existing of other bytes", "another decision", "418"),
+        *("invalid_frame", "identity_quarantined", "identity_conflict", "too_large"),
+        *("accept_existing of other bytes", "another decision", "a code of a later release"),
     }
 )
+_GIVEN_UP: Final = BatchRefusals.is_final.__qualname__
+"""An hour of foreign responses to one batch, while gateways decide about others."""
 _STOPPED: Final = frozenset({"unauthenticated", "forbidden_agent"})
 _AGAIN: Final = frozenset(
     {
@@ -93,6 +97,7 @@ _AGAIN: Final = frozenset(
             "corrupt_object",
         ),
         *("internal", "store_unavailable", "overloaded", "draining", "outcome_unknown"),
+        *("bad_request", "forbidden", "not_found", "fenced", "delete_id_taken", "a page with 404"),
         *("200 of other bytes", "302", "502", "timeout", "reset", "connection_refused", "tls"),
     }
 )
@@ -123,9 +128,9 @@ DRAWING: Final = Drawing(
     ),
     edges=(
         arrow("ready", "accepted", "200 that names these bytes", "200"),
-        arrow("ready", "ready", "5xx, no response, 411, 415, digest_mismatch", *_AGAIN),
+        arrow("ready", "ready", "5xx, no response, not a gateway's response", *_AGAIN),
         arrow("ready", "stopped", "401, 403 forbidden_agent", *_STOPPED),
-        arrow("ready", "parked", "409, 413, any other 4xx", *_REFUSED),
+        arrow("ready", "parked", "409, 413, any other final refusal", *_REFUSED, _GIVEN_UP),
         arrow("ready", "removed", "409 with accept_existing", "accept_existing"),
         arrow("parked", "accepted", "asked again: 200", "200"),
         arrow("parked", "removed", "asked again: accept_existing", "accept_existing"),

@@ -17,7 +17,7 @@ from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.listed_uploads import ListedUploads
 from sluice_gateway.machine_time import MachineInstant
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_gateway.principals import PrincipalsFile
+from sluice_gateway.principals_file import PrincipalsFile
 from sluice_gateway.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import claim_authority

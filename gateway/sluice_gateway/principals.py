@@ -1,7 +1,6 @@
 """Principals: who may send for which agents, and who sent a request.
 
-The principals file is TOML. It is read again when it changes; while it is invalid, the last valid
-content stays in effect.
+The principals file is TOML; `principals_file` reads it.
 
     [[principals]]
     name = "host-1"
@@ -28,11 +27,9 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
-import structlog
 
 from sluice_gateway.sender_keys import SenderKey
 from sluice_protocol.errors import BadUsage, Unauthenticated
@@ -42,12 +39,9 @@ from sluice_web.tokens import token_sha256
 
 Role = Literal["agent", "operator"]
 SHARED_KEY_CHARS_MIN: Final = 16
-FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 _AGENT_SEGMENT: Final = r"(?P<agent>(?:[0-9a-f]{2}){1,120})"
 _PLACEHOLDER: Final = "{agent}"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
-
-log = structlog.get_logger()
 
 
 class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -253,88 +247,6 @@ def parse_principals(text: str) -> Principals:
             if entry.agent_template is not None
         ),
     )
-
-
-def read_principals(path: Path) -> Principals:
-    """Read the file at `path`.
-
-    Raises:
-        BadUsage: It cannot be read, is too large, or is not valid.
-    """
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise BadUsage(f"principals file is larger than {FILE_BYTES_MAX} bytes, path=`{path}`")
-        return parse_principals(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BadUsage(
-            "no principals file: `sluice token create` and `sluice agent init` print entries for"
-            f" it, or set `principals` to another path, path=`{path}`"
-        ) from error
-    except OSError as error:
-        raise BadUsage(
-            f"cannot read principals file: {error.strerror}; correct the path or its permissions,"
-            f" path=`{path}`"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise BadUsage(f"principals file is not UTF-8: {error}, path=`{path}`") from error
-
-
-class PrincipalsFile:
-    """The file on disk and its last valid content, which is replaced as a whole."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the file for the first time.
-
-        Raises:
-            BadUsage: It is not valid; a gateway does not start without it.
-        """
-        self._path = path
-        self._file_state = self._seen_state = _file_state(path)
-        self.current = read_principals(path)
-        self.failed = False
-
-    def reload(self) -> bool:
-        """Read the file again where it changed; keep the last content where it is not valid.
-
-        A program may write the file in several steps, and what is there between two of them can be
-        valid. So a change counts once two calls in a row see the same state of the file. A file
-        without any principal is not valid here: it was rather cut off than meant to refuse all.
-
-        Returns:
-            Whether new content is in effect.
-        """
-        state = _file_state(self._path)
-        is_settled, self._seen_state = state == self._seen_state, state
-        if state == self._file_state or not is_settled:
-            return False
-        self._file_state = state
-        try:
-            self.current = _read_some(self._path)
-        except BadUsage as error:
-            self.failed = True
-            log.error("principals_invalid", reason=str(error))  # noqa: TRY400 - a typo needs no traceback
-            return False
-        self.failed = False
-        log.info("principals_reloaded", keys=len(self.current.keys))
-        return True
-
-
-def _read_some(path: Path) -> Principals:
-    found = read_principals(path)
-    if not found.names:
-        raise BadUsage(
-            "principals file contains no principal: write it again, or stop the gateway to refuse"
-            f" everybody, path=`{path}`"
-        )
-    return found
-
-
-def _file_state(path: Path) -> tuple[int, int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _refuse_duplicates(what: str, names: list[str]) -> None:

@@ -13,7 +13,8 @@ from sluice_gateway.frame_reader import FrameReader, ReceivedBody
 from sluice_gateway.high_water import HighWaterMarks
 from sluice_gateway.journal_ports import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
-from sluice_gateway.principals import PrincipalsFile, VerifiedSender
+from sluice_gateway.principals import VerifiedSender
+from sluice_gateway.principals_file import PrincipalsFile
 from sluice_gateway.spool_transfer import SpoolTransfer
 from sluice_gateway.uploads import AcceptedResponse, Upload, accepted_response, conflict_problem
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted

@@ -152,8 +152,8 @@ def check_plan_id(plan_id: str) -> None:
     """
     if not is_plan_id(plan_id):
         raise BadUsage(
-            "a plan is named by its ULID: `sluice gc plan` prints it, and the console and"
-            f" `GET /v1/gc/plans` of a reconciler list all, plan=`{plan_id[:80]}`"
+            "a plan is named by its ULID: `sluice gc plans` and the console list the newest,"
+            f" plan=`{plan_id[:80]}`"
         )
 
 

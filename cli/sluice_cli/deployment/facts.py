@@ -12,6 +12,7 @@ from sluice_console.store_counts import count_held, count_open_conflicts
 from sluice_maintain.app import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_reconciler.audit_summaries import list_newest_audits
 from sluice_reconciler.discovery_status import read_discovery_status
 from sluice_reconciler.lanes.member_records import read_live_members
@@ -19,7 +20,7 @@ from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
 from sluice_store.stored_conflicts import StoredConflicts
-from sluice_store.url import open_store
+from sluice_store.url import open_store, read_disk_problem
 
 CONFLICTS_MAX: Final = 100
 """Conflicts that are read, in the order of their keys."""
@@ -84,6 +85,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         held_reasons=held.reasons,
         doctor=doctor,
         doctor_ran=doctor is not None,
+        disk_problem=read_disk_problem(url, FRAME_BYTES_MAX),
         maintenance=maintenance,
         audit=audits[0] if audits else None,
     )

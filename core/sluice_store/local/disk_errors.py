@@ -12,16 +12,16 @@ from sluice_protocol.errors import (
     StoreUnavailable,
 )
 
-_FULL: Final = "the disk is full: free space or move the store"
-_READ_ONLY: Final = "the directory is read-only: mount it writable"
+FULL: Final = "the disk is full: free space or move the store"
+READ_ONLY: Final = "the directory is read-only: mount it writable"
 _FORM: Final = "a file is where a folder is required, or the reverse: check the path"
 _DENIED: Final = "no permission: give this user the directory"
 _FILES: Final = "too many open files: raise the limit (ulimit -n)"
 
 _TABLE: Final[dict[int, tuple[type[StoreError], str]]] = {
-    errno.ENOSPC: (StoreMisconfigured, _FULL),
-    errno.EDQUOT: (StoreMisconfigured, _FULL),
-    errno.EROFS: (StoreMisconfigured, _READ_ONLY),
+    errno.ENOSPC: (StoreMisconfigured, FULL),
+    errno.EDQUOT: (StoreMisconfigured, FULL),
+    errno.EROFS: (StoreMisconfigured, READ_ONLY),
     errno.ENOTDIR: (StoreMisconfigured, _FORM),
     errno.EISDIR: (StoreMisconfigured, _FORM),
     errno.EEXIST: (StoreMisconfigured, _FORM),

@@ -12,12 +12,14 @@ from msgspec import structs
 
 from sluice_gateway.principals import parse_principals
 from sluice_gateway.uploads import AcceptedResponse
-from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.errors import ErrorCode, InvalidFrame, TooLarge
 from sluice_protocol.frame import check_frame, decode_frame, encode_frame
 from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.signatures import sign_request
+from sluice_protocol.units import FRAME_BYTES_MAX
+from sluice_web.problems import problem_of, problem_response
 
 PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -93,8 +95,15 @@ def test_the_list_is_the_shown_head_and_the_frame() -> None:
 
 
 def test_the_response_has_every_field() -> None:
-    (shown,) = blocks("The response")
+    shown, _ = blocks("The response")
     assert list(json.loads(shown)) == sorted(one.name for one in structs.fields(AcceptedResponse))
+
+
+def test_the_refusal_is_the_problem_document_of_a_gateway() -> None:
+    _, shown = blocks("The response")
+    limit = FRAME_BYTES_MAX
+    problem = problem_of(ErrorCode.TOO_LARGE, str(TooLarge("body", limit + 1, limit)))
+    assert shown.encode().strip() == problem_response(problem).body
 
 
 MISTAKES = {

@@ -50,7 +50,7 @@ def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> UploadRes
 
 
 def problem(status: str, code: str, more: str = "") -> bytes:
-    body = f'{{"code":"{code}","status":{status[:3]}}}'
+    body = f'{{"code":"{code}","status":{status[:3]},"retryable":true,"effect":"none"}}'
     head = f"HTTP/1.1 {status}\r\nContent-Type: application/problem+json\r\n{more}"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
 
@@ -70,7 +70,9 @@ def test_a_response_before_the_body_was_read_is_read(discard_bytes: int) -> None
         writer.transport.abort()
 
     received = send(refuse)
-    assert received.response == GatewayResponse(status=503, code="overloaded", retry_after_s=7.0)
+    assert received.response == GatewayResponse(
+        status=503, code="overloaded", retryable=True, retry_after_s=7.0
+    )
 
 
 def test_a_reset_is_no_response() -> None:
@@ -126,7 +128,8 @@ def test_invalid_bodies_count_as_empty() -> None:
     assert (
         parse_response(200, {}, b'{"status":"accepted","frame_sha256":"ab"}').frame_sha256 == "ab"
     )
-    assert parse_response(409, {}, b'{"status":409,"code":"identity_conflict"}').code
+    problem_409 = b'{"status":409,"code":"identity_conflict","retryable":false,"effect":"none"}'
+    assert parse_response(409, {}, problem_409).code
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,12 @@ def test_conflicts_on_the_command_line(tmp_path: Path) -> None:
     code, out = conflicts("show", conflict["id"])
     assert code == 0
     assert "3 differ, first at sequence 0" in out
+    code, out = conflicts("resolve", conflict["id"], "quarantine_identity")
+    assert code == 2
+    assert out.count("\n") == 1
+    assert "agent `host-1`, boot `" in out
+    assert f"`sluice conflicts show {conflict['id']}`, then use --yes" in out
+    assert json.loads(conflicts("list", "--json")[1])["conflicts"][0]["state"] == "open"
     assert conflicts("resolve", conflict["id"], "accept_existing")[0] == 0
     code, out = conflicts("list")
     assert (code, "accept_existing" in out) == (0, True)

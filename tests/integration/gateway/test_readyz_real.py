@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.gateway import Client, GatewayProcess, TestKey, frame_of, gateways, identity
+from support.local_deployment import run_sluice
 
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 
@@ -76,7 +77,15 @@ def test_a_full_disk_is_not_ready_until_there_is_space_again(small_disk: Path) -
         free = os.statvfs(small_disk)
         ballast.write_bytes(b"x" * ((free.f_bavail - 32) * free.f_frsize))
         assert asyncio.run(_upload(server.port, 0, size=1_000_000)) == 503
-        assert asyncio.run(_get(server.port))[0] == 503
+        status, reason = asyncio.run(_get(server.port))
+        assert status == 503
+        assert "the disk is full: free space or move the store" in reason
+        seen = run_sluice(small_disk, "status", "--store", f"file://{small_disk}/store")
+        assert seen.returncode == 1
+        assert "the disk is full: free space or move the store" in seen.stdout
+        examined = run_sluice(small_disk, "doctor", "--store", f"file://{small_disk}/store")
+        assert examined.returncode == 3
+        assert "the disk is full: free space or move the store" in examined.stderr
         ballast.unlink()
         await_ready(server, 200)
         assert asyncio.run(_upload(server.port, 0, size=1_000_000)) == 200

@@ -121,8 +121,11 @@ def test_candidates_of_a_plan_are_listed_and_explained(
     where = ("--store", url, "--key-file", "auditor.pem")
     command = ("gc", "candidates")
     assert "there is no plan" in sluice(capsys, *command, "--store", url, expect=1)
+    assert "no plans" in sluice(capsys, "gc", "plans", "--store", url)
     sluice(capsys, "audit", "run", *where)
     sluice(capsys, "gc", "plan", *where)
+    (plan,) = json.loads(sluice(capsys, "gc", "plans", "--json", "--store", url))
+    assert (plan["state"], plan["blobs"], plan["approved_by"]) == ("planned", 1, "")
     listed = sluice(capsys, *command, *where)
     assert ": 1 candidates\n" in listed
     assert f"{orphan}  " in listed
@@ -130,7 +133,16 @@ def test_candidates_of_a_plan_are_listed_and_explained(
     assert "not verified (--key-file)" in sluice(capsys, *command, "--store", url)
     found = json.loads(sluice(capsys, *command, "--sha256", orphan[:6], "--json", *where))
     assert [one["sha256"] for one in found["candidates"]] == [orphan]
+    sluice(capsys, "gc", "approve", plan["plan_id"], "--store", url)
+    names, row = sluice(capsys, "gc", "plans", "--limit", "1", "--store", url).splitlines()
+    assert names.split() == ["plan", "made", "state", "blobs", "size", "approved", "by", "note"]
+    assert row.startswith(plan["plan_id"])
+    assert " approved " in row
+    assert " operator:" in row
+    for limit in ("0", "101"):
+        sluice(capsys, "gc", "plans", "--limit", limit, "--store", url, expect=2)
     sluice(capsys, "gc", "run", "--grace-s", "0", *where)
+    assert " finished " in sluice(capsys, "gc", "plans", "--store", url)
     proved = sluice(capsys, *command, found["plan_id"], "--sha256", orphan, *where)
     assert "references   holds     0 reverse references" in proved
     key = next(Path(url.removeprefix("file://"), "raw-blobs").rglob("*.lmbatch"))

@@ -8,9 +8,9 @@ from support.agent_disk import SimDisk
 from support.agent_sim import DIRECTORY, SimAgent, SimClock, SimNetwork, block, simulate_agent
 from support.simloop import seeds
 
+from sluice_agent.delayed_batches import RETRY_S
 from sluice_agent.errors import GatewaysUnreachable
 from sluice_agent.transport import UploadRequest
-from sluice_agent.unread_batches import RETRY_S
 from sluice_agent.upload_decisions import GatewayResponse
 from sluice_protocol.frame import frame_version
 from sluice_protocol.units import NS_PER_S

@@ -12,7 +12,14 @@ from sluice_agent.listed_batches import (
     ListPlan,
 )
 from sluice_agent.transport import UploadResult, parse_results
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_agent.upload_decisions import (
+    NOT_A_GATEWAY,
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+    SendAgain,
+    decide_reaction,
+)
 from sluice_protocol.frame_lists import FRAMES_MAX, listed_bytes
 from sluice_protocol.units import Digest
 
@@ -68,10 +75,12 @@ def test_each_result_is_the_response_of_a_single_upload() -> None:
     conflict = {
         "status": 409,
         "code": "identity_conflict",
+        "retryable": False,
+        "effect": "none",
         "resolution": "accept_existing",
         "submitted_frame_sha256": DIGEST,
     }
-    problem = {"status": 503, "code": "overloaded"}
+    problem = {"status": 503, "code": "overloaded", "retryable": True, "effect": "none"}
     found = parse_results(
         answer(
             {"status": 200, "accepted": accepted},
@@ -92,10 +101,31 @@ def test_each_result_is_the_response_of_a_single_upload() -> None:
             submitted_sha256=DIGEST,
             sheds=True,
         ),
-        GatewayResponse(status=503, code="overloaded", sheds=True),
+        GatewayResponse(status=503, code="overloaded", retryable=True, sheds=True),
         GatewayResponse(status=200, sheds=True),
     ]
     assert b"identity_conflict" in found[1].body
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"status": 200},
+        {"status": 200, "accepted": {}},
+        {"status": 200, "accepted": {"status": "accepted", "frame_sha256": "b" * 64}},
+        {"status": 200, "accepted": {"status": "ok", "frame_sha256": DIGEST}},
+        {"status": 404},
+        {"status": 413, "problem": {"status": 413, "code": "too_large"}},
+        {"status": 413, "problem": {"code": "too_large", "retryable": False, "effect": "none"}},
+    ],
+)
+def test_a_result_in_another_form_decides_nothing(result: dict[str, object]) -> None:
+    """A proxy that made it up neither removes nor parks the batch."""
+    found = parse_results(answer(result), 1)
+    assert isinstance(found, tuple)
+    assert decide_reaction(found[0].response, sent=DIGEST) == SendAgain(
+        reason=NOT_A_GATEWAY, is_foreign=True
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
+from sluice_agent.transport import parse_response
 from sluice_agent.upload_decisions import (
+    NOT_A_GATEWAY,
     ConnectionFailure,
     DropResolved,
     Forget,
@@ -15,21 +18,25 @@ from sluice_agent.upload_decisions import (
     StopSending,
     decide_reaction,
 )
-from sluice_protocol.errors import ErrorCode, retryable, status_of
+from sluice_protocol.errors import ErrorCode, retryable
 from sluice_protocol.units import Digest
+from sluice_web.problems import problem_of
 
 SENT = Digest("a" * 64)
 PARKED = {
     ErrorCode.INVALID_FRAME,
     ErrorCode.IDENTITY_QUARANTINED,
     ErrorCode.IDENTITY_CONFLICT,
+    ErrorCode.TOO_LARGE,
+}
+FOREIGN = {
     ErrorCode.FENCED,
     ErrorCode.DELETE_ID_TAKEN,
-    ErrorCode.TOO_LARGE,
     ErrorCode.BAD_REQUEST,
     ErrorCode.FORBIDDEN,
     ErrorCode.NOT_FOUND,
 }
+"""Codes of sluice that are not about a batch: of another path, or of another service."""
 STOPPED = {ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN_AGENT}
 AGAIN = {
     ErrorCode.DIGEST_MISMATCH,
@@ -45,53 +52,111 @@ AGAIN = {
 }
 
 
-def expected(code: ErrorCode) -> type:
-    return Park if code in PARKED else StopSending if code in STOPPED else SendAgain
+NOT_DECIDED = SendAgain(reason=NOT_A_GATEWAY, is_foreign=True)
+CLIENT_ERRORS = range(400, 500)
 
 
 def test_every_code_has_its_reaction() -> None:
-    """The three sets cover the whole enum, so that a new code must be added here."""
-    assert set(ErrorCode) == PARKED | STOPPED | AGAIN
+    """The four sets cover the whole enum, so that a new code must be added here."""
+    assert set(ErrorCode) == PARKED | FOREIGN | STOPPED | AGAIN
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
 def test_each_code_of_a_problem_document(code: ErrorCode) -> None:
-    """Each code with its status leads to the reaction of the protocol's **Agent** lines."""
-    reaction = decide_reaction(GatewayResponse(status=status_of(code), code=code), sent=SENT)
-    assert type(reaction) is expected(code)
-    if code in AGAIN:
-        assert retryable(code)
-
-
-@pytest.mark.parametrize("code", ["", "nobody_knows_this"])
-def test_each_status_without_a_known_code(code: str) -> None:
-    """The status alone decides: 401 stops, 411, 415 and 5xx retry, other 4xx park."""
-    for status in range(100, 600):
+    """With a status of 4xx the code decides, as in the table of the protocol."""
+    for status in CLIENT_ERRORS:
         reaction = decide_reaction(GatewayResponse(status=status, code=code), sent=SENT)
-        if status == 401:
-            assert isinstance(reaction, StopSending)
-        elif 400 <= status < 500 and status not in {411, 415}:
-            assert isinstance(reaction, Park), status
+        if code in PARKED:
+            assert reaction == Park(reason=code)
+        elif code in STOPPED:
+            assert reaction == StopSending(reason=code)
+        elif code in FOREIGN:
+            assert reaction == NOT_DECIDED
         else:
-            assert isinstance(reaction, SendAgain), status
+            assert code in AGAIN
+            assert retryable(code)
+            assert reaction == SendAgain(reason=code)
 
 
-@pytest.mark.parametrize("code", list(ErrorCode))
+def test_each_status_without_the_form_of_the_protocol() -> None:
+    """No such response parks or removes a batch, or stops the agent, whatever its status is."""
+    for status in range(100, 600):
+        reaction = decide_reaction(GatewayResponse(status=status, retry_after_s=9), sent=SENT)
+        if status >= 500 or status in {408, 425, 429}:
+            assert reaction == SendAgain(reason=f"http_{status}", pause_s=9), status
+        else:
+            assert reaction == replace(NOT_DECIDED, pause_s=9), status
+
+
+@pytest.mark.parametrize("code", ["", *ErrorCode])
+def test_statuses_that_no_gateway_sends_decide_nothing(code: str) -> None:
+    for status in (*range(100, 200), *range(201, 400)):
+        response = GatewayResponse(status=status, code=code, frame_sha256=SENT)
+        assert decide_reaction(response, sent=SENT) == NOT_DECIDED, status
+
+
+@pytest.mark.parametrize("status", [400, 404, 418, 451])
+def test_a_code_of_a_later_release_is_followed_by_its_retryable(status: int) -> None:
+    final = GatewayResponse(status=status, code="later")
+    assert decide_reaction(final, sent=SENT) == Park(reason="later")
+    again = replace(final, retryable=True)
+    assert decide_reaction(again, sent=SENT) == SendAgain(reason="later")
+
+
+@pytest.mark.parametrize("code", ["", "later", *ErrorCode])
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
-def test_5xx_is_always_retried(status: int, code: ErrorCode) -> None:
-    """No code in the body of a 5xx can park or stop."""
-    assert isinstance(
-        decide_reaction(GatewayResponse(status=status, code=code), sent=SENT), SendAgain
-    )
+def test_5xx_is_always_retried(status: int, code: str) -> None:
+    """No code in the body of a 5xx can park or stop, or is a sign of a wrong address."""
+    reaction = decide_reaction(GatewayResponse(status=status, code=code), sent=SENT)
+    assert reaction == SendAgain(reason=code or f"http_{status}")
+
+
+PROBLEM = {"status": 413, "code": "too_large", "retryable": False, "effect": "none"}
+BODIES_OF_OTHERS = [
+    b"",
+    b"<html>too_large</html>",
+    b"[]",
+    b"\xff",
+    b"[" * 100_000,
+    *(
+        msgspec.json.encode(body)
+        for body in (
+            {},
+            {"code": "too_large"},
+            {"code": 413, "message": "too large"},
+            {"error": "too_large"},
+            {**PROBLEM, "status": 400},
+            {**PROBLEM, "code": ""},
+            {name: value for name, value in PROBLEM.items() if name != "status"},
+            {name: value for name, value in PROBLEM.items() if name != "retryable"},
+            {name: value for name, value in PROBLEM.items() if name != "effect"},
+            {**PROBLEM, "retryable": "no"},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("body", BODIES_OF_OTHERS)
+def test_only_a_problem_document_of_sluice_decides(body: bytes) -> None:
+    """A proxy may send JSON, and problem documents of RFC 9457 without the members of sluice."""
+    headers = {"Content-Type": "text/html; charset=utf-8"}
+    response = parse_response(413, headers, body)
+    assert response == GatewayResponse(status=413, media_type="text/html")
+    assert decide_reaction(response, sent=SENT) == NOT_DECIDED
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
-def test_409_and_413_park_without_a_decision(code: ErrorCode) -> None:
-    """Regardless of the code, these bytes will not be accepted."""
-    for status in (409, 413):
-        assert isinstance(
-            decide_reaction(GatewayResponse(status=status, code=code), sent=SENT), Park
-        )
+def test_every_problem_document_of_a_gateway_is_recognised(code: ErrorCode) -> None:
+    """Also without a media type, which a proxy may remove."""
+    problem = problem_of(code, "why")
+    response = parse_response(problem.status, {}, msgspec.json.encode(problem))
+    assert response == GatewayResponse(status=problem.status, code=code, retryable=retryable(code))
+
+
+@pytest.mark.parametrize("status", [200, 201, 404, 409])
+@pytest.mark.parametrize("body", [*BODIES_OF_OTHERS, b'{"frame_sha256":"%b"}' % (b"a" * 64)])
+def test_no_foreign_body_removes_or_parks_a_batch(status: int, body: bytes) -> None:
+    assert decide_reaction(parse_response(status, {}, body), sent=SENT) == NOT_DECIDED
 
 
 def test_200_for_these_bytes_forgets() -> None:
@@ -109,7 +174,7 @@ def test_only_accept_existing_for_exactly_these_bytes_drops_them() -> None:
     )
     assert decide_reaction(settled, sent=SENT) == DropResolved(reason="accept_existing")
     for other in (
-        replace(settled, code=ErrorCode.BAD_REQUEST),
+        replace(settled, code=ErrorCode.TOO_LARGE),
         replace(settled, resolution="quarantine_identity"),
         replace(settled, resolution=""),
         replace(settled, submitted_sha256=Digest("b" * 64)),
@@ -123,7 +188,7 @@ def test_only_accept_existing_for_exactly_these_bytes_drops_them() -> None:
 def test_200_without_the_digest_accepts_nothing(digest: Digest | None) -> None:
     """A captive portal's page or the response for another batch accepts nothing."""
     reaction = decide_reaction(GatewayResponse(status=200, frame_sha256=digest), sent=SENT)
-    assert reaction == SendAgain(reason="foreign_answer")
+    assert reaction == NOT_DECIDED
 
 
 @pytest.mark.parametrize("failure", list(ConnectionFailure))

@@ -98,6 +98,7 @@ def test_a_healthy_deployment_needs_nothing() -> None:
         ({"gaps": GapTotals(agents=2, oldest_s=7200)}, "warning", "agents", "2 agents have gaps"),
         ({"doctor_ran": False, "doctor": None}, "error", "store", "never tested"),
         ({"doctor": doctor(kept=False)}, "error", "store", "creates are atomic"),
+        ({"disk_problem": "the disk is full: free space"}, "error", "store", "cannot be written"),
         ({"discovery": discovery(behind_s=61.0)}, "warning", "queue", "enqueued 61 s late"),
         (
             {"discovery": discovery(processes=(process(ProcessState.LAPSED),))},

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sluice_door_http.sent_tokens import sent_token
 from sluice_gateway.authentication import spiffe_id
 from sluice_gateway.door_tokens import create_token
-from sluice_gateway.principals import PrincipalsFile, parse_principals
+from sluice_gateway.principals import parse_principals
+from sluice_gateway.principals_file import PrincipalsFile
 from sluice_protocol.errors import BadUsage, Unauthenticated
 
 RAW = base64.b64encode(

@@ -1,15 +1,15 @@
-"""Batches in a frame version that no gateway reads yet.
+"""Batches that are tried later: no gateway reads their version, or a proxy refuses them.
 
-They are kept apart, because they would occupy every worker until the gateways are upgraded, and
-batches of other versions would not be sent. One of them is tried again after a pause. When a
-gateway accepts it, all of them are sent. Source: ADR 0187.
+They are kept apart, because they would occupy every worker until the gateways are upgraded or the
+proxy is corrected, and other batches would not be sent. One of them is tried again after a pause.
+When a gateway accepts it, all of them are sent. Source: ADR 0187, ADR 0190.
 """
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
-from sluice_agent.gateway_choice import SendAttempts
 from sluice_agent.spool import SpooledBatch
 from sluice_agent.upload_decisions import Reaction, SendAgain
 from sluice_protocol.clock import Clock
@@ -18,20 +18,12 @@ from sluice_protocol.errors import ErrorCode
 RETRY_S: Final = 30.0
 
 
-def is_unread(reaction: Reaction, attempts: SendAttempts) -> bool:
-    """Return True if every gateway was tried, and the last one does not read the version.
-
-    Args:
-        reaction: The reaction to the last response.
-        attempts: The attempts, with the last one.
-    """
-    is_refused = isinstance(reaction, SendAgain) and reaction.reason == (
-        ErrorCode.UNSUPPORTED_VERSION
-    )
-    return is_refused and attempts.rounds > 0 and not attempts.used
+def is_unread(reaction: Reaction) -> bool:
+    """Return True if the last gateway of a round does not read the version of the batch."""
+    return isinstance(reaction, SendAgain) and reaction.reason == ErrorCode.UNSUPPORTED_VERSION
 
 
-class UnreadBatches:
+class DelayedBatches:
     """The batches, oldest first."""
 
     def __init__(self, clock: Clock, retry_s: float) -> None:
@@ -44,8 +36,8 @@ class UnreadBatches:
         return len(self._batches)
 
     def add(self, batch: SpooledBatch) -> None:
-        """Keep a batch apart."""
-        self._batches.append(batch)
+        """Keep a batch apart; it was sent before, which its next upload states."""
+        self._batches.append(replace(batch, recovered=True))
         self._filled.set()
 
     async def next(self) -> SpooledBatch:
