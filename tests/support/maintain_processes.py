@@ -170,8 +170,13 @@ class MaintenanceProcesses:
         return []
 
     def stop(self) -> None:
-        """Stop every process in an orderly way; each must exit with 0."""
+        """Stop every process in an orderly way; each must exit with 0.
+
+        One that is still starting would be ended by the signal itself.
+        """
         running = self.running
+        for process in running:
+            self.url(process)
         for process in running:
             process.send_signal(signal.SIGTERM)
         codes = [process.wait(WAIT_S) for process in running]
