@@ -5,6 +5,7 @@ separate task, and writes the marks that accepted batches do not show. The marks
 mark is reported again with the next upload of the agent. Source: ADR 0046.
 """
 
+import itertools
 from collections import OrderedDict
 from typing import Final
 
@@ -55,8 +56,10 @@ class HighWaterMarks:
             StoreError: The store is unreachable; this mark is dropped, the others are kept.
         """
         done = 0
-        for _ in range(min(WRITES_MAX, len(self._unwritten))):
-            (agent_id, boot_id), high = self._unwritten.popitem(last=False)
+        for agent_id, boot_id in list(itertools.islice(self._unwritten, WRITES_MAX)):
+            high = self._unwritten.pop((agent_id, boot_id), None)
+            if high is None:
+                continue  # a batch that reaches the mark was accepted during the write before
             mark = HighWaterMark(agent_id=agent_id, boot_id=boot_id, seq_end=high)
             done += await self._raise_to(mark)
         return done

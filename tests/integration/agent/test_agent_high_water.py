@@ -55,7 +55,8 @@ def test_an_agent_with_a_backlog_reports_its_high_water_mark(tmp_path: Path) -> 
                 served.gateway.settings.principals.write_text(
                     principal_entry("host-1", "host-1", key)
                 )
-                served.gateway.uploads.principals.reload()
+                principals = served.gateway.uploads.principals
+                assert [principals.reload() for _ in range(2)] == [False, True]
                 await until_accepted(tmp_path, served.port, store)
                 assert await served.gateway.uploads.high_water.flush() == 1
 

@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-from support.gateway import identity
+from support.gateway import CountingStore, identity
 
 from sluice_gateway.high_water import BOOTS_MAX, HighWaterMarks
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, decode_record
-from sluice_protocol.outcomes import Found
+from sluice_protocol.outcomes import Found, GetOutcome
+from sluice_protocol.units import ObjectKey
 from sluice_protocol.upload_http import parse_high_water
 from sluice_store.memory.transport import open_memory_store
 from sluice_store.port import ObjectStore
@@ -37,6 +38,25 @@ def test_a_mark_never_falls_and_a_damaged_one_is_replaced() -> None:
         assert (await one.flush(), await stored(store)) == (1, 13)
 
     asyncio.run(run())
+
+
+def test_a_mark_that_is_reached_during_a_flush_is_not_written() -> None:
+    """Uploads are accepted while the store responds, also of boots that are yet to be written."""
+
+    class AcceptingStore(CountingStore):
+        async def get(
+            self, key: ObjectKey, *, first: int = 0, last: int | None = None
+        ) -> GetOutcome:
+            for boot in ("b2", "b3"):
+                marks.note(identity(seq=9, boot=boot), 9)
+            return await super().get(key, first=first, last=last)
+
+    store, _ = open_memory_store()
+    marks = HighWaterMarks(AcceptingStore(store))
+    for boot in ("b1", "b2", "b3"):
+        marks.note(identity(boot=boot), 9)
+    assert asyncio.run(marks.flush()) == 1
+    assert len(marks) == 0
 
 
 def test_marks_are_bounded() -> None:
