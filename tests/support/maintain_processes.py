@@ -124,6 +124,11 @@ class MaintenanceProcesses:
         pid = int(record.lease.owner.rsplit("-", 2)[1])
         return next((one for one in self.started if one.pid == pid and one.poll() is None), None)
 
+    def has_lease_of_ended(self, task: str) -> bool:
+        """Return True if a process that has ended still has the lease of a task."""
+        record = self.record(task)
+        return record is not None and record.lease is not None and self.owner_of(task) is None
+
     def kill_owner(self, task: str, delay_s: float) -> subprocess.Popen[bytes]:
         """Kill the process that runs a task, some time after it was seen to run it."""
         found: list[subprocess.Popen[bytes]] = []

@@ -155,6 +155,7 @@ def test_audits_and_collection_survive_kills_at_random_times(
     assert {one["task"] for one in shown["tasks"]} == set(TaskName)
     assert read(url, "/v1/status")[0] == 200
     assert 'sluice_maintain_running{task="gc"}' in read(url, "/metrics")[1]
+    wait_for(lambda: not any(map(processes.has_lease_of_ended, TaskName)), "the end of old leases")
     processes.stop()
 
     assert all((deployment.root / blob_key(one.manifest.digest)).exists() for one in batches)
