@@ -286,6 +286,11 @@ def rollup_key(window: str, metric: str, at_ns: UnixNs, chunk_id: str) -> Object
     return ObjectKey(f"{place}/{chunk_id}.lmrollup.zst")
 
 
+def index_prefix(date: str) -> str:
+    """Return the prefix of the index chunks of a date, `YYYY-MM-DD`."""
+    return f"{INDEX}date={date}/"
+
+
 def index_key(at_ns: UnixNs, chunk_id: str) -> ObjectKey:
     """Return the key of an index chunk; `at_ns` is an instant in the hour of the chunk."""
     return ObjectKey(f"{INDEX}{hour_path(at_ns)}/{chunk_id}.lmindex.zst")

@@ -26,7 +26,7 @@ from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Table
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.index_chunk import TEXT_BYTES_MIN, decode_chunk
-from sluice_protocol.keys import INDEX
+from sluice_protocol.keys import index_prefix
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_query.literals import required_texts
@@ -202,7 +202,7 @@ async def _rule_out(
 
 
 async def _list_chunks(store: ObjectStore, day: str) -> list[ListedObject]:
-    return [one async for page in store.list(f"{INDEX}date={day}/") for one in page.objects]
+    return [one async for page in store.list(index_prefix(day)) for one in page.objects]
 
 
 def _without(

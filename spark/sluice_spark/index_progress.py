@@ -18,7 +18,7 @@ import structlog
 from sluice_lake.data_files import DataFile
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.index_chunk import decode_chunk
-from sluice_protocol.keys import INDEX
+from sluice_protocol.keys import INDEX, index_prefix
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemClock
@@ -115,15 +115,10 @@ async def find_new_files(
 async def _read_covered(store: ObjectStore, day: str) -> set[str]:
     """Return the paths of the files that chunks of a date cover; skip unreadable chunks."""
     paths: set[str] = set()
-    async for page in store.list(chunks_prefix(day)):
+    async for page in store.list(index_prefix(day)):
         for listed in page.objects:
             paths |= await read_paths(store, listed.key) or set()
     return paths
-
-
-def chunks_prefix(day: str) -> str:
-    """Return the prefix of the chunks of a date."""
-    return f"{INDEX}date={day}/"
 
 
 async def read_paths(store: ObjectStore, key: ObjectKey) -> set[str] | None:

@@ -26,12 +26,11 @@ import msgspec
 import structlog
 
 from sluice_lake.tables import LOGS
-from sluice_protocol.keys import INDEX, LAKE
+from sluice_protocol.keys import INDEX, LAKE, index_prefix
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_spark.index_progress import (
     IndexProgress,
     WaitingDate,
-    chunks_prefix,
     read_paths,
     write_index_progress,
 )
@@ -214,7 +213,7 @@ class IndexRemoval:
         """Return the chunks of the next step, and whether they are the last ones of the date."""
         found: list[ObjectKey] = []
         after = entry.checked_through
-        async for page in self.store.list(chunks_prefix(entry.date), start_after=after):
+        async for page in self.store.list(index_prefix(entry.date), start_after=after):
             found += [one.key for one in page.objects if _CHUNK.search(one.key)]
             if len(found) > STEP_CHUNKS:
                 return found[:STEP_CHUNKS], False
