@@ -13,6 +13,7 @@ import pyarrow as pa
 from sluice_gc.certificate import Certificate
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import PROOFS, digest_bytes
+from sluice_protocol.authority import VISIBILITY_S_MAX
 from sluice_protocol.blob_deletion import (
     DELETION_CLAUSES,
     NONCURRENT_CLAUSES,
@@ -54,6 +55,9 @@ class ClauseSets:
 
 
 ALL_CLAUSES: Final = ClauseSets()
+_APPEARANCE_NS: Final = (VISIBILITY_S_MAX + 1) * NS_PER_S
+"""By how much the Last-Modified of an object may precede its visibility. A store may truncate it to
+seconds, hence the additional second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,11 +209,9 @@ async def _look_up_accepted(
 
 
 def _check_seen(case: CandidateCase, key: str, last_modified_ns: UnixNs) -> None:
-    """Stop the run if the audit missed a name that existed before it started.
-
-    The tolerance of one second is for stores that truncate Last-Modified to seconds.
-    """
-    if last_modified_ns < case.audit.started_at_ns - NS_PER_S and not case.audit.names_blob:
+    """Stop the run if the audit missed a name that was visible before it started."""
+    visible_ns = last_modified_ns + _APPEARANCE_NS
+    if visible_ns < case.audit.started_at_ns and not case.audit.names_blob:
         raise GcRefused(
             RefusalRule.AUDIT_MISSED_A_MANIFEST,
             f"audit {case.audit.audit_id} missed a manifest or reference, key={key};"

@@ -131,16 +131,18 @@ async def prune_evidence(
         StoreError: The store is unreachable or refused a request.
     """
     head = await read_newest(store, trusted)
+    kept_from = 0 if head is None else kept_from_of(head.certificate)
     kept = await _kept_audits(store, trusted, head)
     audits: dict[str, int] = {}
     files = total = unknown = 0
     audit_id = await _next_audit(store, "")
     while audit_id is not None and head is not None and files < files_max:
         listed, now_ns = await _list_folder(store, audit_id)
-        certified = not isinstance(await store.head(certificate_key(audit_id)), NotFound)
+        place = None if audit_id in kept else await _find_place(store, trusted, audit_id)
         ruling = decide_folder(
-            kept=audit_id in kept,
-            certified=certified,
+            # An audit that ended after `head` was read has a later position.
+            kept=audit_id in kept or (place is not None and place >= kept_from),
+            certified=place is not None,
             newest_write_ns=max((one.last_modified_ns for one in listed), default=0),
             now_ns=now_ns,
         )
@@ -153,7 +155,6 @@ async def prune_evidence(
                 unknown + (not gone),
             )
         audit_id = await _next_audit(store, audit_id)
-    kept_from = 0 if head is None else kept_from_of(head.certificate)
     return PruneReport(
         kept_from=kept_from, audits=audits, files=files, bytes=total, unknown=unknown
     )
@@ -170,6 +171,13 @@ async def _kept_audits(
         link = await read_place(store, place, trusted)
         kept.add(link.certificate.audit_id)
     return frozenset(kept)
+
+
+async def _find_place(store: ObjectStore, trusted: TrustedKeys, audit_id: str) -> int | None:
+    """Return the chain position of the certificate of an audit; None if there is none."""
+    if isinstance(await store.head(certificate_key(audit_id)), NotFound):
+        return None
+    return (await read_certificate(store, audit_id, trusted)).certificate.chain_index
 
 
 async def _next_audit(store: ObjectStore, after: str) -> str | None:

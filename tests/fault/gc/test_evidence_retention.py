@@ -172,6 +172,31 @@ def test_a_crash_at_any_write_or_removal_keeps_what_the_chain_promises(after: bo
     assert at > 20
 
 
+def test_an_audit_that_ends_during_a_removal_keeps_its_evidence() -> None:
+    """The removal read the chain before, and finds its certificate later."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, store):
+            await world.orphan(1)
+            await audits(world, 4)
+            ended: list[Certificate] = []
+
+            async def delete(*args: Any, **named: Any) -> Any:
+                if not ended:
+                    ended.append(await world.audit())
+                return await VersionedStore.delete(store, *args, **named)
+
+            store.delete = delete  # type: ignore[method-assign]
+            report = await prune_evidence(store, KEYS.trusted)
+            assert ended
+            assert report.audits == {"kept": 3, "remove": 2}
+            told = await verify_store(store, KEYS.trusted, evidence=True)
+            assert (told.certificates, told.evidence_kept_from) == (5, 3)
+            assert (await world.run(await world.plan())).facts.deleted == 1
+
+    asyncio.run(scenario())
+
+
 def test_evidence_of_a_running_audit_is_kept() -> None:
     now = 10 * UNCERTIFIED_NS
     young, old = now - UNCERTIFIED_NS + 1, now - UNCERTIFIED_NS

@@ -14,7 +14,7 @@ from sluice_gc.certificate_chain import read_newest, verify_store_chain
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.plan import Plan, plan_key, sign_plan
 from sluice_gc.plan_inputs import stopped_key
-from sluice_protocol.authority import Authority
+from sluice_protocol.authority import VISIBILITY_S_MAX, Authority
 from sluice_protocol.keys import (
     ACCEPTED,
     AUTHORITY_SETTINGS,
@@ -263,23 +263,42 @@ def test_changed_retry_horizon_is_refused() -> None:
     run_story(story)
 
 
+async def hide_a_manifest(world: GcWorld, store: VersionedStore, hidden_s: float) -> Plan:
+    """Plan with an audit that starts `hidden_s` after the Last-Modified of a manifest it misses."""
+    orphan = await aged(world)
+    key = accepted_key(world.identity(10))
+    await world.put_manifest(world.identity(10), orphan, indexed=False)
+    hidden = list(store.versions[key])
+    store.remove_key(key)
+    world.clock.pass_s(hidden_s)
+    await world.audit()
+    plan = await world.plan()
+    store.put(key, hidden[0].body)
+    store.versions[key][:] = hidden
+    return plan
+
+
 def test_audit_that_missed_a_manifest_stops_the_plan() -> None:
     """A manifest that is older than the audit but missing from it stops the plan permanently."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
-        orphan = await aged(world)
-        await world.put_manifest(world.identity(10), orphan, indexed=False)
-        hidden = store.versions[accepted_key(world.identity(10))]
-        store.remove_key(accepted_key(world.identity(10)))
-        world.clock.pass_s(5)
-        await world.audit()
-        plan = await world.plan()
-        store.put(accepted_key(world.identity(10)), hidden[0].body)
-        store.versions[accepted_key(world.identity(10))][:] = hidden
+        plan = await hide_a_manifest(world, store, VISIBILITY_S_MAX + 2)
         await refused(world, world.run(plan), RefusalRule.AUDIT_MISSED_A_MANIFEST)
         assert isinstance(await world.store.get(stopped_key(plan.plan_id)), Found)
         await refused(world, world.run(plan), RefusalRule.PLAN_STOPPED)
-        assert await world.has(orphan)
+        assert await world.has(digest_of(world.frame(10, salt="orphan")))
+
+    run_story(story)
+
+
+def test_manifest_that_appeared_during_the_audit_keeps_its_blob_only() -> None:
+    """A manifest may appear 10 s after its Last-Modified, so the audit was complete."""
+
+    async def story(world: GcWorld, store: VersionedStore) -> None:
+        plan = await hide_a_manifest(world, store, VISIBILITY_S_MAX)
+        report = await world.run(plan)
+        assert (report.facts.deleted, report.facts.kept) == (0, {"envelope": 1})
+        assert await world.has(digest_of(world.frame(10, salt="orphan")))
 
     run_story(story)
 
