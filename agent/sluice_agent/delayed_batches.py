@@ -1,12 +1,14 @@
-"""Batches that are tried later: no gateway reads their version, or a proxy refuses them.
+"""Batches that are tried later, because all gateways refuse them although they accept others.
 
-They are kept apart, because they would occupy every worker until the gateways are upgraded or the
-proxy is corrected, and other batches would not be sent. One of them is tried again after a pause.
-When a gateway accepts it, all of them are sent. Source: ADR 0187, ADR 0190.
+No gateway reads their version, a proxy refuses them, or what the store contains for their identity
+is damaged. They are kept apart, because they would occupy every worker until an operator acts, and
+other batches would not be sent. One of them is tried again after a pause. When a gateway accepts
+it, all of them are sent. Source: ADR 0187, ADR 0190.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -18,9 +20,53 @@ from sluice_protocol.errors import ErrorCode
 RETRY_S: Final = 30.0
 
 
-def is_unread(reaction: Reaction) -> bool:
-    """Return True if the last gateway of a round does not read the version of the batch."""
-    return isinstance(reaction, SendAgain) and reaction.reason == ErrorCode.UNSUPPORTED_VERSION
+_OF_THE_BATCH: Final = frozenset(
+    {
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.CORRUPT_OBJECT,
+        ErrorCode.INTERNAL,
+        ErrorCode.DIGEST_MISMATCH,
+    }
+)
+"""Codes after which other batches may well be accepted, and this one not before someone acts."""
+
+
+def concerns_batch(reaction: Reaction) -> bool:
+    """Return True if the last gateway of a round refused this batch, and not every upload."""
+    return isinstance(reaction, SendAgain) and reaction.reason in _OF_THE_BATCH
+
+
+class WaitingBatches:
+    """The batches that no worker has taken, in the order of sealing."""
+
+    def __init__(self) -> None:
+        self._batches: deque[SpooledBatch] = deque()
+        self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batch: SpooledBatch) -> None:
+        """Add a batch that was sealed after all others."""
+        self._batches.append(batch)
+        self._filled.set()
+
+    def put_back(self, batches: Iterable[SpooledBatch]) -> None:
+        """Add batches that were taken before, at their places."""
+        self._batches.extend(batches)
+        self._batches = deque(sorted(self._batches, key=lambda one: one.header.order))
+        if self._batches:
+            self._filled.set()
+
+    async def wait(self) -> None:
+        """Return once there is a batch."""
+        while not self._batches:
+            self._filled.clear()
+            await self._filled.wait()
+
+    def take(self, *, newest: bool = False) -> SpooledBatch:
+        """Remove and return the oldest batch, or the newest one."""
+        return self._batches.pop() if newest else self._batches.popleft()
 
 
 class DelayedBatches:

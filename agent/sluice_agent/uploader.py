@@ -7,11 +7,18 @@ A batch for which a worker is free is sent from memory; all others are read from
 """
 
 import asyncio
+from collections import deque
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from sluice_agent.delayed_batches import RETRY_S, DelayedBatches, is_unread
+from sluice_agent.delayed_batches import (
+    RETRY_S,
+    DelayedBatches,
+    WaitingBatches,
+    concerns_batch,
+)
 from sluice_agent.errors import SendingRefused
 from sluice_agent.foreign_responses import ForeignResponses
 from sluice_agent.gateway_addresses import Gateways
@@ -67,7 +74,8 @@ class Uploader:
         self._gateways = gateways
         self._lists = ListKnowledge()
         self.foreign = ForeignResponses(clock, metrics)
-        self._waiting: asyncio.Queue[SpooledBatch] = asyncio.Queue()
+        self._waiting = WaitingBatches()
+        self._left = 0
         self._delayed = DelayedBatches(clock, min(RETRY_S, settings.give_up_s or RETRY_S))
         self._open = 0
         self._idle = asyncio.Event()
@@ -85,7 +93,7 @@ class Uploader:
         if frame is not None and self._open - len(self._delayed) <= self._settings.uploads_max:
             self._spooled.keep(batch, frame)
         self._idle.clear()
-        self._waiting.put_nowait(batch)
+        self._waiting.add(batch)
 
     @property
     def parked(self) -> int:
@@ -116,17 +124,24 @@ class Uploader:
 
     async def _work(self) -> None:
         while True:
-            listed, others = self._take(await self._waiting.get())
+            await self._waiting.wait()
+            listed, others = self._take()
             left = await self._deliver_list(listed)
-            for batch, attempts in [*left, *((one, SendAttempts()) for one in others)]:
-                if not await self._deliver(batch, attempts):
-                    await self._clock.sleep(self._gateways.backoff_s(self.foreign.rounds))
+            unsettled = deque([*left, *((one, SendAttempts()) for one in others)])
+            while unsettled:
+                if not await self._deliver(*unsettled.popleft()):
+                    self._left += 1
+                    self._waiting.put_back(
+                        replace(one, recovered=one.recovered or tried != SendAttempts())
+                        for one, tried in unsettled
+                    )
+                    await self._clock.sleep(self._gateways.backoff_s(self._left))
+                    break
 
     async def _retry_delayed(self) -> None:
         while True:
             if await self._deliver(await self._delayed.next(), SendAttempts()):
-                for batch in self._delayed.remove_all():
-                    self._waiting.put_nowait(batch)
+                self._waiting.put_back(self._delayed.remove_all())
 
     def _end_one(self, batch: SpooledBatch) -> None:
         self.foreign.forget(batch)
@@ -134,15 +149,19 @@ class Uploader:
         if not self._open:
             self._idle.set()
 
-    def _take(self, first: SpooledBatch) -> tuple[list[SpooledBatch], list[SpooledBatch]]:
+    def _take(self) -> tuple[list[SpooledBatch], list[SpooledBatch]]:
         """Return the batches of the next request, and one that was taken and does not fit."""
         plan, others = ListPlan(), self._waiting
         ordered = self._settings.uploads_max == 1
-        if ordered or others.qsize() < BACKLOG_MIN or not plan.add(first.header.frame_bytes):
+        if self._left and not ordered:
+            # The oldest ones may all be refused; a gateway may accept the newest.
+            return [others.take(newest=True)], []
+        first = others.take()
+        if ordered or len(others) < BACKLOG_MIN or not plan.add(first.header.frame_bytes):
             return [first], []
         listed = [first]
-        while not others.empty():
-            batch = others.get_nowait()
+        while others:
+            batch = others.take()
             if not plan.add(batch.header.frame_bytes):
                 return listed, [batch]
             listed.append(batch)
@@ -212,7 +231,7 @@ class Uploader:
     async def _deliver(self, batch: SpooledBatch, attempts: SendAttempts) -> bool:
         """Send a batch until a gateway settles it; return False if it is tried later, or given up.
 
-        It is tried later if no gateway reads its version yet, or if every response was foreign.
+        It is tried later if the gateways refuse this batch, or if every response was foreign.
         """
         (frame,) = await self._spooled.read(batch)
         foreign_only = True
@@ -258,7 +277,7 @@ class Uploader:
                 return True
         else:
             self.foreign.responded()
-        if self._settings.uploads_max > 1 and (foreign_only or is_unread(reaction)):
+        if self._settings.uploads_max > 1 and (foreign_only or concerns_batch(reaction)):
             self._delayed.add(batch)
             return True
         return False
@@ -324,6 +343,7 @@ class Uploader:
         self, target: GatewayTarget, received: UploadResult, latency_s: float
     ) -> None:
         self._outage.ended()
+        self._left = 0
         self.foreign.decided()
         self._gateways.succeeded(target, latency_s)
         if isinstance(received.response, GatewayResponse) and received.response.sheds:

@@ -22,6 +22,7 @@ from sluice_protocol.units import NS_PER_S
 PAGES = [GatewayResponse(status=status, media_type="text/html") for status in (200, 401, 404, 413)]
 GONE = GatewayResponse(status=404, media_type="text/html")
 TOO_LARGE = GatewayResponse(status=413, media_type="text/html")
+DAMAGED = GatewayResponse(status=500, code="corrupt_object", retryable=True)
 LINES = [b"line %d" % n for n in range(20)]
 LONG_S = 1.2 * REFUSED_S_MIN
 
@@ -106,6 +107,58 @@ def test_batches_that_a_proxy_refuses_do_not_delay_the_others(seed: int) -> None
         running.cancel()
 
     simulate_agent(seed, main)
+
+
+@pytest.mark.parametrize("lists_unknown", [True, False])
+def test_many_batches_that_a_proxy_refuses_do_not_delay_new_ones(lists_unknown: bool) -> None:
+    """The newest are tried first while a proxy refuses the oldest; all of them are tried."""
+
+    async def main(rng: Random) -> None:
+        net = network(lambda _, upload: TOO_LARGE if b"large" in upload.frame else None)
+        net.lists_unknown = lists_unknown
+        agent = SimAgent(rng, net, batch_bytes=1)
+        large = [b"large %d" % n for n in range(300)]
+        await agent.seal(*map(block, [*large, *LINES]))
+        running = asyncio.create_task(agent.run())
+        await net.clock.sleep(BACKOFF_S_MAX)
+        assert Counter(net.lines()) == Counter(LINES)
+        for number in range(20):
+            await net.clock.sleep(4 * BACKOFF_S_MAX)
+            await feed(agent, [b"later %d" % number])
+            await net.clock.sleep(BACKOFF_S_MAX)
+            assert b"later %d" % number in net.lines()
+        assert len({one for _, _, one, _ in net.sent}) == len(large) + len(LINES) + 20
+        running.cancel()
+
+    simulate_agent(1, main)
+
+
+def test_batches_that_only_gateways_with_a_damaged_object_refuse_do_not_delay_the_others() -> None:
+    """More of them than workers: they stay in the spool, and are accepted after the repair."""
+
+    async def main(rng: Random) -> None:
+        damaged = [True]
+
+        def reply(_: str, upload: UploadRequest) -> GatewayResponse | None:
+            return DAMAGED if damaged[0] and b"broken" in upload.frame else None
+
+        net = SimNetwork(SimClock(asyncio.get_running_loop()), reply)
+        agent = SimAgent(rng, net, batch_bytes=1)
+        broken = [b"broken %d" % n for n in range(6)]
+        await agent.seal(*map(block, [*broken, *LINES]))
+        running = asyncio.create_task(agent.run())
+        await net.clock.sleep(BACKOFF_S_MAX)
+        await feed(agent, [b"later"])
+        await net.clock.sleep(LONG_S)
+        assert Counter(net.lines()) == Counter([*LINES, b"later"])
+        assert (agent.uploader.parked, len(agent.spool.ready())) == (0, len(broken))
+        assert len(net.sent) < 2 * len(LINES) + 3 * LONG_S / RETRY_S
+        damaged[0] = False
+        await net.clock.sleep(2 * RETRY_S)
+        assert Counter(net.lines()) == Counter([*broken, *LINES, b"later"])
+        running.cancel()
+
+    simulate_agent(1, main)
 
 
 def test_a_refused_batch_alone_is_kept() -> None:
