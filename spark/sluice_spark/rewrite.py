@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from sluice_lake.data_files import DataFile, total_bytes
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import ACCEPTED_DATE, ColumnType, Table
+from sluice_lake.tables import ACCEPTED_DATE, Column, ColumnType, Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
@@ -39,6 +39,7 @@ from sluice_spark.written_files import (
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 _OF_BATCH: Final = frozenset(("agent_id", "boot_id", "seq", "ts", "accepted_at", "queue_sequence"))
 """Columns that are compared separately, follow from others, or differ between batches."""
+_RAW_BITS: Final = "java_method('java.lang.Double', 'doubleToRawLongBits', {0})"
 ORDER: Final = (ACCEPTED_DATE, "ts", "agent_id", "boot_id", "seq")
 
 
@@ -156,14 +157,21 @@ def content_of(table: Table) -> str:
     with other ranges may contain other records under one number: an agent that was restored from a
     snapshot sends such batches. They were accepted too, so compaction keeps their records.
     """
-    parts, pairs = list[str](), "coalesce(map_entries({}), array())"
-    for column in table.stored_columns:
-        if column.name in _OF_BATCH:
-            continue
-        is_map = column.type is ColumnType.TEXT_MAP
-        value = f"array_sort({pairs.format(column.name)})" if is_map else column.name
-        parts.append(f"'{column.name}', {value}")
+    own = (column for column in table.stored_columns if column.name not in _OF_BATCH)
+    parts = [f"'{column.name}', {_compared(column)}" for column in own]
     return f"sha2(to_json(named_struct({', '.join(parts)})), 256)"
+
+
+def _compared(column: Column) -> str:
+    """Return the SQL expression of the value of a column whose text decides about equality."""
+    name = column.name
+    if column.type is ColumnType.TEXT_MAP:
+        return f"array_sort(coalesce(map_entries({name}), array()))"
+    if column.type is ColumnType.DOUBLE:
+        # The text of a NaN does not show its bits: one of them is a stale marker, another is not.
+        bits = _RAW_BITS.format(name)
+        return f"CASE WHEN isnan({name}) THEN {bits} ELSE cast({name} AS string) END"
+    return name
 
 
 def _kept_rows(frame: Any, table: Table, plan: FileRewrite) -> Any:  # noqa: ANN401 - a DataFrame

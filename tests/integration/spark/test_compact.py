@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -15,17 +17,22 @@ from support.spark_local import ingest_locally
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
-from sluice_lake.tables import LOGS
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import LOGS, METRICS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark import sequence_overlaps
 from sluice_spark.commits import replace_files
 from sluice_spark.compact import CompactReport, run_compact
+from sluice_spark.rewrite import content_of
 from sluice_spark.sequence_overlaps import find_overlaps
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
 pytestmark = pytest.mark.spark
+
+NAN, STALE_NAN = 0x7FF8_0000_0000_0000, 0x7FF0_0000_0000_0002
+"""The usual NaN, and that with which Prometheus marks the end of a series."""
 
 
 def compact(spark: Any, deployment: Deployment, **more: Any) -> CompactReport:
@@ -112,6 +119,20 @@ def test_compact_keeps_different_records_of_one_number(
     compact(spark, deployment)
     assert sorted(map(text_of, lake_rows(deployment, kind))) == sorted(kept)
     assert compact(spark, deployment).rewritten == 0
+
+
+def test_values_are_compared_by_their_bits(spark: Any, tmp_path: Path) -> None:
+    """A stale marker is a NaN with certain bits, so two records that differ in them are kept."""
+    bits = [STALE_NAN, NAN, 0, 1 << 63, 0x3FF0_0000_0000_0000, STALE_NAN, NAN]
+    values = np.array(bits, np.uint64).view(np.float64)
+    schema = arrow_schema(METRICS, partition=False)
+    columns = {name: pa.nulls(len(bits), schema.field(name).type) for name in schema.names}
+    columns |= {"value": pa.array(values), "seq": pa.array(range(len(bits)), pa.int64())}
+    pq.write_table(pa.table(columns, schema=schema), tmp_path / "values.parquet")
+    rows = spark.read.parquet(str(tmp_path)).selectExpr("seq", f"{content_of(METRICS)} AS content")
+    found = {row.seq: row.content for row in rows.collect()}
+    assert [found[5], found[6]] == [found[0], found[1]]
+    assert len(set(found.values())) == 5
 
 
 def test_a_run_of_few_overlaps_does_not_always_choose_the_same(
