@@ -185,6 +185,8 @@ class Ingester:
         started_ns = self.clock.monotonic_ns()
         results = self.write(plan.fresh)
         self.failpoint.reach("after_write")
+        # Writing takes minutes. A register that was replaced meanwhile assigns sequences again.
+        self.consumers.check()
         files = [result for result in results if isinstance(result, WrittenFile)]
         unreadable = [result for result in results if isinstance(result, UnreadableBatch)]
         for result in results:

@@ -42,11 +42,12 @@ def ingest_lines(full: FullPlan) -> tuple[CostLine, ...]:
     plan = full.plan
     lanes, rounds_s = plan.lanes, 1 / full.micro_batch_s
     lanes_used = micro_batch_lanes(full)
-    # latestOffset, partitions and reportLatestOffset read authority and lanes; the fence, lanes.
+    # latestOffset, partitions and reportLatestOffset read authority and lanes; each of the two
+    # checks of the fence, lanes.
     queue = RequestCounts(
         puts=lanes_used * rounds_s,
         lists=3 * rounds_s,
-        gets=(3 * 2 + 4 * lanes + lanes_used) * rounds_s + entries_per_s(full),
+        gets=(3 * 2 + 5 * lanes + lanes_used) * rounds_s + entries_per_s(full),
     )
     round_bytes = plan.rate_bytes_per_s / plan.compression * full.micro_batch_s
     files = max(lanes_used * plan.ingest_files, round_bytes / TASK_BYTES)

@@ -2,22 +2,26 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.spark_lake import T0_NS, Deployment, assert_lake_holds, make_batch
-from support.spark_local import die_at, ingest_locally
+from support.spark_local import die_at, ingest_locally, ingester, pending_rows
 
 from sluice_cli.queue import status
 from sluice_cli.rebuild import rebuild
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, Fenced
+from sluice_queue.pending import PendingBatch
 from sluice_reconciler.app import run_once
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import IngestTotals
+from sluice_spark.microbatch import IngestTotals, open_snapshot
 from sluice_spark.settings import IngestSettings
+from sluice_spark.written_files import TaskResult
 
 
 def reconcile(deployment: Deployment) -> int:
@@ -150,5 +154,33 @@ def test_the_lake_is_rebuilt_after_an_unfinished_run_lost_its_lists(tmp_path: Pa
     die_at(deployment.url, "before_ledger")
     lose(deployment, "manifests", "lake", "queue", "reconciler")
     assert rebuild(store=deployment.url) == 0
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_a_job_that_writes_during_a_rebuild_commits_nothing(tmp_path: Path) -> None:
+    """Its position would count entries of the new register as committed."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deployment.accept([make_batch(0)])
+    assert reconcile(deployment) == 1
+    assert ingest_locally(deployment.url).batches == 1
+    for n in (1, 2):
+        deployment.accept([make_batch(n * 10)])
+        assert reconcile(deployment) == 1
+
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(open_snapshot(deployment.url).committed_through)
+        job = ingester(deployment.url, consumers)
+
+        def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
+            lose(deployment, "queue", "manifests")
+            deployment.accept([make_batch(1000)])
+            assert rebuild(store=deployment.url) == 0
+            return job.write(rows)
+
+        with pytest.raises(Fenced):
+            replace(job, write=write).ingest(pending_rows(deployment.url))
+    deployment.accept([make_batch(2000)])
+    assert reconcile(deployment) == 1
     ingest_locally(deployment.url)
     assert_lake_holds(deployment, deployment.sent)
