@@ -7,8 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
-from yarl import URL
-
 from sluice_agent.batch_limits import (
     BATCH_BYTES_MAX,
     FRESH_RECORDS_MAX,
@@ -16,6 +14,7 @@ from sluice_agent.batch_limits import (
     BatchLimits,
     BlockLimits,
 )
+from sluice_agent.gateway_addresses import is_base_url
 from sluice_agent.listen_settings import (
     AgentDoor,
     DoorLimits,
@@ -232,7 +231,7 @@ class AgentSettings:
     upload_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if not self.gateways or not all(_is_base_url(url) for url in self.gateways):
+        if not self.gateways or not all(is_base_url(url) for url in self.gateways):
             raise BadUsage(
                 f"gateways must be base URLs such as http://host:port, gateway=`{self.gateway}`"
             )
@@ -371,14 +370,6 @@ class AgentSettings:
     def _resource(self) -> tuple[tuple[str, str], ...]:
         pairs = dict(_pair(text) for text in self.resource)
         return tuple(sorted({"host.name": socket.gethostname(), **pairs}.items()))
-
-
-def _is_base_url(text: str) -> bool:
-    try:
-        url = URL(text)
-    except ValueError:
-        return False
-    return url.scheme in {"http", "https"} and bool(url.host) and not url.query_string
 
 
 def _pair(text: str) -> tuple[str, str]:

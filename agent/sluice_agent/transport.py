@@ -342,7 +342,7 @@ def parse_retry_after(value: str | None, date: str | None) -> float | None:
 def _parse_date(text: str | None) -> UnixNs | None:
     try:
         moment = parsedate_to_datetime(text or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return UnixNs(int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()) * NS_PER_S)
 

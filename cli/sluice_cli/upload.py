@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from sluice_agent.foreign_responses import describe_foreign
+from sluice_agent.gateway_addresses import is_base_url
 from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.signing_key import read_key
 from sluice_agent.transport import (
@@ -79,6 +80,10 @@ def upload(
         tls_key: File of the client certificate's key.
         json: Print JSON for programs.
     """
+    if not is_base_url(gateway):
+        raise BadUsage(
+            f"the gateway must be a base URL such as http://host:port, gateway=`{gateway}`"
+        )
     try:
         body = frame.read_bytes()
     except OSError as error:

@@ -127,7 +127,7 @@ def parse_http_date_ns(text: str) -> UnixNs:
     """Return an HTTP date in Unix nanoseconds, or 0 when it is missing or malformed."""
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return UnixNs(0)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

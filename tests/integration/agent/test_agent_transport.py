@@ -135,7 +135,8 @@ def test_invalid_bodies_count_as_empty() -> None:
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [(None, None), ("3", 3.0), ("x", None), ("-1", None), ("", None),
-     ("Sat, 21 Nov 2026 02:00:30 GMT", 30.0), ("Sat, 21 Nov 2026 01:00:00 GMT", 0.0)],
+     ("Sat, 21 Nov 2026 02:00:30 GMT", 30.0), ("Sat, 21 Nov 2026 01:00:00 GMT", 0.0),
+     (f"Sat, 21 Nov {10**20} 02:00:30 GMT", None), (f"Sat, 21 Nov 2026 02:00:30 +{10**20}", None)],
 )  # fmt: skip
 def test_retry_after(value: str | None, seconds: float | None) -> None:
     """Retry-After is in seconds, or a date compared with the Date of the same response."""

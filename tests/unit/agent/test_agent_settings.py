@@ -104,6 +104,14 @@ def test_blocks_fill_a_batch_and_none_exceeds_it(batch_bytes: int) -> None:
     assert block.records_max == 9
 
 
+@pytest.mark.parametrize(
+    "gateway", ["a:1", "ftp://a", "http://", "http://a?b", "http://a..b", f"http://{'a' * 64}.b"]
+)
+def test_a_gateway_whose_name_no_resolver_accepts_is_rejected(gateway: str) -> None:
+    with pytest.raises(BadUsage, match="base URLs"):
+        AgentSettings(gateway=gateway)
+
+
 def test_settings_checked_on_use_are_rejected() -> None:
     """Batches, time zone and resource."""
     with pytest.raises(BadUsage, match="freshness"):
