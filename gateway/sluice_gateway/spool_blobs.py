@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from sluice_gateway.spool_capacity import SpoolCapacity
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.keys import (
     RAW_BLOBS,
@@ -132,8 +132,12 @@ class SpoolBlobs:
             return True
         owner = accepted_key(identity)
         found = await self._local.get(owner)
-        if isinstance(found, Found) and decode_accepted(owner, found.body).digest == digest:
-            return not await self._exists(transfer_marker_key(owner))
+        try:
+            if isinstance(found, Found) and decode_accepted(owner, found.body).digest == digest:
+                return not await self._exists(transfer_marker_key(owner))
+        except InvalidRecord as error:
+            log.warning("spool_blob_unreadable", key=owner, reason=str(error))
+            return True
         conflict = quarantine_key(identity, digest)
         if await self._exists(conflict):
             return not await self._exists(transfer_marker_key(conflict))

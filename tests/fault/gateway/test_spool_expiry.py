@@ -15,7 +15,14 @@ from sluice_gateway.spool_expiry import EXPIRED
 from sluice_gateway.spool_records import untransferred_keys
 from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.keys import ACCEPTED, RAW_BLOBS, accepted_key, digest_of, quarantine_key
+from sluice_protocol.keys import (
+    ACCEPTED,
+    RAW_BLOBS,
+    accepted_key,
+    blob_key,
+    digest_of,
+    quarantine_key,
+)
 from sluice_protocol.manifests import TRANSFER_MARKERS
 from sluice_protocol.outcomes import CreateOutcome, GetOutcome, ObjectInfo
 from sluice_protocol.system_clock import SystemClock
@@ -125,6 +132,30 @@ def test_manifests_expire_after_the_horizon_and_not_before(tmp_path: Path) -> No
         assert len(await site.keys(EXPIRED)) == 1
         assert await process.transfer.finish()
         await site.check_owners()
+
+    asyncio.run(main())
+
+
+def test_a_damaged_manifest_stops_neither_the_sweep_nor_the_expiry(tmp_path: Path) -> None:
+    """Its blob is kept, and it stays pending until an operator restores it."""
+
+    async def main() -> None:
+        site = await Site.landed(tmp_path)
+        local = open_memory_store(site.local)[0]
+        damaged, unneeded = identity(seq=100), identity(seq=200)
+        blobs = {who: blob_key(digest_of(frame_of(who, "hello"))) for who in (damaged, unneeded)}
+        for who, key in blobs.items():
+            await local.create(key, frame_of(who, "hello"))
+        await local.create(accepted_key(damaged), b"damaged")
+        site.clock.ahead_s = KEPT_S + 60
+        process = await site.start()
+        running = asyncio.create_task(process.transfer.run())
+        async with asyncio.timeout(5):
+            while await site.keys(ACCEPTED) != [accepted_key(damaged)]:
+                await asyncio.sleep(0.01)
+        running.cancel()
+        assert await site.keys(RAW_BLOBS) == [blobs[damaged]]
+        assert process.transfer.pending == 1
 
     asyncio.run(main())
 
