@@ -26,6 +26,7 @@ import structlog
 from sluice_agent.batching import RecordBlock
 from sluice_agent.columns import logs_from_block
 from sluice_agent.copytruncate import CopyDetector
+from sluice_agent.file_names import parse_stored_path, shown_name
 from sluice_agent.line_readers import FollowedFile, source_of
 from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
@@ -130,7 +131,7 @@ class FileInput:
             block.data,
             arrived_ns=now_ns,
             zone=self._settings.zone,
-            path=file.path,
+            path=file.shown_path,
             continues=block.continues,
             newlines=block.newlines,
         )
@@ -142,7 +143,7 @@ class FileInput:
         )
 
     def _rewind(self, file: FollowedFile, now_s: float) -> None:
-        _log.warning("file_rewritten", path=file.path, read_bytes=file.offset)
+        _log.warning("file_rewritten", path=file.shown_path, read_bytes=file.offset)
         self._copies.record_truncation(file.checkpoint(start=file.offset), now_s=now_s)
         file.seek(0)
 
@@ -160,7 +161,7 @@ class FileInput:
             checkpoint = sealed.get(source)
             durable = file.offset == 0 or (checkpoint is not None and file.is_at(checkpoint))
             if self._is_finished(file, now_s) and durable and not file.unread_bytes():
-                _log.info("file_finished", path=file.path, read_bytes=file.offset)
+                _log.info("file_finished", path=file.shown_path, read_bytes=file.offset)
                 file.close()
                 del self._files[source]
                 finished.append(source)
@@ -208,13 +209,13 @@ class FileInput:
         try:
             file = FollowedFile(path, limits=self._settings.block)
         except OSError as error:
-            _log.warning("file_unreadable", path=path, reason=error.strerror)
+            _log.warning("file_unreadable", path=shown_name(path), reason=error.strerror)
             return None
         if file.source in self._files:  # renamed between the stat and the open
             file.close()
             return None
         if file.source not in self._checkpoints and file.looks_binary():
-            _log.warning("binary_file_skipped", path=path)
+            _log.warning("binary_file_skipped", path=file.shown_path)
             self._skipped.add(file.source)
             file.close()
             return None
@@ -229,10 +230,10 @@ class FileInput:
             file.seek(checkpoint.offset)
             return
         if checkpoint is not None:
-            _log.warning("file_rewritten", path=file.path, read_bytes=checkpoint.offset)
+            _log.warning("file_rewritten", path=file.shown_path, read_bytes=checkpoint.offset)
             self._copies.record_truncation(checkpoint, now_s=now_s)
         elif self._copies.detect(file, self._files.values(), now_s=now_s):
-            _log.info("file_copy_detected", path=file.path, known_bytes=file.offset)
+            _log.info("file_copy_detected", path=file.shown_path, known_bytes=file.offset)
             if self._copies.is_waiting(file):
                 return  # no position is known until the copy is resolved
         elif self._from_end:
@@ -242,10 +243,13 @@ class FileInput:
     def _find_renamed_while_stopped(self, now_s: float) -> None:
         """Find files that were renamed out of the patterns while no agent was running."""
         for checkpoint in list(self._checkpoints.values()):
-            path = _find_inode(Path(checkpoint.path).parent, checkpoint.source)
+            known = parse_stored_path(checkpoint.path)
+            path = _find_inode(Path(known).parent, checkpoint.source)
             file = self._open(path, now_s) if path else None
             if file is None:
-                _log.warning("file_missing", path=checkpoint.path, read_bytes=checkpoint.offset)
+                _log.warning(
+                    "file_missing", path=shown_name(known), read_bytes=checkpoint.offset
+                )
             else:
                 file.moved = True
 

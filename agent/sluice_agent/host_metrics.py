@@ -15,6 +15,7 @@ import structlog
 
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import Pairs, attribute_columns
+from sluice_agent.file_names import shown_name
 from sluice_protocol.columns import MetricColumns
 from sluice_protocol.units import UnixNs
 
@@ -149,7 +150,7 @@ def file_systems() -> Iterator[HostMetric]:
                 name="system.filesystem.usage",
                 value=value,
                 attributes=(
-                    ("system.filesystem.mountpoint", mount.mountpoint),
+                    ("system.filesystem.mountpoint", shown_name(mount.mountpoint)),
                     ("system.filesystem.state", state),
                 ),
             )

@@ -11,6 +11,7 @@ import numpy as np
 from sluice_agent.batch_limits import BLOCK_READ_BYTES_MIN, BlockLimits
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import Newlines, find_newlines, logs_from_block
+from sluice_agent.file_names import shown_name, stored_path
 from sluice_agent.settings import Zone
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.units import UnixNs
@@ -71,7 +72,12 @@ class FollowedFile:
     @property
     def record_cost_bytes(self) -> int:
         """The size of a record of this file in addition to its text."""
-        return RECORD_COST_BYTES + len(self.path.encode(errors="replace"))
+        return RECORD_COST_BYTES + len(self.shown_path.encode())
+
+    @property
+    def shown_path(self) -> str:
+        """The path as text, for records and the log."""
+        return shown_name(self.path)
 
     def seek(self, offset: int) -> None:
         """Set the offset, and read the bytes before it that identify the file."""
@@ -163,7 +169,7 @@ class FollowedFile:
         """Return a checkpoint at the current offset; `start` is where its batch began."""
         return FileCheckpoint(
             source=self.source,
-            path=self.path,
+            path=stored_path(self.path),
             start=start,
             offset=self.offset,
             head_bytes=len(self._head),

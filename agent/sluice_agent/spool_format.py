@@ -52,7 +52,7 @@ class FileCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: `<device>:<inode>` of the file.
-        path: The path at which it was last found.
+        path: The path at which it was last found, as `file_names.stored_path` returns it.
         start: Byte offset at which the batch with this checkpoint began to read.
         offset: Byte offset of the first byte that is in no sealed batch.
         head_bytes: Number of first bytes that `head_sha256` covers; at most `offset`.

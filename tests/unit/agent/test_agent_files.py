@@ -1,9 +1,11 @@
 """Log files: blocks, long lines, invalid bytes, and every kind of rotation."""
 
 import base64
+import os
 import shutil
 from pathlib import Path
 
+import msgspec
 from structlog.testing import capture_logs
 
 from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
@@ -142,6 +144,26 @@ def test_rename_while_no_agent_runs(tmp_path: Path) -> None:
     append(log, b"3\n")
     follower.restart()
     assert sorted(follower.poll()) == [b"2", b"3"]
+
+
+def test_names_that_are_not_utf8_are_shown_and_found_again(tmp_path: Path) -> None:
+    """Such a file is read, and found after a rename while no agent ran, as every other."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/logs-\xfc"))
+    folder.mkdir()
+    log = Path(os.fsdecode(os.fsencode(folder) + b"/app\xff.log"))
+    append(log, b"one\ntwo")
+    follower = Follower(tmp_path, "*/*.log")
+    assert follower.poll() == [b"one"]
+    assert follower.attributes == [{"log.file.path": f"{tmp_path}/logs-\\xfc/app\\xff.log"}]
+    stored = msgspec.json.encode(list(follower.checkpoints.values()))
+    follower.input.close()
+    follower.checkpoints = {
+        one.source: one for one in msgspec.json.decode(stored, type=list[FileCheckpoint])
+    }
+    log.rename(folder / "app.log.1")
+    append(folder / "app.log.1", b" and three\n")
+    follower.restart()
+    assert follower.poll() == [b"two and three"]
 
 
 def test_a_file_seen_and_renamed_before_its_first_batch(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -20,6 +21,7 @@ from sluice_agent.host_metrics import (
 from sluice_protocol.columns import MetricColumns
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
+from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.units import UnixNs
 
 NOW = UnixNs(1_700_000_000_000_000_000)
@@ -70,6 +72,18 @@ def test_disks_and_file_systems() -> None:
     mounts = {each["system.filesystem.mountpoint"] for each in found}
     assert len(found) == 2 * len(mounts)
     assert {each["system.filesystem.state"] for each in found} <= {"free", "used"}
+
+
+def test_a_mount_point_that_is_not_utf8_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = psutil.disk_partitions(all=True)[0]
+    found = mount._replace(mountpoint="/media/\udcfc", fstype="ext4")
+    usage = psutil.disk_usage("/")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [found])
+    monkeypatch.setattr(psutil, "disk_usage", lambda _: usage)
+    block = HostMetricsInput([file_systems]).sample(now_ns=NOW)
+    assert block is not None
+    points = attribute_rows(block.columns.attributes, len(block.columns))
+    assert {one["system.filesystem.mountpoint"] for one in points} == {"/media/\\xfc"}
 
 
 def test_an_unavailable_source_is_left_out_and_logged_once() -> None:
