@@ -47,15 +47,15 @@ class WaitingBatches:
         return len(self._batches)
 
     def add(self, batch: SpooledBatch) -> None:
-        """Add a batch that was sealed after all others."""
+        """Add a batch at the end."""
         self._batches.append(batch)
         self._filled.set()
 
     def put_back(self, batches: Iterable[SpooledBatch]) -> None:
         """Add batches that were taken before, at their places."""
-        self._batches.extend(batches)
-        self._batches = deque(sorted(self._batches, key=lambda one: one.header.order))
-        if self._batches:
+        if taken := list(batches):
+            ordered = sorted([*self._batches, *taken], key=lambda one: one.header.order)
+            self._batches = deque(ordered)
             self._filled.set()
 
     async def wait(self) -> None:

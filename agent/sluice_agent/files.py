@@ -11,6 +11,8 @@ Rotations:
 Source: ADR 0032.
 """
 
+import contextlib
+import errno
 import fnmatch
 import glob
 import math
@@ -34,6 +36,8 @@ from sluice_protocol.units import UnixNs
 
 POLL_BYTES_MAX: Final = 4 * 1024 * 1024
 DISCOVER_S: Final = 1.0
+UNREADABLE_S: Final = 30.0
+"""Time after which a file that could not be read is tried again."""
 _log: Final = structlog.get_logger("sluice.agent.files")
 
 
@@ -60,6 +64,7 @@ class FileInput:
         self._checkpoints = dict(checkpoints)
         self._files: dict[str, FollowedFile] = {}
         self._skipped: set[str] = set()
+        self._unreadable: dict[str, float] = {}
         self._discovered_s: float | None = None
         self._from_end = settings.from_end and not checkpoints
         self._polls = 0
@@ -95,7 +100,13 @@ class FileInput:
         for file in self._rotated():
             if taken >= POLL_BYTES_MAX:
                 break
-            block = self._read(file, now_s=now_s, now_ns=now_ns, final=final)
+            if now_s < file.retry_at_s:
+                continue
+            try:
+                block = self._read(file, now_s=now_s, now_ns=now_ns, final=final)
+            except OSError as error:
+                self._postpone(file, error, now_s)
+                continue
             if block is not None:
                 blocks.append(block)
                 taken += block.cost_bytes
@@ -142,6 +153,19 @@ class FileInput:
             may_wait=True,
         )
 
+    def _postpone(self, file: FollowedFile, error: OSError, now_s: float) -> None:
+        """Read a file later that cannot be read; other files must not wait for it.
+
+        The handle of a file on NFS may become stale: then it is opened again by its path.
+        """
+        _log.warning("file_unreadable", path=file.shown_path, reason=error.strerror)
+        file.retry_at_s = now_s + UNREADABLE_S
+        if error.errno == errno.ESTALE:
+            self._checkpoints[file.source] = file.checkpoint(start=file.offset)
+            del self._files[file.source]
+            with contextlib.suppress(OSError):
+                file.close()
+
     def _rewind(self, file: FollowedFile, now_s: float) -> None:
         _log.warning("file_rewritten", path=file.shown_path, read_bytes=file.offset)
         self._copies.record_truncation(file.checkpoint(start=file.offset), now_s=now_s)
@@ -160,6 +184,8 @@ class FileInput:
         for source, file in list(self._files.items()):
             checkpoint = sealed.get(source)
             durable = file.offset == 0 or (checkpoint is not None and file.is_at(checkpoint))
+            if now_s < file.retry_at_s:
+                continue
             if self._is_finished(file, now_s) and durable and not file.unread_bytes():
                 _log.info("file_finished", path=file.shown_path, read_bytes=file.offset)
                 file.close()
@@ -178,8 +204,9 @@ class FileInput:
         ):
             if source in self._files:
                 self._files[source].path = path
-            elif source not in self._skipped:
+            elif source not in self._skipped and now_s >= self._unreadable.get(source, now_s):
                 self._open(path, now_s)
+        self._unreadable = {one: at for one, at in self._unreadable.items() if now_s < at}
         for source, file in self._files.items():
             file.moved = source not in found
         if first:
@@ -214,19 +241,27 @@ class FileInput:
         if file.source in self._files:  # renamed between the stat and the open
             file.close()
             return None
-        if file.source not in self._checkpoints and file.looks_binary():
-            _log.warning("binary_file_skipped", path=file.shown_path)
-            self._skipped.add(file.source)
+        try:
+            if file.source not in self._checkpoints and file.looks_binary():
+                _log.warning("binary_file_skipped", path=file.shown_path)
+                self._skipped.add(file.source)
+                file.close()
+                return None
+            self._resume(file, now_s)
+        except OSError as error:
+            _log.warning("file_unreadable", path=file.shown_path, reason=error.strerror)
+            self._unreadable[file.source] = now_s + UNREADABLE_S
             file.close()
             return None
-        self._resume(file, now_s)
         self._files[file.source] = file
         return file
 
     def _resume(self, file: FollowedFile, now_s: float) -> None:
         """Set where reading begins, and save it so that a restart finds the file."""
-        checkpoint = self._checkpoints.pop(file.source, None)
-        if checkpoint is not None and file.matches(checkpoint):
+        checkpoint = self._checkpoints.get(file.source)
+        is_same = checkpoint is not None and file.matches(checkpoint)
+        self._checkpoints.pop(file.source, None)
+        if checkpoint is not None and is_same:
             file.seek(checkpoint.offset)
             return
         if checkpoint is not None:
@@ -247,9 +282,7 @@ class FileInput:
             path = _find_inode(Path(known).parent, checkpoint.source)
             file = self._open(path, now_s) if path else None
             if file is None:
-                _log.warning(
-                    "file_missing", path=shown_name(known), read_bytes=checkpoint.offset
-                )
+                _log.warning("file_missing", path=shown_name(known), read_bytes=checkpoint.offset)
             else:
                 file.moved = True
 

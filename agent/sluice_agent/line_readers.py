@@ -51,6 +51,7 @@ class FollowedFile:
         offset: The first byte not read yet.
         idle_since_s: When it was first found without new lines; None while it has new lines.
         moved: Its path now names another file or none.
+        retry_at_s: When it is read again after an error.
     """
 
     def __init__(self, path: str, *, offset: int = 0, limits: BlockLimits = DEFAULT_LIMITS) -> None:
@@ -66,6 +67,7 @@ class FollowedFile:
         self.source = source_of(os.fstat(self._number))
         self.idle_since_s: float | None = None
         self.moved = False
+        self.retry_at_s = 0.0
         self._seen: tuple[int, int] | None = None
         self.seek(offset)
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,6 +19,7 @@ from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
+from sluice_agent.spool_retries import pause_after_error
 from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
@@ -188,11 +190,22 @@ async def _poll(agent: Agent, files: FileInput) -> PollResult:
 
 async def _put_polled(agent: Agent, polled: PollResult) -> None:
     if polled.new_checkpoints:
-        await asyncio.to_thread(agent.spool.save_checkpoints, polled.new_checkpoints)
+        await _write(agent, partial(agent.spool.save_checkpoints, polled.new_checkpoints))
     for block in polled.blocks:
         await agent.batcher.put(block)
     if polled.finished:
-        await asyncio.to_thread(agent.spool.sweep, finished_sources=polled.finished)
+        await _write(agent, partial(agent.spool.sweep, finished_sources=polled.finished))
+
+
+async def _write(agent: Agent, write: Callable[[], None]) -> None:
+    """Write the state of the spool; while the disk is full or fails, nothing more is read."""
+    while True:
+        try:
+            await asyncio.to_thread(write)
+        except SpoolUnwritable as error:
+            await pause_after_error(error, agent.metrics, agent.clock)
+        else:
+            return
 
 
 async def _sample(agent: Agent, stop: asyncio.Event) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -9,8 +11,12 @@ import pytest
 from support.agent_gateway import GatewayDouble, Scripted
 from support.store_versitygw import free_port
 
+from sluice_agent import spool_retries
 from sluice_agent.app import run_agent
+from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.settings import AgentSettings
+from sluice_agent.spool import Spool
+from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.errors import BadUsage
 
 
@@ -68,6 +74,30 @@ def test_health_and_metrics(tmp_path: Path) -> None:
 
     with GatewayDouble(script=script) as gateway:
         asyncio.run(main(gateway))
+
+
+def test_a_full_disk_at_the_first_checkpoint_only_delays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.log").write_bytes(b"one\n")
+    save, failures = Spool.save_checkpoints, iter([True])
+
+    def full(spool: Spool, checkpoints: Iterable[FileCheckpoint]) -> None:
+        if next(failures, False):
+            raise SpoolUnwritable(str(tmp_path), "No space left on device")
+        save(spool, checkpoints)
+
+    monkeypatch.setattr(Spool, "save_checkpoints", full)
+    monkeypatch.setattr(spool_retries, "SPOOL_RETRY_S", 0.01)
+
+    async def main(gateway: GatewayDouble) -> None:
+        given = replace(settings(tmp_path, gateway.url, ""), once=True)
+        found = await run_agent(given, stop=asyncio.Event())
+        assert (found.sealed_records, found.waiting) == (1, 0)
+
+    with GatewayDouble() as gateway:
+        asyncio.run(main(gateway))
+    assert next(failures, None) is None
 
 
 def test_an_unusable_address_is_sample(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """Log files: blocks, long lines, invalid bytes, and every kind of rotation."""
 
 import base64
+import errno
 import os
 import shutil
 from pathlib import Path
 
 import msgspec
+import pytest
 from structlog.testing import capture_logs
 
 from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
 from sluice_agent.batching import RecordBlock
-from sluice_agent.files import FileInput
+from sluice_agent.files import UNREADABLE_S, FileInput
 from sluice_agent.line_readers import LINE_BYTES_MAX, FollowedFile
 from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
@@ -284,6 +286,45 @@ def test_binary_and_excluded_files_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "dir.log").mkdir()
     append(tmp_path / "app.log", b"1\n")
     assert Follower(tmp_path, "*.log*").poll() == [b"1"]
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The memory of a process is a regular file without a first byte, so it fails as a bad disk."""
+    append(tmp_path / "app.log", b"one\n")
+    follower = Follower(tmp_path)
+    follower.settings = FileSettings(patterns=("/proc/self/mem", *follower.settings.patterns))
+    follower.restart()
+    with capture_logs() as logs:
+        assert follower.poll() == [b"one"]
+        follower.poll(after_s=UNREADABLE_S / 2)
+    assert [one["path"] for one in logs if one["event"] == "file_unreadable"] == ["/proc/self/mem"]
+    with capture_logs() as logs:
+        follower.poll(after_s=UNREADABLE_S)
+    assert [one["event"] for one in logs] == ["file_unreadable"]
+
+
+@pytest.mark.parametrize("reason", [errno.EIO, errno.ESTALE])
+def test_a_file_that_fails_for_a_while_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    failing = False
+    read = FollowedFile.was_rewritten
+
+    def was_rewritten(file: FollowedFile) -> bool:
+        if failing and file.path.endswith("bad.log"):
+            raise OSError(reason, os.strerror(reason))
+        return read(file)
+
+    monkeypatch.setattr(FollowedFile, "was_rewritten", was_rewritten)
+    follower = Follower(tmp_path, "*.log")
+    append(tmp_path / "bad.log", b"one\n")
+    assert follower.poll() == [b"one"]
+    failing = True
+    append(tmp_path / "bad.log", b"two\n")
+    append(tmp_path / "good.log", b"other\n")
+    assert follower.poll() == [b"other"]
+    failing = False
+    assert follower.poll(after_s=UNREADABLE_S + 2) == [b"two"]
 
 
 def test_a_block_never_exceeds_a_batch(tmp_path: Path) -> None:
