@@ -32,7 +32,7 @@ def run(*, settings: Annotated[AgentSettings, Parameter(name="*")], json: Json =
 
     Batches that are not accepted by then stay in the spool for the next run.
     """
-    return run_and_report(settings, json=json)
+    return run_and_report(settings=settings, json=json)
 
 
 @app.command

@@ -1,6 +1,7 @@
 """The command-line application: load one command, parse its options and run it."""
 
 import inspect
+from collections.abc import Callable
 from typing import get_args
 
 from cyclopts import App, CycloptsError, RepeatArgumentError, UnusedCliTokensError
@@ -9,7 +10,7 @@ from cyclopts.config import Env
 from sluice_cli.commands import COMMANDS, SUMMARY
 from sluice_cli.config import FromFile, refuse_unknown_tables
 from sluice_cli.environment import check_variables
-from sluice_cli.options import ExistingDirectory
+from sluice_cli.existing_directory import ExistingDirectory
 from sluice_cli.settings_file import read_file
 from sluice_protocol.errors import BadUsage
 
@@ -38,11 +39,11 @@ def _read_version() -> str:
     return version("sluice")
 
 
-def run_parsed(tokens: list[str]) -> int:
-    """Parse a command line and run its command.
+def parse_command(tokens: list[str]) -> Callable[[], int] | None:
+    """Parse a command line.
 
     Returns:
-        The exit code of the command.
+        What runs the command, or None if the library has printed a help text or the version.
 
     Raises:
         BadUsage: The command line, a variable or the settings file is wrong.
@@ -57,8 +58,15 @@ def run_parsed(tokens: list[str]) -> int:
         raise usage_error(error) from error
     # After parsing, so that a mistyped option is not reported as a missing store.
     _check_directories(bound)
-    result = call(*bound.args, **bound.kwargs)
-    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+    if isinstance(getattr(call, "__self__", None), App):
+        call(*bound.args, **bound.kwargs)
+        return None
+
+    def run() -> int:
+        result = call(*bound.args, **bound.kwargs)
+        return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+    return run
 
 
 def check_settings(app: App, commands: list[str]) -> None:

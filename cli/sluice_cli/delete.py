@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.existing_directory import STORE_DEFAULT
+from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_cli.user_name import user_name
 from sluice_protocol.clock import IdSource

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cyclopts import Parameter
 from rich.console import Console
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.existing_directory import STORE_DEFAULT
+from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings

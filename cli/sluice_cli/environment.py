@@ -38,6 +38,15 @@ def check_variables(app: "App", loaded: Iterable[str]) -> None:
         return
     commands = tuple(loaded)
     known = {name for command in commands for name in variables_of(app, (command,))}
+    refuse_unknown_variables(known, commands)
+
+
+def refuse_unknown_variables(known: Collection[str] = (), commands: tuple[str, ...] = ()) -> None:
+    """Refuse a variable of one of the `commands` that is not `known`, or that names no command.
+
+    Raises:
+        BadUsage: A variable is unknown; the error names the nearest known one.
+    """
     for name in _unknown_variables(known, commands):
         others = (_prefix((one,)) for one in COMMANDS if one not in commands)
         raise BadUsage(

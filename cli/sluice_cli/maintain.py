@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.existing_directory import STORE_DEFAULT
+from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TaskName
@@ -69,7 +70,7 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     Returns:
         0, or 1 if a task failed, is halted or is overdue.
     """
-    from sluice_maintain.app import read_status  # noqa: PLC0415 - quick help
+    from sluice_maintain.stored_status import read_status  # noqa: PLC0415 - quick help
 
     return _show(asyncio.run(read_status(store)), as_json=json)
 

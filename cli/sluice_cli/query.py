@@ -12,7 +12,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from sluice_cli.dead_letters import draw_dead_letters
-from sluice_cli.options import STORE_DEFAULT, ExistingDirectory, Json, StoreUrl
+from sluice_cli.existing_directory import STORE_DEFAULT, ExistingDirectory
+from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind

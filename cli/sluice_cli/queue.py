@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.existing_directory import STORE_DEFAULT
+from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.timestamps import format_rfc3339

@@ -10,7 +10,8 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.existing_directory import STORE_DEFAULT
+from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_lake.delta import check_tables
 from sluice_lake.errors import TableRefused

@@ -4,7 +4,8 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.existing_directory import STORE_DEFAULT
+from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.units import NS_PER_S

@@ -13,6 +13,7 @@ import msgspec
 from sluice_console.attention_items import (
     NAMED_MAX,
     AttentionItem,
+    ServiceState,
     count_text,
     duration_text,
 )
@@ -20,7 +21,6 @@ from sluice_console.gateway_attention import list_gateway_items
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import list_lane_items
 from sluice_console.policy_attention import PolicyTotals, list_policy_items
-from sluice_console.reconcilers import ServiceState
 from sluice_maintain.status import MaintenanceStatus
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord

@@ -1,4 +1,4 @@
-"""What an overview names: one item for each trouble, and the texts of numbers in it."""
+"""What an overview shows: one item for each trouble, services that fail, and texts of numbers."""
 
 from typing import Final, Literal
 
@@ -28,6 +28,20 @@ class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     page: str
     command: str = ""
+
+
+class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether another service responds.
+
+    Attributes:
+        service: `reconciler` or `query`.
+        url: Its URL.
+        problem: Why it cannot be used and what to do; empty if it responds.
+    """
+
+    service: str
+    url: str
+    problem: str = ""
 
 
 def count_text(number: int, one: str, many: str, *, more: bool = False) -> str:

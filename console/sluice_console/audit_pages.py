@@ -7,8 +7,8 @@ import structlog
 from aiohttp import web
 
 from sluice_console.access import check_operator
-from sluice_maintain.app import read_stored_status
 from sluice_maintain.status import MaintenanceStatus
+from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_protocol.keys import parse_digest

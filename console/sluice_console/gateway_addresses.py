@@ -15,11 +15,10 @@ from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
+from sluice_console.gateway_health import LOOKUP
 from sluice_console.reconcilers import ServiceClient
 from sluice_protocol.errors import BadUsage
 
-LOOKUP: Final = "dns+"
-"""Start of an entry whose addresses are looked up."""
 ADDRESSES_MAX: Final = 500
 """Addresses of one name that are read."""
 _PORTS: Final = {"http": 80, "https": 443}

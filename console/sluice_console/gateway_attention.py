@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sluice_console.attention_items import NAMED_MAX, AttentionItem, Severity, duration_text
-from sluice_console.gateway_addresses import LOOKUP
 from sluice_console.gateway_health import (
     JOURNAL_AGE_S_MAX,
+    LOOKUP,
     REFUSED_SHARE_MAX,
     SLOW_SHARE_MAX,
     GatewayHealth,

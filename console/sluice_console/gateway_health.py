@@ -13,6 +13,8 @@ import msgspec
 from sluice_protocol.units import NS_PER_S
 from sluice_web.metric_samples import lines_of, parse_samples
 
+LOOKUP: Final = "dns+"
+"""Start of the entry of a gateway whose addresses are looked up."""
 REFUSED_SHARE_MAX: Final = 0.05
 """Share of the uploads that get another response than 200."""
 SLOW_SHARE_MAX: Final = 0.01

@@ -7,9 +7,8 @@ from typing import Final
 import msgspec
 
 from sluice_console.attention import OverviewFacts, list_attention
-from sluice_console.attention_items import AttentionItem
+from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.costs import DailyCost
-from sluice_console.reconcilers import ServiceState
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.discovery_status import ProcessStatus

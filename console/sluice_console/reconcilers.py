@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 import aiohttp
 import msgspec
 
-from sluice_reconciler.api import BootList
+from sluice_console.attention_items import ServiceState
+from sluice_reconciler.completeness import BootList
 from sluice_web.metric_samples import samples_of
 from sluice_web.response_bodies import read_up_to
 
@@ -17,20 +18,6 @@ RESPONSE_BYTES_MAX: Final = 256 << 20
 _REASON_CHARS_MAX: Final = 200
 
 _Body = TypeVar("_Body")
-
-
-class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether another service responds.
-
-    Attributes:
-        service: `reconciler` or `query`.
-        url: Its URL.
-        problem: Why it cannot be used and what to do; empty if it responds.
-    """
-
-    service: str
-    url: str
-    problem: str = ""
 
 
 class ServiceFailed(Exception):

@@ -10,6 +10,7 @@ import structlog
 from sluice_console.agent_rates import AgentRates
 from sluice_console.agents import AgentReports
 from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
+from sluice_console.attention_items import ServiceState
 from sluice_console.costs import DailyCost, RequestRates, estimate_cost, rates_of_batches
 from sluice_console.gateway_counters import GatewayCounters
 from sluice_console.gateway_health import GatewayHealth
@@ -25,10 +26,10 @@ from sluice_console.overview import (
 )
 from sluice_console.policy_attention import PolicyTotals
 from sluice_console.policy_proofs import PolicyProofs
-from sluice_console.reconcilers import ServiceClient, ServiceFailed, ServiceState
+from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_console.store_counts import count_held, count_open_conflicts
-from sluice_maintain.app import read_stored_status
 from sluice_maintain.status import MaintenanceStatus
+from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE

@@ -110,9 +110,9 @@ async def _serve(plan: WorkerPlan) -> bool:
 def settle_memory() -> None:
     """Exclude the objects of the start from garbage collection.
 
-    Modules and the models of the SDK live as long as the process; scanning them frees nothing.
+    Modules and the models of the SDK live as long as the process; scanning them frees nothing. Not
+    even once: of 71 000 objects 300 were unreachable, and finding them took a tenth of a start.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
 

@@ -16,13 +16,12 @@ from sluice_maintain.run_one import TaskRunner
 from sluice_maintain.scheduler import ScheduleDecision, decide
 from sluice_maintain.service import MaintenanceService, name_owner
 from sluice_maintain.settings import MaintainSettings
-from sluice_maintain.status import MaintenanceStatus, show_records, show_situation
+from sluice_maintain.status import MaintenanceStatus, show_situation
 from sluice_maintain.task_store import TaskStore
 from sluice_maintain.tasks import TaskName
 from sluice_maintain.worker_pool import WorkerPool
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import read_authority
-from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 from sluice_web.addresses import parse_listen
 from sluice_web.listening import listening, stop_event
@@ -128,29 +127,6 @@ async def plan_now(url: str, settings: MaintainSettings) -> MaintenancePlan:
             status=show_situation(situation, decision),
             missing=await check_rights(url, settings),
         )
-
-
-async def read_status(url: str) -> MaintenanceStatus:
-    """Return the state of every task from the records in the store.
-
-    Raises:
-        SluiceError: The store is unreachable, denied a request, or has no authority.
-    """
-    async with open_store(url) as store:
-        await read_authority(store)
-        return await read_stored_status(store)
-
-
-async def read_stored_status(store: ObjectStore) -> MaintenanceStatus:
-    """Return the state of every task from the records in an open store.
-
-    Raises:
-        SluiceError: The store is unreachable or denied a request.
-    """
-    tasks = TaskStore(store, SystemClock(), SystemIds(), "")
-    stored = await asyncio.gather(*(tasks.read(task) for task in TaskName))
-    records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}
-    return show_records(records, max(one.date_ns for one in stored))
 
 
 async def resume_task(url: str, task: TaskName) -> bool:

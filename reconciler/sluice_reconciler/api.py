@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -23,14 +23,13 @@ from sluice_reconciler.audit_summaries import (
     list_audits,
     list_plans,
 )
-from sluice_reconciler.completeness import BootReport
+from sluice_reconciler.completeness import BootList
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.sns_webhook import PageFetcher, SnsWebhook
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
@@ -43,6 +42,9 @@ from sluice_web.json_bodies import json_response
 from sluice_web.paging import AFTER, Page, read_cursor
 from sluice_web.parameters import AgentParameter, IntegerParameter
 from sluice_web.problems import Problem, problem_of
+
+if TYPE_CHECKING:
+    from sluice_reconciler.sns_webhook import PageFetcher
 
 log = structlog.get_logger()
 
@@ -58,22 +60,6 @@ _OPERATOR: Final = ConflictAccess(
     principal="operator:reconciler-api", agents=None, may_resolve=True
 )
 """The token identifies no person, so decisions record this name."""
-
-
-class BootList(msgspec.Struct, frozen=True):
-    """The boots of the last full pass that this process made from its beginning.
-
-    Attributes:
-        boots: The boots.
-        complete_through: Every batch that was accepted before this time is counted, RFC 3339; null
-            if this process has made no such pass.
-        more: Number of boots that the report of the pass left out, of any agent: those without gaps
-            and with the oldest batches.
-    """
-
-    boots: tuple[BootReport, ...]
-    complete_through: str | None = None
-    more: int = 0
 
 
 class HoldList(msgspec.Struct, frozen=True):
@@ -119,7 +105,7 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
     round_failures: int = 0
 
 
-def make_app(reconciler: Reconciler, sns_fetcher: PageFetcher | None = None) -> web.Application:
+def make_app(reconciler: Reconciler, sns_fetcher: "PageFetcher | None" = None) -> web.Application:
     """Return the operator API of a reconciler that runs as long as the application.
 
     Args:
@@ -155,19 +141,29 @@ async def _run(reconciler: Reconciler) -> None:
         log.exception("reconciler_work_ended")
 
 
+def _sns_endpoints(reconciler: Reconciler, fetcher: "PageFetcher | None") -> tuple[Endpoint, ...]:
+    if not reconciler.settings.sns_topics:
+        return ()
+    # Few stores have topics, and the parser of their certificates needs 0.03 s to import.
+    from sluice_reconciler.sns_webhook import SnsWebhook  # noqa: PLC0415
+
+    webhook = SnsWebhook(
+        reconciler.settings.sns_topics,
+        reconciler.hint,
+        reconciler.metrics,
+        SystemClock(),
+        fetcher,
+    )
+    return webhook.endpoints()
+
+
 class OperatorApi:
     """The endpoints of one reconciler."""
 
-    def __init__(self, reconciler: Reconciler, sns_fetcher: PageFetcher | None = None) -> None:
+    def __init__(self, reconciler: Reconciler, sns_fetcher: "PageFetcher | None" = None) -> None:
         self._reconciler = reconciler
         self._store = reconciler.store
-        self._webhook = SnsWebhook(
-            reconciler.settings.sns_topics,
-            reconciler.hint,
-            reconciler.metrics,
-            SystemClock(),
-            sns_fetcher,
-        )
+        self._webhook = _sns_endpoints(reconciler, sns_fetcher)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return all endpoints."""
@@ -184,7 +180,7 @@ class OperatorApi:
             *self._reports(),
             *api.endpoints(),
             *self._streams(),
-            *self._webhook.endpoints(),
+            *self._webhook,
             *QueueApi(self._reconciler.http_queues, self._store).endpoints(),
         )
 

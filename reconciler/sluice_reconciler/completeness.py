@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
@@ -74,6 +76,22 @@ class BootReport:
     def tail_missing(self) -> int:
         """Number of records that are missing behind the last accepted one."""
         return sum(gap.seq_end - gap.seq_start + 1 for gap in self.gaps if gap.tail)
+
+
+class BootList(msgspec.Struct, frozen=True):
+    """The boots of the last full pass that this process made from its beginning.
+
+    Attributes:
+        boots: The boots.
+        complete_through: Every batch that was accepted before this time is counted, RFC 3339; null
+            if this process has made no such pass.
+        more: Number of boots that the report of the pass left out, of any agent: those without gaps
+            and with the oldest batches.
+    """
+
+    boots: tuple[BootReport, ...]
+    complete_through: str | None = None
+    more: int = 0
 
 
 async def read_completeness(

@@ -9,7 +9,7 @@ from sluice_cli.queue import read_lanes
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts
-from sluice_maintain.app import read_stored_status
+from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX

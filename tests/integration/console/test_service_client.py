@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
-from sluice_reconciler.api import BootList
+from sluice_reconciler.completeness import BootList
 from sluice_web.listening import ServerOptions, listening
 from sluice_web.problems import Handler
 

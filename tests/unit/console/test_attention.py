@@ -11,10 +11,9 @@ from sluice_console.attention import (
     SourceProblem,
     list_attention,
 )
-from sluice_console.attention_items import AttentionItem
+from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import WITHOUT_OWNER_S_MAX, lanes_without_owner
-from sluice_console.reconcilers import ServiceState
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
