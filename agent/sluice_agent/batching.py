@@ -98,6 +98,10 @@ class BatchBuilder:
             within and self._records + len(block.columns) <= self.limits.records_max
         )
 
+    def is_empty(self) -> bool:
+        """Return True if no block is collected."""
+        return not self._blocks
+
     def is_due(self, *, now_s: float) -> bool:
         """Return True if the batch is full or has reached its maximum age."""
         if not self._blocks:
@@ -157,6 +161,7 @@ class Batcher:
         self._when_full = when_full
         self._limits = limits
         self._builders: dict[Kind, BatchBuilder] = {}
+        self._collecting = asyncio.Event()  # set while a builder may have a block
         self._one_by_one = asyncio.Lock()
         self._to_seal: asyncio.Queue[list[RecordBlock]] = asyncio.Queue()
         self._to_commit: asyncio.Queue[_Uncommitted] = asyncio.Queue()
@@ -171,6 +176,7 @@ class Batcher:
             if not builder.has_room_for(block):
                 await self._pass_on(builder)
             builder.add(block, now_s=self._now_s())
+            self._collecting.set()
             if builder.is_due(now_s=self._now_s()):
                 await self._pass_on(builder)
 
@@ -206,11 +212,14 @@ class Batcher:
 
     async def _cut_old_batches(self) -> None:
         while True:
+            await self._collecting.wait()
             await self._clock.sleep(TICK_S)
             async with self._one_by_one:
                 for builder in self._builders.values():
                     if builder.is_due(now_s=self._now_s()):
                         await self._pass_on(builder)
+                if all(builder.is_empty() for builder in self._builders.values()):
+                    self._collecting.clear()
 
     async def _seal_batches(self) -> None:
         while True:

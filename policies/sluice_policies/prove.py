@@ -15,6 +15,7 @@ from sluice_policies.evaluate import (
     PRINCIPAL_IS_SERVICE,
     SERVICE_NAME,
     check_principals,
+    check_supported,
 )
 from sluice_policies.lifecycle import lifecycle_document, lifecycle_faults
 from sluice_policies.model import Json, PolicyEffect, PolicyStatement
@@ -28,7 +29,7 @@ from sluice_policies.symbolic import RESOURCE, TLS, PatternTable, SymbolicReques
 
 SOLVER_STEPS_MAX: Final = 10_000_000
 """Limit of one query, in z3's resource units: seconds of work. The largest query of the rendered
-documents and of their mutants needs about 25,000 of them."""
+documents and of their mutants needs less than 5,000 of them."""
 _PRINCIPAL_KEYS: Final = (PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME)
 SolverResult = tuple[str, "Counterexample | None"]
 
@@ -185,8 +186,13 @@ class Prover:
             ways=case.ways,
         )
         for action in case.actions:
+            statements = self._deciding(
+                relevant(policies, action, case.role), item.sense, anyone=caller is None
+            )
+            if statements is None:
+                continue
             query = SolverQuery(
-                statements=relevant(policies, action, case.role),
+                statements=statements,
                 case=bare,
                 sense=item.sense,
                 resource_type=catalogue().actions[action.lower()].resource_type,
@@ -196,22 +202,45 @@ class Prover:
                 asked.add(query)
                 yield query, action
 
+    def _deciding(
+        self, statements: RelevantStatements, sense: Sense, *, anyone: bool
+    ) -> RelevantStatements | None:
+        """Return the statements that have an effect on a query.
+
+        Returns:
+            None if the property holds because no statement allows the action.
+
+        Raises:
+            UnsupportedPolicy: A statement contains an element that is not decided here.
+        """
+        for statement in (*statements.denies, *statements.allows):
+            check_supported(statement)
+        if sense is Sense.GRANTED_ONLY_IF:
+            return replace(statements, denies=()) if statements.allows else None
+        if anyone and self.target is Target.AWS:  # the account allows everything
+            return replace(statements, allows=())
+        if sense is Sense.ONLY_IF and not statements.allows:
+            return None
+        return statements
+
     def _result(self, query: SolverQuery, action: str) -> SolverResult:
+        """Return the result of a query, which an equal query about another action may have had."""
         if query not in self._results:
             self._results[query] = self._solve(query, action)
-        return self._results[query]
+        why, broken = self._results[query]
+        unknown = f"z3 cannot decide {action}: {why}" if why else ""
+        return unknown, None if broken is None else replace(broken, action=action)
 
     def _solve(self, query: SolverQuery, action: str) -> SolverResult:
         symbolic = symbolic_request_of(query, self.target, self.settings)
-        solver = z3.Solver()
+        solver = z3.SimpleSolver()
         solver.set("rlimit", self.steps_max)
         solver.add(symbolic.domain(), *region_of(query, symbolic), _broken(query, symbolic))
         answer = solver.check()
         if answer == z3.unsat:
             return "", None
         if answer == z3.unknown:
-            why = f"{solver.reason_unknown()}, steps_max=`{self.steps_max}`"
-            return f"z3 cannot decide {action}: {why}", None
+            return f"{solver.reason_unknown()}, steps_max=`{self.steps_max}`", None
         return "", counterexample_of(solver, action, symbolic)
 
 
@@ -335,17 +364,20 @@ def lifecycle_verdicts(settings: Settings, document: Json) -> tuple[Verdict, ...
     )
 
 
-def prove(policies: PolicySet, lifecycle: Json = None) -> tuple[Verdict, ...]:
+def prove(
+    policies: PolicySet, lifecycle: Json = None, *, prover: Prover | None = None
+) -> tuple[Verdict, ...]:
     """Prove every required property of a target.
 
     Args:
         policies: The documents.
         lifecycle: A lifecycle to prove instead of the rendered one.
+        prover: A prover of other documents of the same bucket and dialect, whose results are used.
 
     Raises:
         UnsupportedPolicy: A document contains an element that is not decided here.
     """
-    prover = prover_for(policies)
+    prover = prover or prover_for(policies)
     verdicts = (prover.check(policies, item) for item in required_properties(policies))
     beyond = {f"{name.value}-nothing-else": undecided_grant(policies, name) for name in RoleName}
     document = lifecycle_document(policies.settings) if lifecycle is None else lifecycle

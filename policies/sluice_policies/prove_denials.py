@@ -296,7 +296,7 @@ class _DenialSearch:
         )
 
     def _solver(self, formulas: tuple[z3.BoolRef, ...]) -> z3.Solver:
-        solver = z3.Solver()
+        solver = z3.SimpleSolver()
         solver.set("rlimit", SOLVER_STEPS_MAX)
         solver.add(*formulas)
         return solver

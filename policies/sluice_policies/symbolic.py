@@ -122,31 +122,32 @@ class PatternTable:
             self.add(PRINCIPAL_ACCOUNT, Pattern(self.account, exact=True))
             self.add(PRINCIPAL_IS_SERVICE)
             self.add(SERVICE_NAME)
-        values = {
-            name: SymbolicValue(name, self._representatives(name, frozenset(patterns)))
-            for name, patterns in self._patterns.items()
-        }
         fixed = {
             ResourceType.BUCKET: self.bucket,
             ResourceType.KEY: self.key,
             ResourceType.OBJECT: "",
         }
-        return SymbolicRequest(
-            target=self.target,
-            named=fixed[resource_type],
-            account=self.account,
-            own_callers=own,
-            values=values,
+        return _symbolic_request(
+            self.target,
+            fixed[resource_type],
+            self.account,
+            own,
+            tuple(
+                (name, _representatives(self.bucket, name, frozenset(patterns)))
+                for name, patterns in sorted(self._patterns.items())
+            ),
         )
 
-    def _representatives(self, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
-        if catalogue().is_bool_key(name):
-            return ("true", "false")
-        texts = representatives_for(patterns)
-        if name == RESOURCE:
-            start = f"{self.bucket}/"
-            return tuple(w for w in texts if w.startswith(start) and w != start)
-        return tuple(w for w in texts if w or name not in (CALLER, SERVICE_NAME))
+
+@lru_cache(maxsize=4096)
+def _representatives(bucket: str, name: str, patterns: frozenset[Pattern]) -> tuple[str, ...]:
+    if catalogue().is_bool_key(name):
+        return ("true", "false")
+    texts = representatives_for(patterns)
+    if name == RESOURCE:
+        start = f"{bucket}/"
+        return tuple(sorted(w for w in texts if w.startswith(start) and w != start))
+    return tuple(sorted(w for w in texts if w or name not in (CALLER, SERVICE_NAME)))
 
 
 @cache
@@ -161,8 +162,9 @@ class SymbolicValue:
     __slots__ = ("index", "name", "present", "representatives")
 
     def __init__(self, name: str, texts: tuple[str, ...]) -> None:
+        """`texts` are sorted."""
         self.name = name
-        self.representatives = tuple(sorted(texts))
+        self.representatives = texts
         self.present = z3.Bool(f"present {name}")
         self.index = z3.Int(f"word {name}")
 
@@ -204,11 +206,16 @@ class SymbolicRequest:
     account: str
     own_callers: tuple[str, ...]
     values: dict[str, SymbolicValue]
+    _domain: list[z3.BoolRef] = field(default_factory=list)
+    _statements: dict[PolicyStatement, z3.BoolRef] = field(default_factory=dict)
 
     def domain(self) -> z3.BoolRef:
         """Return the formula that every request satisfies."""
-        every = (v.domain() for v in self.values.values())
-        return z3.And(self.values[TLS].present, *every, *self._principal_keys())
+        if not self._domain:
+            every = (v.domain() for v in self.values.values())
+            present = self.values[TLS].present
+            self._domain.append(z3.And(present, *every, *self._principal_keys()))
+        return self._domain[0]
 
     def _principal_keys(self) -> Iterator[z3.BoolRef]:
         """Yield how the keys that AWS derives from the principal agree with it.
@@ -261,6 +268,11 @@ class SymbolicRequest:
         Raises:
             UnsupportedPolicy: The statement contains an element that is not decided here.
         """
+        if statement not in self._statements:
+            self._statements[statement] = self._matches(statement)
+        return self._statements[statement]
+
+    def _matches(self, statement: PolicyStatement) -> z3.BoolRef:
         check_supported(statement)
         return z3.And(
             z3.BoolVal(val=True) if statement.for_anyone else self._named(statement),
@@ -281,6 +293,24 @@ class SymbolicRequest:
         service = self.values[SERVICE_NAME]
         named = service.one_of(lambda text: text in statement.services)
         return z3.If(service.present, named, z3.Or(found))
+
+
+@lru_cache(maxsize=1024)
+def _symbolic_request(
+    target: Target,
+    named: str,
+    account: str,
+    own_callers: tuple[str, ...],
+    texts: tuple[tuple[str, tuple[str, ...]], ...],
+) -> SymbolicRequest:
+    """Return one request for equal arguments: its formulas are the largest part of a proof."""
+    return SymbolicRequest(
+        target=target,
+        named=named,
+        account=account,
+        own_callers=own_callers,
+        values={name: SymbolicValue(name, representatives) for name, representatives in texts},
+    )
 
 
 def names_action(statement: PolicyStatement, action: str) -> bool:

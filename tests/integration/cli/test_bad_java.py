@@ -1,18 +1,16 @@
 """Spark without Java, or with one that is too old: one line with the remedy."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
-from support.commands import make_java_home
-from support.local_deployment import run_sluice
+from support.commands import CommandResult, make_java_home, sluice
 
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
 
 
-def run(folder: Path, java: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return run_sluice(folder, *words, JAVA_HOME=java)
+def run(folder: Path, java: str, *words: str) -> CommandResult:
+    return sluice(*words, folder=folder, JAVA_HOME=java)
 
 
 @pytest.fixture

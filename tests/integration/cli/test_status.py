@@ -5,17 +5,17 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from support.local_deployment import run_sluice
+from support.commands import sluice
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    assert run_sluice(tmp_path, "init").returncode == 0
+    assert sluice("init", folder=tmp_path).returncode == 0
     return tmp_path
 
 
 def test_a_new_store_needs_attention(folder: Path) -> None:
-    done = run_sluice(folder, "status")
+    done = sluice("status", folder=folder)
     assert done.returncode == 1, done.stderr
     assert "error: The store was never tested." in done.stdout
     assert "warning: No reconciler has finished a pass." in done.stdout
@@ -23,8 +23,8 @@ def test_a_new_store_needs_attention(folder: Path) -> None:
 
 def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> None:
     for words in (("doctor",), ("reconciler", "--once")):
-        assert run_sluice(folder, *words).returncode == 0
-    done = run_sluice(folder, "status", "--json")
+        assert sluice(*words, folder=folder).returncode == 0
+    done = sluice("status", "--json", folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["attention"] == []
@@ -32,7 +32,7 @@ def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> No
 
 
 def test_a_store_that_is_unreachable_is_one_line(tmp_path: Path) -> None:
-    done = run_sluice(tmp_path, "status", "--store", "file:///nowhere")
+    done = sluice("status", "--store", "file:///nowhere", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
 
@@ -58,9 +58,9 @@ def test_the_bundle_contains_no_secret(folder: Path) -> None:
     (folder / "sluice.toml").write_text(
         f'[reconciler]\napi_token = "{PLANTED["setting"]}"\nlisten = "127.0.0.1:7001"\n'
     )
-    done = run_sluice(
-        folder,
+    done = sluice(
         *("support", "bundle", "--output", "bundle.tar.gz"),
+        folder=folder,
         SLUICE_MAINTAIN_API_TOKEN=PLANTED["variable"],
         AWS_SECRET_ACCESS_KEY=PLANTED["aws"],
     )
@@ -81,6 +81,6 @@ def test_the_bundle_contains_no_secret(folder: Path) -> None:
 
 def test_the_bundle_replaces_no_file(folder: Path) -> None:
     (folder / "bundle.tar.gz").write_text("mine")
-    done = run_sluice(folder, "support", "bundle", "--output", "bundle.tar.gz")
+    done = sluice("support", "bundle", "--output", "bundle.tar.gz", folder=folder)
     assert done.returncode == 2
     assert (folder / "bundle.tar.gz").read_text() == "mine"

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.commands import make_java_home
+from support.commands import make_java_home, sluice
 from support.documented_blocks import blocks_of
 from support.local_deployment import (
     LocalDeployment,
     clean_environment,
     free_ports,
     is_ready,
-    run_sluice,
     running,
     wait_gone,
 )
@@ -30,9 +29,16 @@ STOPPED_S = 10
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDeployment]:
+    """A deployment without Java, whose tests need no ingestion."""
     folder = tmp_path_factory.mktemp("up")
-    with running(folder, *free_ports(), "--without", "maintain") as started:
+    with running(folder, *free_ports(), JAVA_HOME=make_java_home(folder, None)) as started:
         yield started
+
+
+def test_without_java_it_runs_without_ingestion_and_reports_it(deployment: LocalDeployment) -> None:
+    (note,) = deployment.state["notes"]
+    assert "records stay searchable but do not reach the Delta tables: no Java" in note
+    assert "maintain" not in deployment.state["services"]
 
 
 def test_a_pasted_line_is_searchable(deployment: LocalDeployment) -> None:
@@ -145,6 +151,17 @@ def test_the_folder_has_one_deployment(deployment: LocalDeployment) -> None:
     assert "sluice is already running here" in refused(deployment.folder)
 
 
+def test_ctrl_c_stops_everything(deployment: LocalDeployment) -> None:
+    """It is the last test of this deployment."""
+    everything = deployment.processes()
+    assert len(everything) >= len(deployment.state["services"])
+    deployment.process.send_signal(signal.SIGINT)
+    assert deployment.process.wait(STOPPED_S) == 0
+    assert wait_gone(everything, 2) == []
+    assert not (deployment.folder / ".sluice-up" / "up.json").exists()
+
+
+@pytest.mark.long
 @pytest.mark.spark
 def test_ctrl_c_stops_everything_with_spark(tmp_path: Path) -> None:
     with running(tmp_path, *free_ports("maintain")) as deployment:
@@ -181,10 +198,10 @@ def _is_java(process: psutil.Process) -> bool:
         return False
 
 
-def refused(folder: Path, *options: str, code: int = 2, **env: str) -> str:
+def refused(folder: Path, *options: str) -> str:
     """Run `sluice up`, which must end with one line on standard error; return the line."""
-    done = run_sluice(folder, "up", *options, **env)
-    assert done.returncode == code, done.stderr
+    done = sluice("up", *options, folder=folder)
+    assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("sluice: ")
     assert done.stderr.count("\n") == 1
     return done.stderr
@@ -212,13 +229,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_store_of_a_newer_version_is_one_line(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "sluice_cli", "init"],
-        cwd=tmp_path,
-        env=clean_environment(),
-        capture_output=True,
-        check=True,
-    )
+    assert sluice("init", folder=tmp_path).returncode == 0
     (settings,) = (tmp_path / ".sluice" / "authority").rglob("settings.json")
     settings.write_bytes(settings.read_bytes().replace(b"authority.v1", b"authority.v9"))
     line = refused(tmp_path, *free_ports(), "--without", "maintain")
@@ -229,18 +240,3 @@ def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:
     assert "no such service: use one of gateway" in refused(tmp_path, "--without", "gatway")
     assert "no such port: use one of console, forward" in refused(tmp_path, "--port", "gatway=1")
     assert "write NAME=PORT" in refused(tmp_path, "--port", "gateway")
-
-
-@pytest.mark.parametrize(
-    ("version", "problem"),
-    [(None, "no Java: install Java 17"), ("11.0.2", "Java is too old: install Java 17")],
-)
-def test_without_java_it_runs_without_ingestion_and_reports_it(
-    tmp_path: Path, version: str | None, problem: str
-) -> None:
-    home = make_java_home(tmp_path, version)
-    with running(tmp_path, *free_ports(), JAVA_HOME=home) as deployment:
-        (note,) = deployment.state["notes"]
-        assert "records stay searchable but do not reach the Delta tables" in note
-        assert problem in note
-        assert "maintain" not in deployment.state["services"]

@@ -59,7 +59,7 @@ def fuzz(services: Services, service: str, examples: int) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_hostile_value_causes_a_server_error(services: Services, service: str) -> None:
-    """Every value in every different parameter, and in fields and body of every route."""
+    """Values in every different parameter, and in fields and body of every route."""
     document = services.request(service, "GET", "/openapi.json").problem
     for request in sweep_of(document, each=False):
         check(services, service, document, request)
@@ -77,7 +77,7 @@ def test_no_hostile_value_in_any_route_causes_a_server_error(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_request_causes_a_server_error(services: Services, service: str) -> None:
-    fuzz(services, service, 300)
+    fuzz(services, service, 100)
 
 
 @pytest.mark.long

@@ -240,6 +240,32 @@ def test_one_batch_is_collected_one_sealed_and_one_committed() -> None:
     simulate_agent(0, main)
 
 
+class CountingClock(SimClock):
+    """A clock that counts its pauses."""
+
+    sleeps = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        await super().sleep(seconds)
+
+
+def test_a_batcher_without_records_is_idle_and_then_cuts_a_batch_at_its_age() -> None:
+    async def main(rng: Random) -> None:
+        clock = CountingClock(asyncio.get_running_loop())
+        agent = SimAgent(rng, SimNetwork(clock))
+        running = asyncio.create_task(agent.batcher.run())
+        for count in (1, 2):
+            await asyncio.sleep(3600)
+            await agent.batcher.put(block(LINES[count]))
+            await asyncio.sleep(1)
+            assert len(agent.spool.ready()) == count
+        assert clock.sleeps < 20
+        running.cancel()
+
+    simulate_agent(0, main)
+
+
 @pytest.mark.parametrize("seed", seeds(20))
 def test_batches_are_committed_in_the_order_of_their_lines(seed: int) -> None:
     """A checkpoint covers all lines before it, so a later batch must not become durable first."""
