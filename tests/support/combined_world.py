@@ -128,26 +128,35 @@ def _request(one: AcceptedManifest, at: int) -> bytes:
 
 
 async def _consume(world: CombinedWorld, stop: asyncio.Event) -> None:
-    world.consumers += 1
-    runtime = Runtime(clock=world.clock, ids=SimIds(99 + world.consumers), rng=random.Random(99))
-    through = world.through
+    runtime = _next_consumer(world)
     while not stop.is_set():
         await asyncio.sleep(0)
-        for lane in await list_lanes(world.store, "spark"):
-            try:
-                consumer = await Consumer.open(
-                    world.store, queue="spark", lane=lane.lane, runtime=runtime
-                )
-                for one in await consumer.next_descriptors(100):
-                    batches = (await consumer.fetch_handle().fetch(one)).batches
-                    if one.sequence > through[lane.lane]:
-                        through[lane.lane] = one.sequence
-                        for batch in batches:
-                            world.ingest(batch)
-                if through[lane.lane] > consumer.acked_through:
-                    await consumer.ack_through(through[lane.lane])
-            except (Fenced, OutcomeUnknown):
-                continue
+        await _ingest_pending(world, runtime)
+
+
+def _next_consumer(world: CombinedWorld) -> Runtime:
+    world.consumers += 1
+    return Runtime(clock=world.clock, ids=SimIds(99 + world.consumers), rng=random.Random(99))
+
+
+async def _ingest_pending(world: CombinedWorld, runtime: Runtime) -> None:
+    """Ingest the pending entries of every lane, and acknowledge them."""
+    through = world.through
+    for lane in await list_lanes(world.store, "spark"):
+        try:
+            consumer = await Consumer.open(
+                world.store, queue="spark", lane=lane.lane, runtime=runtime
+            )
+            for one in await consumer.next_descriptors(100):
+                batches = (await consumer.fetch_handle().fetch(one)).batches
+                if one.sequence > through[lane.lane]:
+                    through[lane.lane] = one.sequence
+                    for batch in batches:
+                        world.ingest(batch)
+            if through[lane.lane] > consumer.acked_through:
+                await consumer.ack_through(through[lane.lane])
+        except (Fenced, OutcomeUnknown):
+            continue
 
 
 async def _empty_states(world: CombinedWorld) -> None:
@@ -235,9 +244,8 @@ def simulate_combined(seed: int, *, rebuild: bool = False) -> CombinedWorld:
             await slots.stop()
             faults.unknown = 0.0
             await reconciler(store, clock, seed * 7 + 5).once()
-            for _ in range(2000):
-                await asyncio.sleep(0)
             await slots.stop_reading()
+            await _ingest_pending(world, _next_consumer(world))
 
     asyncio.run(run())
     return world

@@ -1,5 +1,6 @@
 """The store of the model checker: its versions, responses and timestamps."""
 
+from functools import cache
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -36,11 +37,13 @@ def _add_blob(store: Store, blob: Blob, *, versioned: bool) -> Store:
     return replace(store, blobs=(*kept, blob), next_number=store.next_number + 1)
 
 
+@cache
 def perform(  # noqa: PLR0911 - one line per request
     store: Store, upload: Upload, now: int, rules: Rules, dated: int | None = None
 ) -> tuple[Store, a.Observation]:
     """Perform one request of an upload immediately and return the store's true response.
 
+    It is a pure function, whose results are kept: states differ mostly in what it does not read.
     With `dated`, the object has this older timestamp, which is not checked yet.
     """
     digest, name = upload.progress.offer.digest, upload.name
@@ -123,9 +126,9 @@ def settled(store: Store, now: int, rules: Rules, what: str) -> Store:
     match what:
         case "blobs" if any(blob.marked for blob in store.blobs):
             return replace(store, blobs=tuple(_settled(one, now, rules) for one in store.blobs))
-        case "manifest" if store.manifest is not None:
+        case "manifest" if store.manifest is not None and store.manifest.marked:
             return replace(store, manifest=_settled(store.manifest, now, rules))
-        case "quarantine":
+        case "quarantine" if any(kept.marked for kept in store.quarantine):
             kept = tuple(_settled(one, now, rules) for one in store.quarantine)
             return replace(store, quarantine=kept)
         case _:

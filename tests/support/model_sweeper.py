@@ -25,10 +25,11 @@ def sweeper_moves(
         return replace(base, sweepers=tuple(sweepers))
 
     who = f"sweeper {index}"
-    listed = read_settled(world.store, world.now, rules, "blobs")
-    if sweeper.phase in {"read", "planned"} and listed != world.store:
-        yield f"{who}: lists blobs", replace(world, store=listed)
-        return
+    if sweeper.phase in {"read", "planned"}:
+        listed = read_settled(world.store, world.now, rules, "blobs")
+        if listed is not world.store:
+            yield f"{who}: lists blobs", replace(world, store=listed)
+            return
     match sweeper.phase:
         case "idle" if sweeper.cycles < bounds.cycles_max:
             begun = Sweeper("begun", world.now, frozenset(), None, sweeper.cycles + 1)
@@ -50,10 +51,11 @@ def sweeper_moves(
                     yield f"{who}: plans {blob.digest}#{blob.number}", put(planned)
         case "planned" if sweeper.target is not None:
             blob = sweeper.target
-            if _still_proved(world.store, world.now, sweeper, blob, rules):
+            verdicts = _still_proved(world.store, world.now, sweeper, blob, rules)
+            if True in verdicts:
                 proved = replace(sweeper, phase="proved")
                 yield f"{who}: proves {blob.digest}#{blob.number} again", put(proved)
-            else:
+            if False in verdicts:
                 yield (
                     f"{who}: keeps {blob.digest}#{blob.number}",
                     put(Sweeper(cycles=sweeper.cycles)),
@@ -90,12 +92,15 @@ def _proved(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) 
 
 
 @cache
-def _still_proved(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
-    """Return True if the clauses are satisfied at deletion, over evidence that is read again."""
+def _still_proved(
+    store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules
+) -> frozenset[bool]:
+    """Return what each list of clauses decides at deletion, over evidence that is read again."""
     evidence = _evidence(store, now, sweeper, blob, rules)
-    return any(
-        isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
-        for clauses in (rules.deletion_clauses, rules.superseded_clauses)
+    superseded = isinstance(d.decide_deletion(evidence, rules.superseded_clauses), d.MayDelete)
+    return frozenset(
+        superseded or isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
+        for clauses in rules.deletion_clauses
     )
 
 

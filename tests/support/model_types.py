@@ -140,7 +140,8 @@ class Rules:
     step: Step = a.step
     first: Callable[[a.Offer], a.Progress] = a.begin
     plan_clauses: tuple[d.ClauseCheck, ...] = d.PLAN_CLAUSES
-    deletion_clauses: tuple[d.ClauseCheck, ...] = d.DELETION_CLAUSES
+    deletion_clauses: tuple[tuple[d.ClauseCheck, ...], ...] = (d.DELETION_CLAUSES,)
+    """The lists of clauses that a sweeper may check at a deletion; every choice is explored."""
     superseded_clauses: tuple[d.ClauseCheck, ...] = d.NONCURRENT_CLAUSES
     sweeper_horizon: int = HORIZON
     versioned: bool = True

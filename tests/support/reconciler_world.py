@@ -122,10 +122,15 @@ async def run_slot(
 async def consume(
     store: SimStore, clock: SimClock, table: list[Identity], stop: asyncio.Event
 ) -> None:
-    """Read pending entries, persist them with their sequence, and acknowledge them."""
+    """Read pending entries, persist them with their sequence, and acknowledge them.
+
+    After `stop` is set, everything is read once more.
+    """
     runtime = Runtime(clock=clock, ids=SimIds(99), rng=random.Random(99))
     through: Counter[int] = Counter()
-    while not stop.is_set():
+    last = False
+    while not last:
+        last = stop.is_set()
         await asyncio.sleep(0)
         for lane in await list_lanes(store, "spark"):
             try:
@@ -216,8 +221,6 @@ def simulate(
             lived = sum([await slot for slot in slots])
             faults.unknown = 0.0
             await reconciler(store, clock, seed * 7 + 5).once()
-            for _ in range(2000):
-                await asyncio.sleep(0)
             stop.set()
         missing = [
             key

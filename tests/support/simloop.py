@@ -7,9 +7,11 @@ it again. Time moves only when nothing is ready.
 import asyncio
 import heapq
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
+
+import pytest
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import UnixNs
@@ -124,6 +126,17 @@ def seeds(count: int) -> list[int]:
     """Return the seeds to run: those in `SLUICE_SIM_SEEDS`, else 0 to count - 1."""
     named = os.environ.get("SLUICE_SIM_SEEDS")
     return [int(seed) for seed in named.split(",")] if named else list(range(count))
+
+
+def daily_seeds(count: int, daily: Sequence[int]) -> list[Any]:
+    """Return the same seeds as parameters of a test, of which `make test` runs only `daily`.
+
+    The others are marked `long`. Choose seeds that find the planted bugs of the simulation.
+    """
+    if os.environ.get("SLUICE_SIM_SEEDS"):
+        return list(seeds(count))
+    others = [seed for seed in range(count) if seed not in daily]
+    return [*daily, *(pytest.param(seed, marks=pytest.mark.long) for seed in others)]
 
 
 async def until(done: Callable[[], bool], clock: Clock, limit_s: float = 3600) -> None:

@@ -6,7 +6,6 @@ deleted in every run.
 `SLUICE_SIM_SEEDS=7,8` replays seeds 7 and 8.
 """
 
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 from support.reconciler_world import BulkMortal, Crash, Mortal, simulate
+from support.simloop import daily_seeds
 
 from sluice_queue import takeover
 from sluice_queue.appender import Appender
@@ -32,9 +32,10 @@ from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import Run
 from sluice_store.port import ObjectStore
 
-SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(20)
-
-
+SEEDS = 20
+DAILY = (0, 1, 7, 16)
+"""Each planted bug is found by one of these seeds."""
+DAILY_BULK = (2, 7)
 BOOTS = 4
 """Lives of each agent in the simulation; a part contains at most two lives."""
 
@@ -47,14 +48,18 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
 
 
-@pytest.mark.parametrize(
-    ("seed", "connect"),
-    [*((seed, Mortal) for seed in SEEDS), *((seed, BulkMortal) for seed in [*SEEDS][:6])],
-)
-def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(
-    seed: int, connect: type[Mortal]
-) -> None:
+@pytest.mark.parametrize("seed", daily_seeds(SEEDS, DAILY))
+def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(seed: int) -> None:
     """No accepted batch is lost, enqueued twice, or left without index entries."""
+    _check(seed, Mortal)
+
+
+@pytest.mark.parametrize("seed", daily_seeds(8, DAILY_BULK))
+def test_every_batch_is_enqueued_once_when_many_objects_are_written_by_one_call(seed: int) -> None:
+    _check(seed, BulkMortal)
+
+
+def _check(seed: int, connect: type[Mortal]) -> None:
     accepted, table, missing, lived = simulate(seed, connect=connect)
     doubled = [who for who, count in Counter(table).items() if count > 1]
     assert doubled == [], seed
@@ -64,7 +69,7 @@ def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", daily_seeds(SEEDS, DAILY))
 def test_every_batch_is_enqueued_once_while_parts_are_written_and_merged(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,8 +126,10 @@ def _without_intent() -> Any:
     return write
 
 
-def _finds(seeds: range, boots: int = 1, connect: type[Mortal] = Mortal) -> bool:
-    for seed in seeds:
+def _finds(boots: int = 1, connect: type[Mortal] = Mortal) -> bool:
+    """Return True if a seed finds the bug; the daily seeds run first."""
+    daily = DAILY_BULK if connect is BulkMortal else DAILY
+    for seed in dict.fromkeys((*daily, *range(SEEDS))):
         try:
             accepted, table, missing, _ = simulate(seed, boots=boots, connect=connect)
         except (Exception, Crash):
@@ -146,7 +153,7 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
             monkeypatch.setattr(lane_owner, "take_over", _claims(0))
         case _:
             monkeypatch.setattr(lane_owner, "take_over", _claims(1))
-    assert _finds(range(20))
+    assert _finds()
 
 
 async def _unknown_is_written(store: Any, objects: Any, requests: Any) -> list[bool | None]:
@@ -163,7 +170,7 @@ def test_planted_bugs_in_writes_of_many_objects_are_found(
     bug: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "put_all_derived", bug)
-    assert _finds(range(20), connect=BulkMortal)
+    assert _finds(connect=BulkMortal)
 
 
 def _part_after_state() -> Any:
@@ -295,4 +302,4 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
             monkeypatch.setattr(LaneLog, "spill", _settles_before_the_swap())
         case _:
             monkeypatch.setattr(Ledger, "delta", _cuts_one_recent_too_many())
-    assert _finds(range(20), boots=BOOTS)
+    assert _finds(boots=BOOTS)

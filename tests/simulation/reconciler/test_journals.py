@@ -12,7 +12,7 @@ from support.reconciler_chaos import Outcome, plan_of, run_chaos
 from support.reconciler_chaos_faults import FAULTS
 from support.reconciler_chaos_gateways import Rules
 from support.reconciler_chaos_world import Plan
-from support.simloop import seeds
+from support.simloop import daily_seeds
 
 from sluice_protocol.journals import Journal, JournalHeader, decode_journal
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -26,8 +26,13 @@ from sluice_reconciler.passes.hand_over import HandOver
 from sluice_reconciler.pipeline import PipelineResult
 from sluice_reconciler.verify import HoldRecords
 
+DAILY = (2, 7)
+"""They differ in every mode of `plan_of`."""
+FINDING = (7, 5)
+"""Each planted bug is found by one of these seeds."""
 
-@pytest.mark.parametrize("seed", seeds(4))
+
+@pytest.mark.parametrize("seed", daily_seeds(8, DAILY))
 def test_no_time_is_ahead_nothing_is_lost_or_doubled_and_it_catches_up(seed: int) -> None:
     found = run_chaos(seed)
     assert found.is_right, (seed, found)
@@ -100,7 +105,7 @@ def test_a_bug_of_gateways_is_found(bug: str) -> None:
 
 
 def _found(plan: Plan, tries: int = 8) -> Outcome | None:
-    for seed in range(tries):
+    for seed in dict.fromkeys((*FINDING, *range(tries))):
         found = run_chaos(seed, plan)
         if found.violation:
             print(f"found with seed {seed} after {found.seconds} s: {found.violation[:300]}")
