@@ -1,15 +1,12 @@
 """Ingestion without a JVM: the same micro-batches, planned, written and committed in this process.
 
-As a script it ingests one store and exits at the step that `SLUICE_FAILPOINT` names; tests use it
-to kill the driver at every step.
+Tests also run it in another process, which ends at a step of a commit as a killed driver does.
 """
 
 import asyncio
+import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pyspark_sluice.offsets import read_lanes
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -22,7 +19,10 @@ from sluice_spark.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
 
-TESTS = Path(__file__).parents[1]
+_FORKS = multiprocessing.get_context("forkserver")
+"""Children of a process that has imported the product, so that they start in milliseconds."""
+_FORKS.set_forkserver_preload(["pandas", "pyspark_sluice.offsets", "sluice_spark.microbatch"])
+DIED_MAX_S = 240
 
 
 def pending_rows(url: str) -> list[PendingBatch]:
@@ -74,18 +74,16 @@ def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
 
 
 def die_at(url: str, step: str, entries_max: int | None = None) -> None:
-    """Ingest the backlog in another process, which ends at a step."""
-    arguments = [url, *([str(entries_max)] if entries_max else [])]
-    died = subprocess.run(
-        [sys.executable, "-m", "support.spark_local", *arguments],
-        cwd=TESTS,
-        env=os.environ | {FAILPOINT_VARIABLE: step, "PYTHONPATH": str(TESTS)},
-        check=False,
-        capture_output=True,
-        timeout=240,
-    )
-    assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
+    """Ingest the backlog in another process, which ends at a step without cleanup."""
+    process = _FORKS.Process(target=_ingest_until, args=(url, step, entries_max))
+    process.start()
+    process.join(DIED_MAX_S)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    assert process.exitcode == FAILPOINT_EXIT_CODE
 
 
-if __name__ == "__main__":
-    ingest_locally(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
+def _ingest_until(url: str, step: str, entries_max: int | None) -> None:
+    os.environ[FAILPOINT_VARIABLE] = step
+    ingest_locally(url, entries_max)
