@@ -9,12 +9,17 @@ import os
 from collections.abc import Sequence
 
 from pyspark_sluice.offsets import read_lanes
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table
+from sluice_lake.tables import Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
+from sluice_spark.commits import replace_files
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE, read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.rewrite import write_ordered
 from sluice_spark.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
@@ -71,6 +76,16 @@ def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
             ]
             job.ingest(taken)
         return job.totals
+
+
+def merge_locally(url: str, table: Table) -> None:
+    """Merge the files of a record table into one of each date, without dropping rows."""
+    opened = find_table(url, table)
+    assert opened is not None
+    order = [(name, "ascending") for name in (table.partition_column, "ts")]
+    rows = opened.to_pyarrow_table().sort_by(order)
+    added = list(write_ordered(url, table, rows.to_batches()))
+    replace_files(url, table, list_files(opened, table), added, data_change=False)
 
 
 def die_at(url: str, step: str, entries_max: int | None = None) -> None:
