@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,9 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+# Collection creates much and drops nothing: the collector of cycles would take half of its time.
+gc.disable()
+
 # A slow machine fails no test: speed is measured in benchmarks.
 settings.register_profile("sluice", deadline=None)
 settings.load_profile("sluice")
@@ -18,9 +22,13 @@ settings.load_profile("sluice")
 # The processes of tests start faster with compiled modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A JVM of a test runs for seconds: the second compiler would cost more than it saves.
+# A JVM of a test runs for seconds: the second compiler would cost more than it saves. A fifth of
+# the time of its start is the verification of the classes of Spark.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1")
+    os.environ.setdefault(
+        _options,
+        "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+    )
 
 
 class SharedSparkScheduling(LoadFileScheduling):
@@ -58,6 +66,12 @@ def _order(item: pytest.Item) -> int:
     if proves and item.get_closest_marker("long"):
         return 0
     return 1 if proves or item.get_closest_marker("spark") else 2
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests, which live as long as the process, from collection."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -1,28 +1,33 @@
 """Ingestion without a JVM: the same micro-batches, planned, written and committed in this process.
 
-As a script it ingests one store and exits at the step that `SLUICE_FAILPOINT` names; tests use it
-to kill the driver at every step.
+Tests also run it in another process, which ends at a step of a commit as a killed driver does.
 """
 
 import asyncio
+import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from pyspark_sluice.offsets import read_lanes
+from sluice_lake.data_files import list_files
+from sluice_lake.delta import find_table
+from sluice_lake.tables import Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
+from sluice_spark.commits import replace_files
 from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE, read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.rewrite import write_ordered
 from sluice_spark.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
 
-TESTS = Path(__file__).parents[1]
+_FORKS = multiprocessing.get_context("forkserver")
+"""Children of a process that has imported the product, so that they start in milliseconds."""
+_FORKS.set_forkserver_preload(["pandas", "pyspark_sluice.offsets", "sluice_spark.microbatch"])
+DIED_MAX_S = 240
 
 
 def pending_rows(url: str) -> list[PendingBatch]:
@@ -73,19 +78,27 @@ def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
         return job.totals
 
 
+def merge_locally(url: str, table: Table) -> None:
+    """Merge the files of a record table into one of each date, without dropping rows."""
+    opened = find_table(url, table)
+    assert opened is not None
+    order = [(name, "ascending") for name in (table.partition_column, "ts")]
+    rows = opened.to_pyarrow_table().sort_by(order)
+    added = list(write_ordered(url, table, rows.to_batches()))
+    replace_files(url, table, list_files(opened, table), added, data_change=False)
+
+
 def die_at(url: str, step: str, entries_max: int | None = None) -> None:
-    """Ingest the backlog in another process, which ends at a step."""
-    arguments = [url, *([str(entries_max)] if entries_max else [])]
-    died = subprocess.run(
-        [sys.executable, "-m", "support.spark_local", *arguments],
-        cwd=TESTS,
-        env=os.environ | {FAILPOINT_VARIABLE: step, "PYTHONPATH": str(TESTS)},
-        check=False,
-        capture_output=True,
-        timeout=240,
-    )
-    assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
+    """Ingest the backlog in another process, which ends at a step without cleanup."""
+    process = _FORKS.Process(target=_ingest_until, args=(url, step, entries_max))
+    process.start()
+    process.join(DIED_MAX_S)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    assert process.exitcode == FAILPOINT_EXIT_CODE
 
 
-if __name__ == "__main__":
-    ingest_locally(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
+def _ingest_until(url: str, step: str, entries_max: int | None) -> None:
+    os.environ[FAILPOINT_VARIABLE] = step
+    ingest_locally(url, entries_max)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from support.builders import manifest_of
 from support.spark_lake import T0_NS, Deployment, Sent
 from support.spark_local import ingest_locally
 
-from sluice_lake.data_files import list_files
+from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.tables import LOGS
 from sluice_protocol.columns import Columns
 from sluice_protocol.frame import encode_frame
@@ -27,7 +28,7 @@ from sluice_spark import compact as compact_module
 from sluice_spark import repetition_removal
 from sluice_spark.compact import CompactReport, run_compact
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.repetition_removal import RepetitionsNotProved
+from sluice_spark.repetition_removal import RepetitionRemover, RepetitionsNotProved
 from sluice_spark.repetitions import RepetitionRules
 from sluice_spark.settings import CompactSettings
 
@@ -84,54 +85,43 @@ def bodies(deployment: Deployment) -> list[str]:
     return sorted(row["body"] for row in deployment.rows("logs"))
 
 
-def test_lines_that_were_cut_into_other_batches_are_stored_once(spark: Any, tmp_path: Path) -> None:
-    """The first copy stays, also where the second was accepted on the next day with another time.
-
-    A second run examines what the first has written, and changes nothing.
-    """
-    first = request([line(n) for n in range(10)])
-    second = request([line(n, ts_ns=T0_NS + 7) for n in range(5, 15)], at_ns=T0_NS + DAY_NS // 2)
-    deployment = lake_of(tmp_path, first, second)
-    report = compact(spark, deployment)
-    assert (report.repetitions, report.dropped_rows, report.conflicts) == (5, 5, 0)
-    assert bodies(deployment) == sorted(f"line at {n}" for n in range(15))
-    kept = {row["body"]: row["boot_id"] for row in deployment.rows("logs")}
-    assert kept["line at 7"] == first.manifest.boot_id
-    again = compact(spark, deployment)
-    assert (again.repetitions, again.rewritten) == (0, 0)
-
-
-def test_only_true_repetitions_are_removed(spark: Any, tmp_path: Path) -> None:
-    """Another sender, body or severity, a record that a request contains twice, a record without an
-    attribute, and one after the window stay.
-    """
-    deployment = lake_of(
-        tmp_path,
-        request([line(1), line(1), line(2)]),
-        request([line(1)], principal="bank"),
-        request([line(2, body="the file was rotated")], at_ns=T0_NS + 1),
-        request(
-            [LogRecord(ts_ns=T0_NS, body="line at 2", severity=9, attributes=line(2).attributes)],
-            at_ns=T0_NS + 2,
-        ),
-        request(
-            [LogRecord(ts_ns=T0_NS, body="line at 2", attributes={"log.offset": "2"})] * 2,
-            at_ns=T0_NS + 3,
-        ),
-        request([line(2)], at_ns=T0_NS + DAY_NS + 10**9),
-    )
-    before = bodies(deployment)
-    report = compact(spark, deployment)
-    assert (report.repetitions, report.dropped_rows) == (0, 0)
-    assert bodies(deployment) == before
-    deployment.deliver([request([line(1), line(1)], at_ns=T0_NS + 10**9)])
-    ingest_locally(deployment.url)
-    assert compact(spark, deployment).repetitions == 2
-    assert bodies(deployment) == before
+SHOP_ONLY = [
+    request([line(101), line(101), line(102)]),
+    request([line(101)], principal="bank"),
+    request([line(102, body="the file was rotated")], at_ns=T0_NS + 1),
+    request(
+        [LogRecord(ts_ns=T0_NS, body="line at 102", severity=9, attributes=line(102).attributes)],
+        at_ns=T0_NS + 2,
+    ),
+    request(
+        [LogRecord(ts_ns=T0_NS, body="line at 102", attributes={"log.offset": "102"})] * 2,
+        at_ns=T0_NS + 3,
+    ),
+    request([line(102)], at_ns=T0_NS + DAY_NS + 10**9),
+]
+"""No repetitions: another sender, body or severity, a record that a request contains twice, one
+without an attribute, and one after the window.
+"""
+CUT = [
+    request([line(n) for n in range(10)]),
+    request([line(n, ts_ns=T0_NS + 7) for n in range(5, 15)], at_ns=T0_NS + DAY_NS // 2),
+]
+"""Five lines of the first are in the second too, accepted on the next day with another time."""
+DELETED = [
+    request([line(200, body="hidden")]),
+    request([line(200, body="hidden")], at_ns=T0_NS + 10 * 10**9),
+]
+"""A delete hides the first, so it is no witness of the second."""
+DELETE = DeleteRecord(
+    delete_id="01" + "D" * 24,
+    kind="logs",
+    accepted_until_unix_ns=T0_NS + 10**9,
+    contains="hidden",
+)
 
 
-def test_points_of_one_series_and_time_are_stored_once(spark: Any, tmp_path: Path) -> None:
-    """The resource of a batch and the attributes of a point are the same series."""
+def points() -> list[Sent]:
+    """Three of four points are in a second batch; a zero and two stale markers are not."""
     inside = [
         MetricPoint(ts_ns=T0_NS + n, name="m", value=n, attributes={"a": "1"}) for n in range(4)
     ]
@@ -143,69 +133,139 @@ def test_points_of_one_series_and_time_are_stored_once(spark: Any, tmp_path: Pat
     ]
     other = [MetricPoint(ts_ns=T0_NS, name="m", value=-0.0, attributes={"a": "1"})]
     stale = [MetricPoint(ts_ns=T0_NS, name="m", value=float("nan"))]
-    deployment = lake_of(
-        tmp_path,
+    return [
         request(inside),
         request(moved, at_ns=T0_NS + 1, resource=()),
         request(other, at_ns=T0_NS + 2),
         request(stale, at_ns=T0_NS + 3),
         request(stale, at_ns=T0_NS + 4),
-    )
-    assert compact(spark, deployment).repetitions == 3
-    assert len(deployment.rows("metrics")) == 4 + 1 + 2
+    ]
 
 
-def test_rows_that_a_delete_hides_are_no_witnesses(spark: Any, tmp_path: Path) -> None:
-    """A record that was sent again after its delete stays visible."""
-    deployment = lake_of(tmp_path, request([line(1)]), request([line(1)], at_ns=T0_NS + 10 * 10**9))
-    record = DeleteRecord(
-        delete_id="01" + "D" * 24,
-        kind="logs",
-        accepted_until_unix_ns=T0_NS + 10**9,
-        contains="line",
-    )
-    path = deployment.root / delete_key(record.delete_id)
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """One lake before and after its compactions.
+
+    Attributes:
+        dry: The report of a dry run, before everything else.
+        versions: Versions of the table `logs` around the dry run.
+        first: The report of the first compaction.
+        bodies: The lines after it.
+        boots: The boot of each line after it, by its body.
+        points: The number of points after it.
+        second: The report of a compaction after two lines were sent again.
+        bodies_again: The lines after it.
+    """
+
+    dry: CompactReport
+    versions: tuple[int, int]
+    first: CompactReport
+    bodies: list[str]
+    boots: dict[str, str]
+    points: int
+    second: CompactReport
+    bodies_again: list[str]
+
+
+@pytest.fixture(scope="module")
+def compacted(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Compacted:
+    deployment = Deployment(tmp_path_factory.mktemp("repetitions"), lanes=1).init()
+    deployment.deliver([*SHOP_ONLY, *CUT, *DELETED, *points()])
+    ingest_locally(deployment.url)
+    path = deployment.root / delete_key(DELETE.delete_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encode_record(record))
-    report = compact(spark, deployment)
-    assert (report.repetitions, report.dropped_rows) == (0, 1)
-    assert len(bodies(deployment)) == 1
-
-
-def test_a_dry_run_counts_and_changes_nothing(spark: Any, tmp_path: Path) -> None:
-    deployment = lake_of(tmp_path, request([line(1)]), request([line(1), line(2)], at_ns=T0_NS + 5))
-    version = deployment.table("logs").version()
-    settings = CompactSettings(open_partitions=True, dedupe=FILE_KEY, dry_run=True)
-    assert compact(spark, deployment, settings).repetitions == 1
-    assert deployment.table("logs").version() == version
-
-
-def test_files_are_examined_once(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Runs read what no earlier run has read; a late file leads to its date and the next."""
-    days: list[str] = []
-    found = repetition_removal.removed_rows
-
-    def count(rows: Any, rules: RepetitionRules, partition: str) -> Any:
-        days.append(partition)
-        return found(rows, rules, partition)
-
-    monkeypatch.setattr(repetition_removal, "removed_rows", count)
-    deployment = lake_of(
-        tmp_path,
-        *(request([line(n)], at_ns=T0_NS + n * DAY_NS) for n in (0, 1, 5)),
+    path.write_bytes(encode_record(DELETE))
+    before = deployment.table("logs").version()
+    dry = compact(spark, deployment, replace(OPEN, dry_run=True))
+    versions = (before, deployment.table("logs").version())
+    first = compact(spark, deployment)
+    rows = deployment.rows("logs")
+    found, stored = bodies(deployment), len(deployment.rows("metrics"))
+    deployment.deliver([request([line(101), line(101)], at_ns=T0_NS + 10**9)])
+    ingest_locally(deployment.url)
+    return Compacted(
+        dry=dry,
+        versions=versions,
+        first=first,
+        bodies=found,
+        boots={row["body"]: row["boot_id"] for row in rows},
+        points=stored,
+        second=compact(spark, deployment),
+        bodies_again=bodies(deployment),
     )
-    compact(spark, deployment)
+
+
+def test_lines_that_were_cut_into_other_batches_are_stored_once(compacted: Compacted) -> None:
+    """The first copy stays. Only repetitions and deleted rows are removed."""
+    assert (compacted.first.repetitions, compacted.first.conflicts) == (5 + 3, 0)
+    assert compacted.first.dropped_rows == 5 + 3 + 1
+    cut = [one for one in compacted.bodies if one in {f"line at {n}" for n in range(15)}]
+    assert cut == sorted(f"line at {n}" for n in range(15))
+    assert compacted.boots["line at 7"] == CUT[0].manifest.boot_id
+
+
+def test_only_true_repetitions_are_removed(compacted: Compacted) -> None:
+    """A later request with lines that are stored is removed, and nothing of an earlier one."""
+    assert compacted.bodies.count("line at 101") == 3
+    assert compacted.bodies.count("line at 102") == 5
+    assert compacted.bodies.count("the file was rotated") == 1
+    assert (compacted.second.repetitions, compacted.second.conflicts) == (2, 0)
+    assert compacted.bodies_again == compacted.bodies
+
+
+def test_points_of_one_series_and_time_are_stored_once(compacted: Compacted) -> None:
+    """The resource of a batch and the attributes of a point are the same series."""
+    assert compacted.points == 4 + 1 + 2
+
+
+def test_rows_that_a_delete_hides_are_no_witnesses(compacted: Compacted) -> None:
+    """A record that was sent again after its delete stays visible."""
+    assert compacted.bodies.count("hidden") == 1
+    assert compacted.boots["hidden"] == DELETED[1].manifest.boot_id
+
+
+def test_a_dry_run_counts_and_changes_nothing(compacted: Compacted) -> None:
+    assert compacted.dry.repetitions == 5 + 3
+    assert compacted.versions[0] == compacted.versions[1]
+
+
+def test_files_are_examined_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs read what no earlier run has read; a late file leads to its date and the next.
+
+    The examination itself, which needs a JVM, is replaced.
+    """
+    days: list[str] = []
+
+    def note(self: RepetitionRemover, files: Sequence[DataFile], day: str) -> int:
+        days.append(day)
+        return 0
+
+    monkeypatch.setattr(RepetitionRemover, "_examine", note)
+    deployment = lake_of(
+        tmp_path, *(request([line(n)], at_ns=T0_NS + n * DAY_NS) for n in (0, 1, 5))
+    )
+
+    def run(*attributes: str) -> None:
+        remover = RepetitionRemover(
+            spark=None,
+            store_url=deployment.url,
+            rules=RepetitionRules(kind="logs", attributes=attributes, window_s=86_400),
+            deletes=(),
+            dry_run=False,
+            failpoint=FailPoint(),
+            replace=lambda *_: True,
+        )
+        remover.run(lambda: list_files(deployment.table("logs"), LOGS))
+
+    run(*FILE_KEY)
     assert len(days) == 3
-    compact(spark, deployment)
+    run(*FILE_KEY)
     assert len(days) == 3
     deployment.deliver([request([line(77)], at_ns=T0_NS + 10**9)])
     ingest_locally(deployment.url)
-    compact(spark, deployment)
+    run(*FILE_KEY)
     assert days[3:] == days[:2]
-    other = CompactSettings(open_partitions=True, dedupe=("log.offset",))
-    compact(spark, deployment, other)
+    run("log.offset")
     assert days[5:] == days[:3]
 
 
@@ -225,7 +285,7 @@ LATER = [pytest.param(visit, marks=pytest.mark.long) for visit in (2, 3)]
     "step",
     [
         pytest.param("compact_after_write", marks=pytest.mark.long),
-        "compact_after_commit",
+        pytest.param("compact_after_commit", marks=pytest.mark.long),
         "repetitions_before_record",
     ],
 )

@@ -1,18 +1,19 @@
 """Merging of rollup files by compaction, and what the rollup job reads."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from support.query_lake import make_query, put_delete, run_query
 from support.spark_lake import T0_NS, Deployment, make_batch
-from support.spark_local import ingest_locally
+from support.spark_local import ingest_locally, merge_locally
 from support.spark_rollups import expected, merged
 
 from sluice_lake.source_ranges import SOURCE_RANGES_PREFIX
+from sluice_lake.tables import METRICS
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -116,11 +117,10 @@ def assert_rolled(deployment: Deployment) -> None:
 
 
 def test_a_series_is_equal_at_every_step_of_a_merge(spark: Any, tmp_path: Path) -> None:
-    """Random samples of two days, late ones too; a crash at each step, then a whole merge."""
-    random = Random(7)  # the same samples in each run
+    """Samples of two days, late ones too; a crash at each step, then a whole merge."""
     deployment = Deployment(tmp_path).init()
-    for turn in range(3):
-        deliver(deployment, random.sample(range(0, 1500, 7), 5), first=turn * 20)
+    for turn, minutes in enumerate(([0, 700, 1400], [0, 350, 1050])):
+        deliver(deployment, minutes, first=turn * 20)
         run_rollup(spark, deployment.url)
     before = series(deployment, COMPARED)
     files, rows = rollup_files(deployment), len(deployment.rows("rollups"))
@@ -146,7 +146,7 @@ def test_a_delete_applies_to_merged_rollups(spark: Any, tmp_path: Path) -> None:
     """A compaction merges them and removes an old source range; the rollup job continues."""
     deployment = Deployment(tmp_path).init()
     for turn in range(3):
-        deliver(deployment, [turn * 10, turn * 10 + 200])
+        deliver(deployment, [turn * 10])
         run_rollup(spark, deployment.url)
     source_ranges = tmp_path / SOURCE_RANGES_PREFIX
     for path in source_ranges.glob("*.json"):
@@ -212,26 +212,49 @@ def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
     series(deployment)
 
 
-def test_a_run_reads_only_files_that_were_added_since_the_last_one(
-    spark: Any, tmp_path: Path
+def check_files_read(
+    deployment: Deployment, compact: Callable[[], object], roll_up: Callable[[], RollupReport]
 ) -> None:
-    """Also after a compaction of everything, and after the log lost the version of the last run."""
-    deployment = Deployment(tmp_path).init()
+    """Check it also after a compaction of everything, and after the log lost the last version."""
     for turn in range(4):
         deliver(deployment, [turn * 30])
-    first = run_rollup(spark, deployment.url)
+    first = roll_up()
     everything = len(deployment.table("metrics").file_uris())
     assert first.files_read == everything >= 4
     deliver(deployment, [300])
     added = len(deployment.table("metrics").file_uris()) - everything
-    assert run_rollup(spark, deployment.url).files_read == added
-    run_compact(spark, deployment.url, OPEN)
+    assert roll_up().files_read == added
+    compact()
+    assert len(deployment.table("metrics").file_uris()) < everything
     deliver(deployment, [400])
-    assert run_rollup(spark, deployment.url).files_read == added
-    assert run_rollup(spark, deployment.url).files_read == 0
-    version = max((tmp_path / "lake/v1/metrics/_delta_log").glob("*.json"))
+    assert roll_up().files_read == added
+    assert roll_up().files_read == 0
+    version = max((deployment.root / "lake/v1/metrics/_delta_log").glob("*.json"))
     deployment.table("metrics").create_checkpoint()
     deliver(deployment, [500])
     version.unlink()
-    assert run_rollup(spark, deployment.url).covers == 1
+    assert roll_up().covers == 1
+
+
+def test_a_run_reads_only_files_that_were_added_since_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollup job without what it writes, so that no JVM is needed; the long test has all."""
+    deployment = Deployment(tmp_path).init()
+    monkeypatch.setattr(rollup, "_write_rows", lambda *_: [])
+    check_files_read(
+        deployment,
+        lambda: merge_locally(deployment.url, METRICS),
+        lambda: run_rollup(None, deployment.url),
+    )
+
+
+@pytest.mark.long
+def test_runs_that_read_only_added_files_count_every_sample(spark: Any, tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path).init()
+    check_files_read(
+        deployment,
+        lambda: run_compact(spark, deployment.url, OPEN),
+        lambda: run_rollup(spark, deployment.url),
+    )
     assert_rolled(deployment)
