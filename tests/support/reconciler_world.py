@@ -124,7 +124,7 @@ async def consume(
 ) -> None:
     """Read pending entries, persist them with their sequence, and acknowledge them.
 
-    After `stop` is set, everything is read once more.
+    After `stop` is set, everything is read one more time.
     """
     runtime = Runtime(clock=clock, ids=SimIds(99), rng=random.Random(99))
     through: Counter[int] = Counter()
