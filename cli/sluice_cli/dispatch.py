@@ -1,6 +1,9 @@
 """Run one command line, and turn errors into exit codes."""
 
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Final
 
 from sluice_cli.environment import refuse_unknown_variables
 from sluice_cli.extras import describe_missing
@@ -8,6 +11,8 @@ from sluice_cli.output import describe_error, describe_os_error, fail
 from sluice_cli.plain_commands import read_command
 from sluice_cli.settings_file import read_file, refuse_unknown_command
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
+
+_HELP_FLAGS: Final = frozenset({"--help", "-h"})
 
 
 def run_command(tokens: list[str]) -> int:
@@ -50,17 +55,22 @@ def _run(tokens: list[str]) -> int:
             "an option precedes the command: write it after it, as in `sluice status --json`,"
             f" option=`{tokens[0]}`"
         )
-    run = read_command(tokens)
-    if run is None:
-        from sluice_cli.application import parse_command  # noqa: PLC0415 - imports the library
-
-        run = parse_command(tokens)
+    run = read_command(tokens) or _parse(tokens)
     if run is None:
         return ExitCode.DONE.value
     from sluice_cli.logs import configure_logs  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
 
     configure_logs()
     return run()
+
+
+def _parse(tokens: list[str]) -> Callable[[], int] | None:
+    if _HELP_FLAGS.isdisjoint(tokens):
+        # Before the modules of a command: if they import structlog first, it imports all of rich.
+        import_module("sluice_cli.logs")
+    from sluice_cli.application import parse_command  # noqa: PLC0415 - imports the library
+
+    return parse_command(tokens)
 
 
 def _print_version() -> int:

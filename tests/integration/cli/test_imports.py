@@ -1,58 +1,59 @@
 """What a command imports: only what it needs, and one line if a package of an extra is missing."""
 
 import asyncio
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.forked_commands import BASE, Interpreter
 from support.reconciler_seed import accept_logs
 
 from sluice_cli.extras import PACKAGE_EXTRAS
 from sluice_store.local import open_local_store
 
-BLOCKED = """
-import sys
-
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in sys.argv[1].split(","):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Block())
-from sluice_cli.main import run
-sys.exit(run(sys.argv[2:]))
-"""
 EXTRAS = {
-    "s3": "aioboto3,aiobotocore,boto3,botocore",
-    "query": "pyarrow,deltalake,duckdb,plotext",
-    "spark": "pyspark,delta,pandas,pyarrow,deltalake",
-    "policies": "policy_sentry,z3",
-    "doors": "cramjam,grpc,msgpack,opentelemetry,ptars",
-    "gateway": "uvloop",
+    "s3": ("aioboto3", "aiobotocore", "boto3", "botocore"),
+    "query": ("pyarrow", "deltalake", "duckdb", "plotext"),
+    "spark": ("pyspark", "delta", "pandas", "pyarrow", "deltalake"),
+    "policies": ("policy_sentry", "z3"),
+    "doors": ("cramjam", "grpc", "msgpack", "opentelemetry", "ptars"),
+    "gateway": ("uvloop",),
 }
-ALL = ",".join(PACKAGE_EXTRAS)
+ALL = tuple(PACKAGE_EXTRAS)
 SETTINGS = Path(__file__).parents[2] / "golden" / "policies" / "settings.toml"
 
 
-def without(packages: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process that cannot import some packages."""
-    return subprocess.run(
-        [sys.executable, "-c", BLOCKED, packages, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Interpreter]:
+    """An interpreter that has imported nothing."""
+    with Interpreter() as interpreter:
+        yield interpreter
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Iterator[Interpreter]:
+    """An interpreter with the libraries of every installation, for tests about extras."""
+    with Interpreter(*BASE) as interpreter:
+        yield interpreter
+
+
+@pytest.fixture(scope="module")
+def first_store(prepared: Interpreter, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("first")
+    assert prepared.run(folder, "init", blocked=ALL).returncode == 0
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    assert without(ALL, tmp_path, "init").returncode == 0
-    return tmp_path
+def folder(first_store: Path, tmp_path: Path) -> Path:
+    """A folder with a new store."""
+    return shutil.copytree(first_store, tmp_path / "one")
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,9 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_without_its_extra_a_command_is_one_line(
-    folder: Path, extra: str, arguments: tuple[str, ...]
+    prepared: Interpreter, folder: Path, extra: str, arguments: tuple[str, ...]
 ) -> None:
-    done = without(EXTRAS[extra], folder, *arguments)
+    done = prepared.run(folder, *arguments, blocked=EXTRAS[extra])
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert f"sluice[{extra}]" in done.stderr
@@ -90,9 +91,9 @@ def test_without_its_extra_a_command_is_one_line(
 
 @pytest.mark.parametrize("arguments", [("audit", "run"), ("gc", "plan")])
 def test_without_pyarrow_audit_and_collection_are_one_line(
-    folder: Path, arguments: tuple[str, ...]
+    prepared: Interpreter, folder: Path, arguments: tuple[str, ...]
 ) -> None:
-    done = without(ALL, folder, *arguments)
+    done = prepared.run(folder, *arguments, blocked=ALL)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "install sluice[query]" in done.stderr
 
@@ -111,51 +112,143 @@ def test_without_pyarrow_audit_and_collection_are_one_line(
         ("config", "show", "query"),
     ],
 )
-def test_these_commands_need_no_extra(folder: Path, arguments: tuple[str, ...]) -> None:
-    done = without(ALL, folder, *arguments)
+def test_these_commands_need_no_extra(
+    prepared: Interpreter, folder: Path, arguments: tuple[str, ...]
+) -> None:
+    done = prepared.run(folder, *arguments, blocked=ALL)
     assert done.returncode == 0, done.stderr
     assert "install sluice" not in done.stderr
 
 
-def test_explain_without_the_lake_shows_the_rest_and_the_extra(folder: Path) -> None:
+def test_explain_without_the_lake_shows_the_rest_and_the_extra(
+    prepared: Interpreter, folder: Path
+) -> None:
     async def accept() -> str:
         async with open_local_store(folder / ".sluice") as store:
             one = await accept_logs(store, ["a line"], seq=0, at_ns=time.time_ns())
         return one.frame_sha256
 
     digest = asyncio.run(accept())
-    assert without(ALL, folder, "reconciler", "--once").returncode == 0
-    done = without(ALL, folder, "explain", digest)
+    assert prepared.run(folder, "reconciler", "--once", blocked=ALL).returncode == 0
+    done = prepared.run(folder, "explain", digest, blocked=ALL)
     assert done.returncode == 0, done.stderr
     assert "manifest     accepted/v1/" in done.stdout
     assert "lake      unreadable: missing package: install sluice[query]" in done.stdout
     assert "rollups   other kind: Logs are not rolled up" in done.stdout
 
 
-def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(folder: Path) -> None:
-    """Without doors, syslog and health they would cost two fifths of the start."""
-    unused = (
-        f"{ALL},prometheus_client,sluice_store,sluice_doors,sluice_door_http,"
-        "sluice_door_ports,sluice_gateway,sluice_lake,cyclopts,docstring_parser,rich,pygments,tomllib,ulid"
-    )
-    key = without(ALL, folder, "agent", "init", "--key", "k.pem", "--agent-id", "a")
-    assert key.returncode == 0, key.stderr
-    (folder / "one.log").write_text("")
-    done = without(
-        *(unused, folder, "agent", "run", "--once", "--gateway", "http://127.0.0.1:1"),
-        *("--agent-id", "a", "--key", "k.pem", "--spool", "spool", "--paths", "one.log"),
-        *("--host-metrics-s", "0", "--json"),
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_policies_are_rendered_without_the_sdk(folder: Path) -> None:
+def test_policies_are_rendered_without_the_sdk(prepared: Interpreter, folder: Path) -> None:
     arguments = ("policies", "render", "--settings", str(SETTINGS), "--out", "rendered")
-    done = without(EXTRAS["s3"], folder, *arguments)
+    done = prepared.run(folder, *arguments, blocked=EXTRAS["s3"])
     assert done.returncode == 0, done.stderr
 
 
-def test_a_query_imports_no_library_that_it_does_not_use(folder: Path) -> None:
+def test_every_package_of_an_extra_is_known() -> None:
+    """`pyproject.toml` and the table agree on which extra installs what."""
+    for extra, packages in EXTRAS.items():
+        for package in packages:
+            assert extra in PACKAGE_EXTRAS[package], package
+
+
+PARSER = frozenset({"cyclopts", "docstring_parser", "rich.console"})
+TEXT = frozenset({"rich.markdown", "markdown_it", "pygments"})
+WEB = frozenset({"aiohttp", "yarl", "prometheus_client"})
+LAKE = frozenset({"pyarrow", "duckdb", "deltalake", "pandas", "plotext"})
+SPARK = frozenset({"pyspark", "delta", "py4j"})
+SDK = frozenset({"aioboto3", "aiobotocore", "boto3", "botocore"})
+DOORS = frozenset({"cramjam", "grpc", "msgpack", "opentelemetry", "ptars", "google.protobuf"})
+POLICIES = frozenset({"z3", "policy_sentry"})
+CERTIFICATES = frozenset({"cryptography.x509"})
+WORK = WEB | LAKE | SPARK | SDK | DOORS | POLICIES | CERTIFICATES | {"numpy", "uvloop", "nacl"}
+QUIET = WORK - {"yarl"} | {"structlog"}  # the settings of an agent parse URLs
+"""What the help of a service does not need."""
+HOLDER = LAKE | SPARK | SDK | DOORS | POLICIES | CERTIFICATES | TEXT
+"""What no process on a directory needs without doors, searches or jobs."""
+AGENT_RUN = (
+    *("agent", "run", "--once", "--gateway", "http://127.0.0.1:1", "--agent-id", "a"),
+    *("--key", "k.pem", "--spool", "spool", "--paths", "one.log", "--host-metrics-s", "0"),
+)
+LISTEN = ("--listen", "127.0.0.1:0")
+
+
+def test_the_help_imports_no_library(empty: Interpreter, tmp_path: Path) -> None:
+    done = empty.run(tmp_path, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "gateway" in done.stdout
+    assert sorted(done.modules & (QUIET | PARSER | TEXT | {"msgspec"})) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (("--version",), QUIET | PARSER | TEXT),
+        *(((command, "--help"), QUIET) for command in ("agent", "gateway", "reconciler")),
+        *(((command, "--help"), QUIET) for command in ("query", "console", "status")),
+        (("init", "--store", "file://./new"), WORK | TEXT),
+        (("config", "show", "gateway", "--json"), WORK | TEXT),
+        (("batches", "--json"), WORK | TEXT),
+        (("reconciler", "--once", "--json"), HOLDER | PARSER | {"uvloop", "nacl"}),
+        (("maintain", "status", "--json"), WORK | TEXT),
+        (("status", "--json"), HOLDER | {"aiohttp", "uvloop", "nacl"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_command_imports_no_library_that_it_does_not_use(
+    empty: Interpreter, folder: Path, arguments: tuple[str, ...], unused: frozenset[str]
+) -> None:
+    """Each would be paid for by every start, health check and completion."""
+    done = empty.run(folder, *arguments)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in {0, 1}, done.stderr  # 1: `status` found that nothing runs
+    assert done.modules & {"sluice_cli.dispatch"}
+    assert sorted(done.modules & unused) == []
+
+
+def key_of(interpreter: Interpreter, folder: Path) -> str:
+    """Create the agent's key, and return the entry of the principals file."""
+    made = interpreter.run(
+        folder, "agent", "init", "--key", "k.pem", "--agent-id", "a", "--json", blocked=ALL
+    )
+    assert made.returncode == 0, made.stderr
+    entry = json.loads(made.stdout)["principal"]
+    assert isinstance(entry, str)
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("command", "event", "unused"),
+    [
+        ("gateway", "gateway_listening", HOLDER | PARSER),
+        ("reconciler", "reconciler_listening", HOLDER | PARSER | {"uvloop"}),
+        ("console", "console_listening", HOLDER | {"uvloop", "nacl"}),
+    ],
+)
+def test_a_service_imports_no_library_that_it_does_not_use(
+    empty: Interpreter, folder: Path, command: str, event: str, unused: frozenset[str]
+) -> None:
+    (folder / "principals.toml").write_text(key_of(empty, folder))
+    done = empty.run(folder, command, *LISTEN, until=event)
+    assert event in done.stderr
+    assert sorted(done.modules & unused) == []
+
+
+def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(
+    empty: Interpreter, folder: Path
+) -> None:
+    """Without doors, syslog and health they would cost two fifths of the start."""
+    key_of(empty, folder)
+    (folder / "one.log").write_text("")
+    done = empty.run(folder, *AGENT_RUN, "--json")
+    assert done.returncode == 0, done.stderr
+    others = {"sluice_store", "sluice_doors", "sluice_door_http", "sluice_door_ports"}
+    others |= {"sluice_gateway", "sluice_lake", "prometheus_client", "tomllib", "ulid", "uvloop"}
+    assert sorted(done.modules & (HOLDER | PARSER | others)) == []
+    assert not any(name.startswith("rich") for name in done.modules)
+
+
+def test_a_query_imports_no_library_that_it_does_not_use(
+    empty: Interpreter, prepared: Interpreter, folder: Path
+) -> None:
     """They would take a third of the time of a query for one line."""
 
     async def accept() -> None:
@@ -163,53 +256,12 @@ def test_a_query_imports_no_library_that_it_does_not_use(folder: Path) -> None:
             await accept_logs(store, ["a line"], seq=0, at_ns=time.time_ns())
 
     asyncio.run(accept())
-    assert without("", folder, "reconciler", "--once").returncode == 0
-    unused = "aiohttp", "numpy.ma", "pandas", "prometheus_client", "pyspark"
-    script = f"""
-import sys
-from sluice_cli.main import run
-code = run(["query"])
-print("imported", sorted(set({unused}) & set(sys.modules)))
-sys.exit(code)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    assert prepared.run(folder, "reconciler", "--once").returncode == 0
+    done = empty.run(folder, "query")
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
     assert "a line" in done.stdout
-    assert "imported []" in done.stdout
-
-
-def test_every_package_of_an_extra_is_known() -> None:
-    """`pyproject.toml` and the table agree on which extra installs what."""
-    for extra, packages in EXTRAS.items():
-        for package in packages.split(","):
-            assert extra in PACKAGE_EXTRAS[package], package
-
-
-def test_the_help_imports_no_library(tmp_path: Path) -> None:
-    done = without("cyclopts,rich,structlog,msgspec,asyncio", tmp_path, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "gateway" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("packages", "arguments"),
-    [
-        ("duckdb,numpy,pyarrow,aiohttp", ("query", "--help")),
-        ("aiohttp,numpy,prometheus_client", ("reconciler", "--help")),
-    ],
-)
-def test_the_help_of_a_command_imports_no_work(
-    tmp_path: Path, packages: str, arguments: tuple[str, ...]
-) -> None:
-    done = without(packages, tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr
+    unused = {"numpy.ma", "pandas", *WEB} | SPARK | SDK | DOORS | POLICIES | CERTIFICATES | TEXT
+    assert sorted(done.modules & unused) == []
 
 
 @pytest.mark.parametrize(("given", "used"), [(None, "1"), ("2", "2")])
