@@ -116,7 +116,7 @@ def outcome(body: bytes) -> list[object] | type[Exception]:
     return shown(found[0] if found else None)
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(12_500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(12_500, marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged body is decoded or refused alike, whether Arrow is installed or not."""
     bodies = list(damaged(random.Random(25), [LOKI], count))

@@ -1,12 +1,14 @@
 """All roads of OTLP lead to the same columns; damage raises only the two named errors."""
 
 import random
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import (
     LOG_REQUESTS,
@@ -30,6 +32,14 @@ from sluice_protocol.ndjson import ndjson_from_columns
 
 RECEIVED_NS = 1_763_000_000_000_000_000
 in_pieces = partial(otlp_arrow.decode_logs, cut_bytes=0, piece_bytes=64)
+PIECE_BYTES = st.sampled_from([1, 60, 400])
+EXAMPLES = pytest.mark.parametrize("examples", [30, pytest.param(400, marks=pytest.mark.long)])
+
+
+def for_all(examples: int, check: Callable[..., None], *drawn: st.SearchStrategy[object]) -> None:
+    """Check a number of examples."""
+    chosen = settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+    chosen(given(*drawn)(check))()
 
 
 def shown(found: tuple[DecodedRecords, ...]) -> list[object]:
@@ -42,9 +52,21 @@ def shown(found: tuple[DecodedRecords, ...]) -> list[object]:
     ]
 
 
-@given(LOG_REQUESTS)
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-def test_arrow_and_protobuf_lead_to_the_same_logs(request: Message) -> None:
+@EXAMPLES
+def test_arrow_and_protobuf_lead_to_the_same_logs(examples: int) -> None:
+    for_all(examples, check_arrow_and_protobuf_lead_to_the_same_logs, LOG_REQUESTS)
+
+
+def test_every_severity_is_the_same_on_both_roads() -> None:
+    """Numbers outside of the range are attributes."""
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    for number in range(-1, 27):
+        records.add(time_unix_nano=1, severity_number=number)
+    check_arrow_and_protobuf_lead_to_the_same_logs(request)
+
+
+def check_arrow_and_protobuf_lead_to_the_same_logs(request: Message) -> None:
     body = request.SerializeToString()
     slow = logs_from_groups(otlp_protobuf.log_groups(body), received_ns=RECEIVED_NS)
     try:
@@ -57,9 +79,17 @@ def test_arrow_and_protobuf_lead_to_the_same_logs(request: Message) -> None:
         assert content_digest(fast) == content_digest(slow)
 
 
-@given(st.lists(LOG_REQUESTS, min_size=1, max_size=3), st.sampled_from([1, 60, 400]))
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-def test_a_request_in_pieces_leads_to_the_same_logs(
+@EXAMPLES
+def test_a_request_in_pieces_leads_to_the_same_logs(examples: int) -> None:
+    for_all(
+        examples,
+        check_a_request_in_pieces_leads_to_the_same_logs,
+        st.lists(LOG_REQUESTS, min_size=1, max_size=3),
+        PIECE_BYTES,
+    )
+
+
+def check_a_request_in_pieces_leads_to_the_same_logs(
     requests: list[Message], piece_bytes: int
 ) -> None:
     """Messages of protobuf behind each other are one message with the resources of all."""
@@ -85,7 +115,7 @@ def outcome(body: bytes) -> object:
     return shown(tuple(map(canonical, found)))
 
 
-@pytest.mark.parametrize("count", [600, pytest.param(12_500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [200, pytest.param(12_500, marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage of lengths and tags is found before or while the pieces are decoded."""
     monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
@@ -95,26 +125,39 @@ def test_damage_has_the_same_outcome_in_pieces(count: int, monkeypatch: pytest.M
     assert list(map(outcome, bodies)) == whole
 
 
-@given(LOG_REQUESTS)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
-def test_json_and_protobuf_lead_to_the_same_logs(request: Message) -> None:
+@EXAMPLES
+def test_json_and_protobuf_lead_to_the_same_logs(examples: int) -> None:
+    for_all(examples, check_json_and_protobuf_lead_to_the_same_logs, LOG_REQUESTS)
+
+
+def check_json_and_protobuf_lead_to_the_same_logs(request: Message) -> None:
     binary = decode_otlp_logs(request.SerializeToString(), PROTOBUF, received_ns=RECEIVED_NS)
     text = decode_otlp_logs(otlp_json(request), JSON, received_ns=RECEIVED_NS)
     assert shown(tuple(map(canonical, binary))) == shown(tuple(map(canonical, text)))
 
 
-@given(METRIC_REQUESTS)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
-def test_json_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
+@EXAMPLES
+def test_json_and_protobuf_lead_to_the_same_metrics(examples: int) -> None:
+    for_all(examples, check_json_and_protobuf_lead_to_the_same_metrics, METRIC_REQUESTS)
+
+
+def check_json_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
     binary = decode_otlp_metrics(request.SerializeToString(), PROTOBUF, received_ns=RECEIVED_NS)
     text = decode_otlp_metrics(otlp_json(request), JSON, received_ns=RECEIVED_NS)
     assert shown(tuple(map(canonical, binary))) == shown(tuple(map(canonical, text)))
     assert [content_digest(one) for one in binary] == [content_digest(one) for one in text]
 
 
-@given(st.one_of(USUAL_METRIC_REQUESTS, MIXED_METRIC_REQUESTS))
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
-def test_arrow_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
+@EXAMPLES
+def test_arrow_and_protobuf_lead_to_the_same_metrics(examples: int) -> None:
+    for_all(
+        examples,
+        check_arrow_and_protobuf_lead_to_the_same_metrics,
+        st.one_of(USUAL_METRIC_REQUESTS, MIXED_METRIC_REQUESTS),
+    )
+
+
+def check_arrow_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
     body = request.SerializeToString()
     slow = metrics_from_groups(otlp_protobuf.metric_groups(body), received_ns=RECEIVED_NS)
     try:
@@ -128,16 +171,24 @@ def test_arrow_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
 
 
 @given(USUAL_METRIC_REQUESTS)
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_usual_metrics_are_not_mapped_point_by_point(request: Message) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(otlp_metrics_arrow, "metric_points")
         otlp_metrics_arrow.decode_metrics(request.SerializeToString(), received_ns=RECEIVED_NS)
 
 
-@given(st.lists(MIXED_METRIC_REQUESTS, min_size=1, max_size=3), st.sampled_from([1, 60, 400]))
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-def test_a_request_in_pieces_leads_to_the_same_metrics(
+@EXAMPLES
+def test_a_request_in_pieces_leads_to_the_same_metrics(examples: int) -> None:
+    for_all(
+        examples,
+        check_a_request_in_pieces_leads_to_the_same_metrics,
+        st.lists(MIXED_METRIC_REQUESTS, min_size=1, max_size=3),
+        PIECE_BYTES,
+    )
+
+
+def check_a_request_in_pieces_leads_to_the_same_metrics(
     requests: list[Message], piece_bytes: int
 ) -> None:
     body = b"".join(one.SerializeToString() for one in requests)
@@ -154,7 +205,7 @@ def test_a_request_in_pieces_leads_to_the_same_metrics(
         assert content_digest(pieces) == content_digest(whole)
 
 
-@pytest.mark.parametrize("count", [1_250, pytest.param(12_500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(12_500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["logs", "metrics"])
 @pytest.mark.parametrize(
     ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, arrow_roads.ARROW_BYTES_MIN), (JSON, 0)]

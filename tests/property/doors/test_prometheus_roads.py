@@ -93,7 +93,7 @@ def test_a_usual_request_is_read_through_arrow() -> None:
     assert shown(fast) == shown(by_points(body))
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(12_500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(12_500, marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged body is decoded or refused alike, whether Arrow is installed or not."""
 
