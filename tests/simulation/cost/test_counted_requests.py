@@ -21,7 +21,7 @@ from sluice_gc.packed_references import SAMPLE_MAX
 from sluice_protocol import keys
 from sluice_protocol.prices import DAY_S, RequestCounts
 
-SECONDS = 300.0
+SECONDS = 180.0
 TOLERANCE = 0.1
 SLACK = 3.0
 """Requests at the two ends of the measured time."""
