@@ -5,21 +5,35 @@ the queue sequence after which it starts, which is where range n - 1 ends, and t
 it ends. The object exists before its rows. The table contains the rows of range n only if the
 version of its transaction `ROLLUP_APP` is at least n. A reader takes the number from the state of
 the table that it reads, never from a listing of the objects.
+
+A range honours a set of deletes, which may be of any size (`delete_ids`). A set of few ids is
+stored as a list, as earlier versions stored sets of any size. A larger one is an object, which they
+refuse.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, with_ids
+from sluice_protocol.clock import IdSource
 from sluice_protocol.keys import ROLLUP
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
 
 SOURCE_RANGES_PREFIX: Final = f"{ROLLUP}covers/"
+HONOURED_DELETES_PREFIX: Final = f"{ROLLUP}deletes/"
+"""Parts of the sets of deletes that source ranges honour."""
 ROLLUP_APP: Final = "sluice-rollup"
 """The application id whose transaction version is the last source range in the table."""
+
+LISTED_SCHEMA: Final = "sluice.rollup_cover.v1"
+PARTS_SCHEMA: Final = "sluice.rollup_cover.v2"
 
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,23 +43,59 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
         number: 1, 2, 3 … without gaps.
         after: Lane to the last sequence before the range.
         through: Lane to the last sequence of the range.
-        deletes: The deletes that apply to every row up to this range, sorted. For those that the
-            range before did not list, the affected hours are aggregated again (ADR 0057).
+        deletes: The deletes that apply to every row up to this range. For those that the range
+            before did not contain, the affected hours are aggregated again (ADR 0057).
         metrics_version: A version of the table `metrics` without rows later than `through`, so that
             the next range needs only files that were added after it. A range of an earlier version
             of sluice has none.
     """
 
-    schema: str = "sluice.rollup_cover.v1"
+    schema: str = LISTED_SCHEMA
     number: int
     after: dict[str, int]
     through: dict[str, int]
-    deletes: tuple[str, ...] = ()
+    deletes: tuple[str, ...] | DeleteIds = ()
     metrics_version: int | msgspec.UnsetType = msgspec.UNSET
 
     def ends(self, lane: int) -> tuple[int, int]:
         """Return the sequences of a lane: after the first, through the second."""
         return self.after.get(str(lane), 0), self.through.get(str(lane), 0)
+
+    @property
+    def delete_ids(self) -> DeleteIds:
+        """The ids of its deletes, as a set whose parts may have to be read."""
+        return self.deletes if isinstance(self.deletes, DeleteIds) else _listed(self.deletes)
+
+
+def _listed(ids: Iterable[str]) -> DeleteIds:
+    return DeleteIds(listed=tuple(ids))
+
+
+def with_deletes(source: SourceRange, found: DeleteIds) -> SourceRange:
+    """Return a source range that honours a set of deletes, in the form that its size requires."""
+    if found.parts:
+        return replace(source, schema=PARTS_SCHEMA, deletes=found)
+    return replace(source, schema=LISTED_SCHEMA, deletes=found.listed)
+
+
+async def add_honoured(
+    reader: DeleteIdsReader,
+    before: SourceRange | None,
+    new: Iterable[str],
+    ids: IdSource,
+    backoff: Backoff,
+) -> DeleteIds:
+    """Return the deletes of the range after `before`; parts that it names exist then.
+
+    Raises:
+        InvalidRecord: A part of the range before is missing or damaged.
+        OutcomeUnknown: No attempt to create a part had a known outcome.
+        StoreError: The store is unreachable or refused a request.
+    """
+    known = before.delete_ids if before is not None else DeleteIds()
+    return await with_ids(
+        reader, known, new, prefix=HONOURED_DELETES_PREFIX, ids=ids, backoff=backoff
+    )
 
 
 def source_range_key(number: int) -> ObjectKey:

@@ -7,8 +7,7 @@ delete is therefore sound for late batches too, which no rule about finished mai
 of a spool, or one that was held back, may arrive years after the tables honoured a delete.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import combinations
+from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -17,6 +16,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
+from sluice_protocol.wider_deletes import WiderDeletes
 
 _BASE32: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _TIME_DIGITS: Final = 10
@@ -120,44 +120,15 @@ def needed_deletes(
     """
     ordered = sorted({one.delete_id: one for one in records}.values(), key=_narrower_last)
     needed: list[DeleteRecord] = []
-    groups: dict[_Conditions, list[DeleteRecord]] = {}
+    others, retention = WiderDeletes(), WiderDeletes()
     for record in ordered:
         on_rollups = record.kind == "metrics" and not is_retention(record)
         pinned = on_rollups and record.delete_id not in honoured
-        wider = (wide for group in _wider_groups(record, groups) for wide in group)
-        if not any(implies(wide, record) and not (pinned and is_retention(wide)) for wide in wider):
-            needed.append(record)
-            groups.setdefault(_conditions_of(record), []).append(record)
+        if others.imply(record) or (not pinned and retention.imply(record)):
+            continue
+        needed.append(record)
+        (retention if is_retention(record) else others).add(record)
     return tuple(sorted(needed, key=lambda one: one.delete_id))
-
-
-_Conditions = tuple[str, str | None, str | None, frozenset[tuple[str, str]]]
-"""Kind, agent, name of a metric and attributes of a delete."""
-_SUBSETS_MAX: Final = 6
-"""Attributes up to which every part of them is looked up."""
-
-
-def _conditions_of(record: DeleteRecord) -> _Conditions:
-    name = record.contains if record.kind == "metrics" else None
-    return record.kind, record.agent_id, name, frozenset(record.attributes.items())
-
-
-def _wider_groups(
-    record: DeleteRecord, groups: Mapping[_Conditions, list[DeleteRecord]]
-) -> Iterator[list[DeleteRecord]]:
-    """Yield the groups that may contain a delete that implies `record`.
-
-    Comparing every pair of 100 000 deletes would take an hour.
-    """
-    kind, agent, name, attributes = _conditions_of(record)
-    if len(attributes) > _SUBSETS_MAX:
-        yield from (found for key, found in groups.items() if key[3] <= attributes)
-        return
-    for size in range(len(attributes) + 1):
-        for part in combinations(attributes, size):
-            for one_agent in {agent, None}:
-                for one_name in {name, None}:
-                    yield groups.get((kind, one_agent, one_name, frozenset(part)), [])
 
 
 def _narrower_last(record: DeleteRecord) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ object, and a listing of what came after it. A writer that stops between the two
 that the listing finds, or that the next compaction adds.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sluice_protocol.active_deletes import (
@@ -219,15 +219,22 @@ def _empty(ids: IdSource) -> ActiveDeletes:
 
 
 async def compact_deletes(
-    store: ObjectStore, backoff: Backoff, ids: IdSource, *, honoured: Collection[str] = ()
+    store: ObjectStore,
+    known: Sequence[DeleteRecord],
+    backoff: Backoff,
+    ids: IdSource,
+    *,
+    honoured: Collection[str] = (),
 ) -> CompactedDeletes:
-    """Write the register again from every delete record; concurrent writers lose nothing.
+    """Write the register again from the delete records; concurrent writers lose nothing.
 
-    The register exists and is read before the records are listed. A delete that is added in between
-    changes it, so that the swap is refused and everything is read again.
+    A delete that was created after `known` was read is in the register, unless its writer has not
+    added it yet. Then the writer changes the register later, which contains the others. Before the
+    register exists, writers add nothing to it, so that the records are read again here.
 
     Args:
         store: The deployment.
+        known: Every delete record, as a run read them before.
         backoff: Time, jitter and bounds.
         ids: Source of the nonce.
         honoured: Ids of the deletes that every rollup honours.
@@ -244,7 +251,9 @@ async def compact_deletes(
             await create_known(store, ACTIVE_DELETES, encode_record(_empty(ids)), backoff)
             continue
         before = decode_active_deletes(read.body)
-        records = await read_known_deletes(store)
+        if before.revision == 0:
+            known = await read_known_deletes(store)
+        records = [*known, *await _created_since(store, known, before)]
         needed = needed_deletes(records, honoured)
         result = CompactedDeletes(known=len(records), active=len(needed))
         wanted = ActiveDeletes(
@@ -260,6 +269,17 @@ async def compact_deletes(
         if isinstance(await store.replace(ACTIVE_DELETES, body, if_match=read.info.etag), Applied):
             return result
         await budget.wait_or_raise()
+
+
+async def _created_since(
+    store: ObjectStore, known: Sequence[DeleteRecord], register: ActiveDeletes
+) -> list[DeleteRecord]:
+    """Return the deletes of the register that exist and are not known."""
+    ids = {one.delete_id for one in known}
+    others = [one for one in register.records if one.delete_id not in ids]
+    return [
+        one for one in others if isinstance(await store.head(delete_key(one.delete_id)), ObjectInfo)
+    ]
 
 
 def _same(one: ActiveDeletes, other: ActiveDeletes) -> bool:

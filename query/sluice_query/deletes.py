@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS
@@ -243,4 +244,7 @@ class Deletes:
         if not number:
             return True  # rollups without a source range have no rows
         source = await read_source_range(self.searcher.store, number)
-        return source is not None and record.delete_id in source.deletes
+        if source is None:
+            return False
+        reader = DeleteIdsReader(store=self.searcher.store)
+        return bool(await reader.read(source.delete_ids, {record.delete_id}))

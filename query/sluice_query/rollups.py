@@ -16,10 +16,12 @@ from typing import Final
 from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.locations import TableLocation, lake_location
-from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
+from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
 from sluice_lake.tables import ROLLUPS
+from sluice_protocol.active_deletes import rollup_deletes
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -191,14 +193,15 @@ async def choose_rollups(
     try:
         source = await read_source_range(store, opened.number)
         reason = f"source range {opened.number} is missing"
+        honoured = await _read_honoured(store, source, deletes)
     except InvalidRecord as error:
-        source, reason = None, str(error)
+        source, reason, honoured = None, str(error), frozenset()
     if source is None:
         plan = _plan(query, RollupCoverage(through={}, deletes=_ids(deletes)), lanes, deletes)
         return _unusable(reason, lost=plan is not None and plan.rollups_only_before_ns is not None)
     coverage = RollupCoverage(
         through={lane: source.ends(lane)[1] for lane in range(lanes)},
-        deletes=frozenset(source.deletes),
+        deletes=honoured,
     )
     plan = _plan(query, coverage, lanes, deletes)
     if plan is None:
@@ -206,6 +209,15 @@ async def choose_rollups(
     resources = plan.rollups_only_before_ns is not None and query.attributes
     problems = (_WITHOUT_RESOURCES,) if resources else ()
     return ChosenRollups(opened=opened, plan=plan, problems=problems)
+
+
+async def _read_honoured(
+    store: ObjectStore, source: SourceRange | None, deletes: Sequence[DeleteRecord]
+) -> frozenset[str]:
+    if source is None:
+        return frozenset()
+    wanted = {one.delete_id for one in rollup_deletes(deletes)}
+    return await DeleteIdsReader(store=store).read(source.delete_ids, wanted)
 
 
 def _plan(

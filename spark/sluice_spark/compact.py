@@ -6,28 +6,32 @@ Rewritten files are ordered by time. The order in which an agent sent its record
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 
 from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
-from sluice_protocol.active_deletes import is_retention, needed_deletes
+from sluice_protocol.active_deletes import is_retention, needed_deletes, rollup_deletes
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_spark.applied_deletes import FileDeletes, plan_deletes, record_applied
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_conditions import any_condition
+from sluice_spark.deleted_rows import DeletedRowsRemover
 from sluice_spark.failpoints import FailPoint, read_failpoint
 from sluice_spark.file_merges import by_partition
 from sluice_spark.file_selection import (
     SequenceOverlap,
+    first_open_date,
     is_closed,
     may_contain_deleted,
-    removes_whole_file,
     small_files,
 )
 from sluice_spark.hour_merge import merge_hours
@@ -42,6 +46,7 @@ from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.vacuum import Vacuum
+from sluice_spark.written_files import WrittenFile
 from sluice_store import open_store
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import compact_deletes
@@ -103,6 +108,7 @@ class _Compactor:
         report: The result so far.
         failpoint: Where a test interrupts the run.
         stop: Raises an error between two rewrites if the run must stop.
+        treated: Paths of the files of which this run has removed every deleted row.
     """
 
     spark: Session
@@ -113,6 +119,7 @@ class _Compactor:
     report: CompactReport
     failpoint: FailPoint
     stop: StopCheck
+    treated: set[str] = field(default_factory=set)
 
     def run(self, kind: Kind) -> None:
         """Compact one record table."""
@@ -124,9 +131,10 @@ class _Compactor:
         before = list_files(opened, table)
         self.report.files_before += len(before)
         self._drop_duplicates(table)
-        self._drop_deleted(kind, table)
+        deletes = self._drop_deleted(kind, table)
         self._merge_small_files(table)
-        self._remove_repetitions(kind)
+        self._remove_repetitions(kind, deletes)
+        self._record_applied(kind, deletes)
         self.report.files_after += len(self._files(table))
 
     def _files(self, table: Table) -> list[DataFile]:
@@ -142,10 +150,10 @@ class _Compactor:
             or is_closed(file.partition, self.input.now_ns, grace_s)
         ]
 
-    def _rewrite(self, table: Table, plan: FileRewrite) -> bool:
-        """Rewrite files; return whether the new ones are committed."""
+    def _rewrite(self, table: Table, plan: FileRewrite) -> Sequence[WrittenFile] | None:
+        """Rewrite files; return the new ones, or None if they are not committed."""
         if not plan.files or self.settings.dry_run:
-            return False
+            return None
         self.stop()
         try:
             added = rewrite(
@@ -159,7 +167,7 @@ class _Compactor:
         except CommitConflict as error:
             self.report.conflicts += 1
             _log.info("rewrite_abandoned", table=table.name, reason=str(error))
-            return False
+            return None
         lost = sum(file.records or 0 for file in plan.files) - sum(
             fact.stats["numRecords"] for fact in added
         )
@@ -172,9 +180,11 @@ class _Compactor:
             after=len(added),
             dropped_rows=lost,
         )
-        return True
+        if self.treated.issuperset(file.path for file in plan.files):
+            self.treated.update(file.path for file in added)
+        return added
 
-    def _remove_repetitions(self, kind: Kind) -> None:
+    def _remove_repetitions(self, kind: Kind, deletes: FileDeletes) -> None:
         settings, table = self.settings, RECORD_TABLES[kind]
         if not (
             (kind == "logs" and settings.dedupe) or (kind == "metrics" and settings.dedupe_metrics)
@@ -188,10 +198,11 @@ class _Compactor:
                 attributes=settings.dedupe if kind == "logs" else (),
                 window_s=settings.dedupe_window_s,
             ),
-            deletes=needed_deletes([one for one in self.input.deletes if one.kind == kind]),
+            deletes=deletes,
+            treated=self.treated,
             dry_run=settings.dry_run,
             failpoint=self.failpoint,
-            replace=self._rewrite,
+            replace=lambda table, plan: self._rewrite(table, plan) is not None,
         )
         self.report.repetitions += remover.run(lambda: self._selectable(self._files(table)))
 
@@ -211,13 +222,43 @@ class _Compactor:
             table, FileRewrite(files=tuple(files_with_rows(touched, holding)), unique=True)
         )
 
-    def _drop_deleted(self, kind: Kind, table: Table) -> None:
-        deletes = [record for record in self.input.deletes if record.kind == kind]
+    def _drop_deleted(self, kind: Kind, table: Table) -> FileDeletes:
+        deletes = needed_deletes([record for record in self.input.deletes if record.kind == kind])
+        found = plan_deletes(self.store_url, table, deletes)
         files = self._selectable(self._files(table))
-        waiting = self._waiting_for_rollups(kind, files, deletes)
-        self._apply_deletes(table, [file for file in files if file not in waiting], deletes)
-        others = [record for record in deletes if not is_retention(record)]
-        self._apply_deletes(table, waiting, others)
+        remover = DeletedRowsRemover(
+            deletes=found,
+            waiting=self._waiting_for_rollups(kind, files, deletes),
+            find=partial(self._find_deleted, table),
+            rewrite=partial(self._rewrite_without, table),
+            remove=partial(self._remove, table),
+            treated=self.treated,
+        )
+        remover.run(files)
+        return found
+
+    def _find_deleted(
+        self, table: Table, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
+    ) -> list[DataFile]:
+        rows = read_files(self.spark, self.store_url, table, files)
+        deleted = rows.where(any_condition(deletes))
+        return files_with_rows(files, deleted.select("file").distinct())
+
+    def _rewrite_without(
+        self, table: Table, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
+    ) -> Sequence[WrittenFile] | None:
+        return self._rewrite(table, FileRewrite(files=tuple(files), drop=any_condition(deletes)))
+
+    def _record_applied(self, kind: Kind, deletes: FileDeletes) -> None:
+        """Record which files need no delete of this run again."""
+        if self.settings.dry_run:
+            return
+        open_from = None
+        if not self.settings.open_partitions:
+            open_from = first_open_date(self.input.now_ns, self.settings.grace_s)
+        record_applied(
+            self.store_url, RECORD_TABLES[kind], deletes, self.treated, before=open_from or ""
+        )
 
     def _waiting_for_rollups(
         self, kind: Kind, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
@@ -241,40 +282,17 @@ class _Compactor:
             )
         return found
 
-    def _apply_deletes(
-        self, table: Table, files: Sequence[DataFile], records: Sequence[DeleteRecord]
-    ) -> None:
-        # Years of retention and repeated deletes must not become as many conditions.
-        deletes = needed_deletes(records)
-        gone = [
-            file for file in files if any(removes_whole_file(file, record) for record in deletes)
-        ]
-        self._remove(table, gone)
-        rest = [file for file in files if file not in gone]
-        touched = [
-            file for file in rest if any(may_contain_deleted(file, record) for record in deletes)
-        ]
-        condition = any_condition(
-            record for record in deletes if any(may_contain_deleted(one, record) for one in touched)
-        )
-        if condition is None:
-            return
-        rows = read_files(self.spark, self.store_url, table, touched).where(condition)
-        holding = rows.select("file").distinct()
-        self._rewrite(
-            table, FileRewrite(files=tuple(files_with_rows(touched, holding)), drop=condition)
-        )
-
-    def _remove(self, table: Table, files: Sequence[DataFile]) -> None:
-        if not files or self.settings.dry_run:
-            return
+    def _remove(self, table: Table, files: Sequence[DataFile]) -> bool:
+        if self.settings.dry_run:
+            return False
         try:
             replace_files(self.store_url, table, files, (), data_change=True)
         except CommitConflict:
             self.report.conflicts += 1
-            return
+            return False
         self.report.rewritten += len(files)
         self.report.dropped_rows += sum(file.records or 0 for file in files)
+        return True
 
     def _merge_small_files(self, table: Table) -> None:
         for files in by_partition(self._selectable(self._files(table))):
@@ -295,7 +313,7 @@ class _Compactor:
         self.report.conflicts += merged.conflicts
 
 
-def _compact_deletes(store_url: str) -> None:
+def _compact_deletes(store_url: str, known: Sequence[DeleteRecord]) -> None:
     """Write the register of deletes again, with what every committed rollup honours."""
     rollups = find_table(store_url, ROLLUPS, for_writing=True)
     done = (rollups.transaction_version(ROLLUP_APP) or 0) if rollups is not None else 0
@@ -304,9 +322,12 @@ def _compact_deletes(store_url: str) -> None:
         clock = SystemClock()
         async with open_store(store_url) as store:
             source = await read_source_range(store, done) if done else None
-            honoured = frozenset(source.deletes if source is not None else ())
+            honoured = frozenset[str]()
+            if source is not None:
+                wanted = {one.delete_id for one in rollup_deletes(known)}
+                honoured = await DeleteIdsReader(store=store).read(source.delete_ids, wanted)
             backoff = Backoff.seeded_by(clock)
-            found = await compact_deletes(store, backoff, SystemIds(), honoured=honoured)
+            found = await compact_deletes(store, known, backoff, SystemIds(), honoured=honoured)
         _log.info("deletes_compacted", known=found.known, active=found.active)
 
     asyncio.run(compact())
@@ -351,6 +372,7 @@ def run_compact(
     compactor.report.vacuumed = vacuum.remove_files()
     compactor.report.source_ranges_removed = vacuum.remove_source_ranges()
     compactor.report.chunks_removed = vacuum.remove_chunks()
+    vacuum.remove_applied_parts()
     if not settings.dry_run:
-        _compact_deletes(store_url)
+        _compact_deletes(store_url, compactor.input.deletes)
     return compactor.report

@@ -1,6 +1,6 @@
 """Deletes as Spark SQL conditions on the rows of the record tables and of `rollups`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sluice_protocol.record_deletes import DeleteRecord
@@ -41,7 +41,21 @@ def delete_condition(record: DeleteRecord) -> str:
 def any_condition(records: Iterable[DeleteRecord]) -> str | None:
     """Return the condition that any delete removes a row; None without deletes."""
     parts = [delete_condition(record) for record in records]
-    return f"({' OR '.join(parts)})" if parts else None
+    return any_of(parts) if parts else None
+
+
+def any_of(conditions: Sequence[str]) -> str:
+    """Return the condition that one of some conditions is true.
+
+    It is a balanced tree. Spark descends into a condition by recursion, and its stack does not
+    suffice for a thousand conditions in a row.
+    """
+    if not conditions:
+        return "false"
+    if len(conditions) == 1:
+        return conditions[0]
+    middle = len(conditions) // 2
+    return f"({any_of(conditions[:middle])} OR {any_of(conditions[middle:])})"
 
 
 def touched_condition(record: DeleteRecord) -> str:

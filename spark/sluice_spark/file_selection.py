@@ -29,6 +29,11 @@ def is_closed(partition: str, now_ns: int, grace_s: int) -> bool:
     return int(begins.timestamp()) + _DAY_S + grace_s <= now_ns // NS_PER_S
 
 
+def first_open_date(now_ns: int, grace_s: int) -> str:
+    """Return the first date that is not closed."""
+    return accepted_date(now_ns - grace_s * NS_PER_S)
+
+
 def retention_hours(retry_horizon_s: int, vacuum_hours: int) -> int:
     """Return the age at which replaced and uncommitted files are removed, in hours.
 

@@ -23,6 +23,7 @@ from sluice_lake.tables import RECORD_TABLES, Table
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
+from sluice_spark.applied_deletes import FileDeletes
 from sluice_spark.commits import commit_from_state
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import FailPoint
@@ -112,7 +113,8 @@ class RepetitionRemover:
         spark: The session.
         store_url: The store.
         rules: What is compared.
-        deletes: The deletes of these records. Rows that they hide are no witnesses.
+        deletes: The deletes that files still need. Rows that they hide are no witnesses.
+        treated: Paths of files of which every deleted row was removed.
         dry_run: Count only.
         failpoint: Where a test interrupts the run.
         replace: Rewrites files; returns False if another writer has replaced them.
@@ -121,7 +123,8 @@ class RepetitionRemover:
     spark: Session
     store_url: str
     rules: RepetitionRules
-    deletes: Sequence[DeleteRecord]
+    deletes: FileDeletes
+    treated: Collection[str]
     dry_run: bool
     failpoint: FailPoint
     replace: Callable[[Table, FileRewrite], bool]
@@ -189,7 +192,7 @@ class RepetitionRemover:
         rows = keyed(
             read_files(self.spark, self.store_url, self.table, [*before, *here]), self.rules
         )
-        hidden = any_condition(self.deletes)
+        hidden = any_condition(self._deletes_of([*before, *here]))
         visible = rows if hidden is None else rows.where(f"NOT {hidden}")
         removed = removed_rows(visible, self.rules, day).persist()
         try:
@@ -211,6 +214,11 @@ class RepetitionRemover:
             removed.unpersist()
         _log.info("repetitions_removed", table=self.table.name, date=day, rows=count)
         return count
+
+    def _deletes_of(self, files: Sequence[DataFile]) -> list[DeleteRecord]:
+        untreated = (file for file in files if file.path not in self.treated)
+        found = (record for file in untreated for record in self.deletes.touching(file))
+        return list({record.delete_id: record for record in found}.values())
 
     def _prove(
         self,

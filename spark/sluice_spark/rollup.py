@@ -18,36 +18,26 @@ from typing import Any, Final
 import pyarrow as pa
 import structlog
 from deltalake import DeltaTable, Transaction
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delta import list_paths_at, open_or_create_table
+from sluice_lake.delta import open_or_create_table
 from sluice_lake.errors import CommitConflict
-from sluice_lake.lane_versions import read_lane_versions
-from sluice_lake.locations import lake_location
 from sluice_lake.source_ranges import (
     ROLLUP_APP,
     SourceRange,
-    read_source_range,
-    source_range_key,
 )
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
-from sluice_protocol.active_deletes import retention_cut_ns, rollup_deletes
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
-from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import commit_from_state
 from sluice_spark.delete_conditions import any_condition
 from sluice_spark.failpoints import read_failpoint
-from sluice_spark.maintenance_input import read_maintenance_input
-from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_files import select_point_files
+from sluice_spark.rollup_input import RollupInput, RollupInputReader
 from sluice_spark.rollup_objects import (
     WHOLE,
     delete_superseded_chunks,
-    next_source_range,
     put_chunks,
 )
 from sluice_spark.rollup_revision import (
@@ -60,7 +50,7 @@ from sluice_spark.rollup_revision import (
 from sluice_spark.session import Session
 from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result
-from sluice_store import open_store, read_authority
+from sluice_store import open_store
 
 SKETCH_K: Final = 200
 _US_PER_S: Final = 1_000_000
@@ -154,56 +144,6 @@ def aggregate(points: Any, source: SourceRange, units: Any = None) -> Any:  # no
     return dated.select(*COLUMNS, WHOLE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollupInput:
-    """What a source range depends on besides its points.
-
-    Attributes:
-        lanes: Number of lanes.
-        deletes: The deletes that apply to the source range.
-        new_deletes: Those deletes that did not apply to the range before.
-        retention_cut_ns: Retention may have removed points before this time, Unix ns; None without
-            retention.
-        previous: The source range before; None before the first one.
-    """
-
-    lanes: int
-    deletes: tuple[DeleteRecord, ...]
-    new_deletes: tuple[DeleteRecord, ...]
-    retention_cut_ns: int | None
-    previous: SourceRange | None
-
-    def known_files(self, store_url: str) -> set[str] | None:
-        """Return the paths of files without points of this range; None if unknown."""
-        if self.previous is None or self.previous.metrics_version is UNSET:
-            return None
-        ends = {lane: self.previous.ends(lane)[1] for lane in range(self.lanes)}
-        found = list_paths_at(store_url, METRICS, self.previous.metrics_version, ends)
-        if found is None:
-            _log.info("rollup_base_version_gone", version=self.previous.metrics_version)
-        return found
-
-
-async def _read_input(store_url: str, source: SourceRange) -> RollupInput:
-    async with open_store(store_url) as store:
-        found = {one.delete_id: one for one in (await read_maintenance_input(store)).deletes}
-        lost = [one for one in source.deletes if one not in found]
-        if lost:
-            raise InvalidRecord(
-                delete_key(lost[0]),
-                f"rollup source range {source.number} refers to it, but it is missing",
-            )
-        previous = await read_source_range(store, source.number - 1)
-        before = frozenset(previous.deletes) if previous is not None else source.deletes
-        return RollupInput(
-            lanes=(await read_authority(store)).lanes,
-            deletes=tuple(found[one] for one in source.deletes),
-            new_deletes=tuple(found[one] for one in source.deletes if one not in before),
-            retention_cut_ns=retention_cut_ns(found.values()),
-            previous=previous,
-        )
-
-
 def _point_files(
     store_url: str, source: SourceRange, inputs: RollupInput, revision: RollupRevision | None
 ) -> list[DataFile]:
@@ -226,7 +166,7 @@ def _points(
     if not files:
         return None
     rows = read_files(spark, store_url, METRICS, files)
-    gone = any_condition(inputs.deletes)
+    gone = any_condition(inputs.deletes_of(files))
     if gone is not None:
         rows = rows.where(f"NOT {gone}")
     laned = rows.selectExpr("*", f"{_LANE.format(lanes=inputs.lanes)} AS lane")
@@ -243,14 +183,15 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
         StoreError: The store is unreachable.
     """
     report, failpoint = RollupReport(), read_failpoint()
+    reader = RollupInputReader(store_url=store_url)
     for _ in range(SOURCE_RANGES_MAX):
         stop()
         table = open_or_create_table(store_url, ROLLUPS)
         done = table.transaction_version(ROLLUP_APP) or 0
-        source = asyncio.run(_next_range(store_url, done))
+        source = reader.next_range(done)
         if source is None:
             break
-        inputs = asyncio.run(_read_input(store_url, source))
+        inputs = reader.read_input(source)
         revision = plan_revision(spark, store_url, inputs.new_deletes, inputs.retention_cut_ns)
         read = _point_files(store_url, source, inputs, revision)
         report.files_read += len(read)
@@ -270,31 +211,6 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
         report.rows += sum(file.stats["numRecords"] for file in files)
         report.revised += revision is not None
     return report
-
-
-async def _next_range(store_url: str, done: int) -> SourceRange | None:
-    snapshot = open_snapshot(store_url)
-    async with open_store(store_url) as store:
-        lanes = range((await read_authority(store)).lanes)
-        positions = snapshot.positions(list(lanes))
-        ends = {lane: positions.committed_through(lane) for lane in lanes}
-        previous = await read_source_range(store, done) if done else None
-        if done and previous is None:
-            raise InvalidRecord(
-                source_range_key(done), "the table `rollups` contains this range, but it is missing"
-            )
-        deletes = rollup_deletes((await read_maintenance_input(store)).deletes)
-        metrics = snapshot.records["metrics"]
-        location = lake_location(store_url, METRICS.name)
-        found = read_lane_versions(location, metrics, list(lanes))
-        is_ahead = any(found[lane] > ends[lane] for lane in lanes)
-        return await next_source_range(
-            store,
-            previous,
-            ends,
-            [one.delete_id for one in deletes],
-            None if is_ahead else metrics.version(),
-        )
 
 
 async def _delete_chunks(store_url: str, source: SourceRange, revision: RollupRevision) -> None:

@@ -3,7 +3,7 @@
 A source range (`sluice_lake.source_ranges`) decides which points a set of rollup chunks is made of.
 The writer that creates it first decides the ends; every other owner then creates the same chunks.
 So each point is counted exactly once. Late data is part of a later range; chunks are never changed.
-A source range also lists the deletes that rollups apply from this range on. Its keys and column are
+A source range also names the deletes that rollups apply from this range on. Its keys and column are
 called `cover`.
 
 A chunk contains the rows of one range, window length, hour and metric:
@@ -26,18 +26,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
+from sluice_lake.delete_ids import DeleteIdsReader, remove_old_parts
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.source_ranges import (
+    HONOURED_DELETES_PREFIX,
     SOURCE_RANGES_PREFIX,
     SourceRange,
+    add_honoured,
     read_source_range,
     source_range_key,
+    with_deletes,
 )
 from sluice_lake.tables import ROLLUPS
 from sluice_protocol.keys import ROLLUP, hour_path, rollup_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists
-from sluice_protocol.system_clock import SystemClock
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_protocol.zstd_frames import compress_zstd
 from sluice_spark.stopping import StopCheck
@@ -48,7 +52,7 @@ from sluice_store.retry import Backoff, create_known
 
 
 async def next_source_range(
-    store: ObjectStore,
+    reader: DeleteIdsReader,
     previous: SourceRange | None,
     ends: Mapping[int, int],
     deletes: Collection[str] = (),
@@ -56,11 +60,14 @@ async def next_source_range(
 ) -> SourceRange | None:
     """Return the range after `previous`: the existing one, or a new one that ends at `ends`.
 
+    A range honours at most `NEW_DELETES_MAX` deletes more than the one before, so that the hours
+    that it aggregates again are found by a bounded condition. The next range honours the others.
+
     Args:
-        store: The store.
+        reader: Reads the deletes of source ranges.
         previous: The range that the table contains; None if it contains none.
         ends: Lane to the last sequence of a new range.
-        deletes: The deletes that a new range honours.
+        deletes: The deletes that exist.
         metrics_version: A version of the table `metrics` without rows later than `ends`; None if
             none is known. The version of the previous range is used then: its end is not later.
 
@@ -68,35 +75,51 @@ async def next_source_range(
         None if there is nothing to roll up: no points and, except for the first range, no deletes.
 
     Raises:
+        InvalidRecord: A range, or a part of its deletes, is missing or cannot be decoded.
         OutcomeUnknown: No attempt to create it had a known outcome.
         StoreError: The store is unreachable.
     """
     number = previous.number + 1 if previous is not None else 1
-    existing = await read_source_range(store, number)
+    existing = await read_source_range(reader.store, number)
     if existing is not None:
         return existing
     after = dict(previous.through) if previous is not None else {}
     through = after | {
         str(lane): end for lane, end in ends.items() if end > after.get(str(lane), 0)
     }
-    known = frozenset(previous.deletes) if previous is not None else frozenset(deletes)
-    applied = tuple(sorted(known.union(deletes)))
-    if through == after and known.issuperset(deletes):
+    new = await _new_deletes(reader, previous, deletes)
+    if through == after and (previous is None or not new):
         return None
-    inherited = previous.metrics_version if previous is not None else UNSET
-    wanted = SourceRange(
-        number=number,
-        after=after,
-        through=through,
-        deletes=applied,
-        metrics_version=inherited if metrics_version is None else metrics_version,
-    )
     backoff = Backoff.seeded_by(SystemClock())
-    match await create_known(store, source_range_key(number), encode_record(wanted), backoff):
+    inherited = previous.metrics_version if previous is not None else UNSET
+    wanted = with_deletes(
+        SourceRange(
+            number=number,
+            after=after,
+            through=through,
+            metrics_version=inherited if metrics_version is None else metrics_version,
+        ),
+        await add_honoured(reader, previous, new, SystemIds(), backoff),
+    )
+    body = encode_record(wanted)
+    match await create_known(reader.store, source_range_key(number), body, backoff):
         case Applied():
             return wanted
         case Exists():
-            return await read_source_range(store, number)
+            return await read_source_range(reader.store, number)
+
+
+async def _new_deletes(
+    reader: DeleteIdsReader, previous: SourceRange | None, deletes: Collection[str]
+) -> list[str]:
+    """Return the deletes that a new range honours and the one before does not, by id.
+
+    The first range aggregates no hour again, so it honours all of them.
+    """
+    if previous is None:
+        return sorted(deletes)
+    known = await reader.read(previous.delete_ids, deletes)
+    return sorted(one for one in deletes if one not in known)[:NEW_DELETES_MAX]
 
 
 async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int) -> int:
@@ -126,6 +149,34 @@ async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int
         old = [one for one in page.incarnations if one.current and one.last_modified_ns < before_ns]
         removed += await _delete_all(store, old)
     return removed
+
+
+async def remove_old_honoured(store: ObjectStore, done: int, before_ns: int) -> int:
+    """Delete old parts of the deletes of source ranges that no range names; return their number.
+
+    Ranges that follow each other name a part, until one of them merges it. A part that only ranges
+    between the oldest and the last ones name is younger than the oldest range, so it is kept. A
+    part of an owner that stopped before it created its range is named by none.
+
+    Args:
+        store: The store, from which old source ranges were removed.
+        done: The last source range that the table contains.
+        before_ns: Parts that are not older are kept.
+
+    Raises:
+        InvalidRecord: A range cannot be decoded.
+        StoreError: The store is unreachable or refused a request.
+    """
+    numbers = {done - 1, done, done + 1}
+    async for page in store.list(SOURCE_RANGES_PREFIX):
+        if page.objects:
+            numbers.add(_range_number(page.objects[0].key))
+        break
+    named: set[str] = set()
+    for number in sorted(numbers):
+        source = await read_source_range(store, number)
+        named |= {one.key for one in source.delete_ids.parts} if source is not None else set()
+    return await remove_old_parts(store, HONOURED_DELETES_PREFIX, named, before_ns)
 
 
 async def remove_old_chunks(
@@ -178,6 +229,8 @@ async def _delete_all(store: ObjectStore, old: Sequence[ListedIncarnation]) -> i
     return len(old)
 
 
+NEW_DELETES_MAX: Final = 500
+"""Deletes that a source range honours and the one before does not."""
 CHUNKS_MAX: Final = 200_000
 """Old chunks that one run removes, in whole pages."""
 _CHUNK: Final = re.compile(r"/[0-9]{20}(-all)?\.lmrollup\.zst\Z")

@@ -6,7 +6,7 @@ that is impossible: the rows of which every point is deleted are removed, and th
 Retention itself does not change rollups, because rollups are kept longer than points (ADR 0057).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,6 +17,7 @@ from sluice_lake.tables import ROLLUPS, WINDOW_DATE
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.delete_conditions import (
+    any_of,
     certain_condition,
     touched_condition,
 )
@@ -40,10 +41,6 @@ def _may_contain_touched(file: DataFile, record: DeleteRecord) -> bool:
         and (record.to_unix_ns is None or day_ns < record.to_unix_ns)
         and (record.agent_id is None or may_contain_agent(file, record.agent_id))
     )
-
-
-def _any(conditions: Iterable[str]) -> str:
-    return f"({' OR '.join(conditions)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +105,7 @@ def plan_revision(
     intact = (
         "true" if retention_cut_ns is None else f"hour * {_HOUR_US} * 1000L >= {retention_cut_ns}"
     )
-    touched = rows.where(_any(map(touched_condition, new_deletes)))
+    touched = rows.where(any_of([touched_condition(one) for one in new_deletes]))
     units = touched.selectExpr(*UNIT, f"{intact} AS intact").distinct().persist()
     if units.isEmpty():
         units.unpersist()
@@ -127,7 +124,7 @@ def plan_revision(
 
 def _remaining_rows(rows: Any, units: Any, new_deletes: Sequence[DeleteRecord]) -> Any:  # noqa: ANN401
     placed = rows.selectExpr("*", f"{HOUR} AS hour").join(units, UNIT, "left")
-    certain = _any(map(certain_condition, new_deletes))
+    certain = any_of([certain_condition(one) for one in new_deletes])
     kept = placed.where(f"intact IS NULL OR (NOT intact AND NOT {certain})")
     return kept.selectExpr(
         *(name for name in COLUMNS if name != WINDOW_DATE),

@@ -11,13 +11,18 @@ from typing import Final
 
 from sluice_lake.delta import find_table
 from sluice_lake.source_ranges import ROLLUP_APP
-from sluice_lake.tables import ROLLUPS, TABLES, Table
+from sluice_lake.tables import RECORD_TABLES, ROLLUPS, TABLES, Table
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.units import NS_PER_S
+from sluice_spark.applied_deletes import remove_old_applied
 from sluice_spark.file_selection import retention_hours
 from sluice_spark.hour_merge import HOUR_S
 from sluice_spark.maintenance_input import MaintenanceInput
-from sluice_spark.rollup_objects import remove_old_chunks, remove_old_source_ranges
+from sluice_spark.rollup_objects import (
+    remove_old_chunks,
+    remove_old_honoured,
+    remove_old_source_ranges,
+)
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import StopCheck
 from sluice_store import open_store
@@ -86,7 +91,28 @@ class Vacuum:
 
         async def remove() -> int:
             async with open_store(self.store_url) as store:
-                return await remove_old_source_ranges(store, done, before_ns)
+                removed = await remove_old_source_ranges(store, done, before_ns)
+                await remove_old_honoured(store, done, before_ns)
+                return removed
+
+        return asyncio.run(remove())
+
+    def remove_applied_parts(self) -> int:
+        """Remove ids of applied deletes that are as old and that no record names.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
+        if self.settings.dry_run or self.settings.vacuum_hours < 0:
+            return 0
+        before_ns = self.input.now_ns - self.kept_hours * HOUR_S * NS_PER_S
+
+        async def remove() -> int:
+            async with open_store(self.store_url) as store:
+                tables = RECORD_TABLES.values()
+                return sum(
+                    [await remove_old_applied(store, table.name, before_ns) for table in tables]
+                )
 
         return asyncio.run(remove())
 

@@ -12,15 +12,24 @@ from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
-from sluice_protocol.active_deletes import ActiveDeletes, implies, needed_deletes, through_id
+from sluice_protocol.active_deletes import (
+    ActiveDeletes,
+    implies,
+    is_retention,
+    needed_deletes,
+    through_id,
+)
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.manifests import Kind, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.wider_deletes import TimeRanges
+from sluice_store.packed_deletes import read_known_deletes
 from sluice_store.retry import Backoff, create_known
 from sluice_store.stored_deletes import (
+    CompactedDeletes,
     DeletesCache,
     compact_deletes,
     read_active_deletes,
@@ -118,6 +127,47 @@ def test_every_row_is_hidden_as_by_all_of_history(
     )
 
 
+@given(history=HISTORY, honoured=st.integers(0, 255))
+def test_a_delete_is_dropped_only_if_one_that_stays_implies_it(
+    history: list[DeleteRecord], honoured: int
+) -> None:
+    ids = {one.delete_id for place, one in enumerate(history) if honoured >> place & 1}
+    needed = needed_deletes(history, ids)
+
+    def replaces(wide: DeleteRecord, narrow: DeleteRecord) -> bool:
+        on_rollups = narrow.kind == "metrics" and not is_retention(narrow)
+        pinned = on_rollups and narrow.delete_id not in ids
+        return implies(wide, narrow) and not (pinned and is_retention(wide))
+
+    for one in history:
+        others = [wide for wide in needed if wide != one]
+        assert (one in needed) != any(replaces(wide, one) for wide in others)
+
+
+@pytest.mark.parametrize("form", ["agents", "texts", "times", "metrics"])
+def test_the_comparisons_for_one_delete_do_not_grow_with_the_others(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    contain = TimeRanges.contain
+
+    def counted(ranges: TimeRanges, start: float, end: float) -> bool:
+        nonlocal compared
+        compared += 1
+        return contain(ranges, start, end)
+
+    forms: dict[str, Any] = {
+        "agents": lambda n: {"agent_id": f"a{n}"},
+        "texts": lambda n: {"contains": f"user {n:05d}"},
+        "times": lambda n: {"from_unix_ns": n, "to_unix_ns": n + 1},
+        "metrics": lambda n: {"kind": "metrics", "contains": f"m{n}"},
+    }
+    history = [delete(n, **forms[form](n)) for n in range(2_000)]
+    monkeypatch.setattr(TimeRanges, "contain", counted)
+    assert len(needed_deletes(history)) == len(history)
+    assert compared <= 3 * len(history)
+
+
 @given(history=HISTORY)
 def test_rollups_lose_no_delete_to_retention(history: list[DeleteRecord]) -> None:
     """Retention is not applied to rollups: only a delete that is can replace another one there."""
@@ -180,6 +230,10 @@ def backoff() -> Backoff:
     return Backoff.seeded_by(MovedClock())
 
 
+async def compact(store: Any) -> CompactedDeletes:
+    return await compact_deletes(store, await read_known_deletes(store), backoff(), IDS)
+
+
 async def applied(store: VersionedStore) -> set[str]:
     return {one.delete_id for one in await read_active_deletes(store)}
 
@@ -195,7 +249,7 @@ def test_a_reader_sees_every_delete_that_was_written_with_few_requests() -> None
         for one in written[:25]:
             await write_delete(store, one, backoff(), IDS)
         assert await read_active_deletes(store, cache) == tuple(written[:25])
-        assert (await compact_deletes(store, backoff(), IDS)).active == 25
+        assert (await compact(store)).active == 25
         for one in written[25:]:
             await write_delete(store, one, backoff(), IDS)
         assert await read_active_deletes(store, cache) == tuple(written)
@@ -214,11 +268,11 @@ def test_a_delete_that_exists_is_applied_after_a_crash_at_any_write(at: int, aft
         one, two = delete(1, agent_id="a"), delete(2, agent_id="b")
         with contextlib.suppress(Died):
             await write_delete(dying, one, backoff(), IDS)
-            await compact_deletes(dying, backoff(), IDS)
+            await compact(dying)
             await write_delete(dying, two, backoff(), IDS)
         exist = {r.delete_id for r in (one, two) if delete_key(r.delete_id) in store.versions}
         assert await applied(store) == exist
-        await compact_deletes(store, backoff(), IDS)
+        await compact(store)
         assert await applied(store) == exist
 
     run(story)
@@ -236,14 +290,14 @@ def test_a_delete_written_during_a_compaction_is_not_lost(verb: str, exists: boo
         for one in many:
             await write_delete(store, one, backoff(), IDS)
         if exists:
-            await compact_deletes(store, backoff(), IDS)
+            await compact(store)
             many.append(delete(20, agent_id="agent 20"))
             await create_known(
                 store, delete_key(many[-1].delete_id), encode_record(many[-1]), backoff()
             )
         late = delete(1, agent_id="late")
         store.hooks[verb, ACTIVE_DELETES] = lambda: write_delete(store, late, backoff(), IDS)
-        await compact_deletes(store, backoff(), IDS)
+        await compact(store)
         assert (verb, ACTIVE_DELETES) not in store.hooks
         assert await applied(store) == {one.delete_id for one in (late, *many)}
 
@@ -254,7 +308,7 @@ def test_a_lost_register_means_all_of_history_and_a_damaged_one_is_an_error() ->
     async def story(store: VersionedStore) -> None:
         one = delete(1, agent_id="a")
         await write_delete(store, one, backoff(), IDS)
-        await compact_deletes(store, backoff(), IDS)
+        await compact(store)
         store.remove_key(ACTIVE_DELETES)
         assert await read_active_deletes(store) == (one,)
         store.put(ACTIVE_DELETES, b'{"schema":"sluice.active_deletes.v1","unknown":1}')
@@ -267,9 +321,9 @@ def test_a_lost_register_means_all_of_history_and_a_damaged_one_is_an_error() ->
 def test_a_compaction_that_changes_nothing_writes_nothing() -> None:
     async def story(store: VersionedStore) -> None:
         await write_delete(store, delete(1, agent_id="a"), backoff(), IDS)
-        await compact_deletes(store, backoff(), IDS)
+        await compact(store)
         versions = len(store.versions[ACTIVE_DELETES])
-        await compact_deletes(store, backoff(), IDS)
+        await compact(store)
         assert len(store.versions[ACTIVE_DELETES]) == versions
         read = await store.get(ACTIVE_DELETES)
         assert isinstance(read, Found)

@@ -1,0 +1,168 @@
+"""What a source range of rollups depends on besides its points: its ends, and its deletes."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from msgspec import UNSET
+
+from sluice_lake.data_files import DataFile
+from sluice_lake.delete_ids import DeleteIdsReader
+from sluice_lake.delta import list_paths_at
+from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.locations import lake_location
+from sluice_lake.source_ranges import SourceRange, read_source_range, source_range_key
+from sluice_lake.tables import METRICS
+from sluice_protocol.active_deletes import needed_deletes, retention_cut_ns, rollup_deletes
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_spark.applied_deletes import FileDeletes, plan_deletes
+from sluice_spark.maintenance_input import read_maintenance_input
+from sluice_spark.microbatch import open_snapshot
+from sluice_spark.rollup_objects import next_source_range
+from sluice_store import open_store, read_authority
+from sluice_store.port import ObjectStore
+
+_log = structlog.get_logger("sluice.rollup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollupInput:
+    """What a source range depends on besides its points.
+
+    Attributes:
+        lanes: Number of lanes.
+        deletes: The deletes that apply to the source range, as far as files still need them.
+        new_deletes: Those deletes that did not apply to the range before.
+        retention_cut_ns: Retention may have removed points before this time, Unix ns; None without
+            retention.
+        previous: The source range before; None before the first one.
+    """
+
+    lanes: int
+    deletes: FileDeletes
+    new_deletes: tuple[DeleteRecord, ...]
+    retention_cut_ns: int | None
+    previous: SourceRange | None
+
+    def deletes_of(self, files: Iterable[DataFile]) -> list[DeleteRecord]:
+        """Return the deletes that may hide points of some files."""
+        found = (record for file in files for record in self.deletes.touching(file))
+        return list({record.delete_id: record for record in found}.values())
+
+    def known_files(self, store_url: str) -> set[str] | None:
+        """Return the paths of files without points of this range; None if unknown."""
+        if self.previous is None or self.previous.metrics_version is UNSET:
+            return None
+        ends = {lane: self.previous.ends(lane)[1] for lane in range(self.lanes)}
+        found = list_paths_at(store_url, METRICS, self.previous.metrics_version, ends)
+        if found is None:
+            _log.info("rollup_base_version_gone", version=self.previous.metrics_version)
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class RollupInputReader:
+    """Reads the input of the source ranges of one run; the deletes are read once.
+
+    Attributes:
+        store_url: The store.
+        known: The deletes that were read, by id; None before.
+        parts: Ids of deletes that were read, by the digest of their part.
+        fresh: Whether the deletes were read for the source range in hand.
+    """
+
+    store_url: str
+    known: Mapping[str, DeleteRecord] | None = None
+    parts: dict[str, frozenset[str]] = field(default_factory=dict)
+    fresh: bool = False
+
+    def next_range(self, done: int) -> SourceRange | None:
+        """Return the source range after the last one of the table; None if there is none.
+
+        Raises:
+            InvalidRecord: The last range is missing, or a record cannot be decoded.
+            StoreError: The store is unreachable or refused a request.
+        """
+        self.fresh = False
+        return asyncio.run(self._next_range(done))
+
+    async def _next_range(self, done: int) -> SourceRange | None:
+        snapshot = open_snapshot(self.store_url)
+        async with open_store(self.store_url) as store:
+            lanes = range((await read_authority(store)).lanes)
+            positions = snapshot.positions(list(lanes))
+            ends = {lane: positions.committed_through(lane) for lane in lanes}
+            previous = await read_source_range(store, done) if done else None
+            if done and previous is None:
+                raise InvalidRecord(
+                    source_range_key(done),
+                    "the table `rollups` contains this range, but it is missing",
+                )
+            deletes = rollup_deletes((await self._read_known(store)).values())
+            metrics = snapshot.records["metrics"]
+            location = lake_location(self.store_url, METRICS.name)
+            found = read_lane_versions(location, metrics, list(lanes))
+            is_ahead = any(found[lane] > ends[lane] for lane in lanes)
+            return await next_source_range(
+                DeleteIdsReader(store=store, known=self.parts),
+                previous,
+                ends,
+                [one.delete_id for one in deletes],
+                None if is_ahead else metrics.version(),
+            )
+
+    async def _read_known(self, store: ObjectStore) -> Mapping[str, DeleteRecord]:
+        if self.known is None:
+            deletes = (await read_maintenance_input(store)).deletes
+            self.known = {one.delete_id: one for one in deletes}
+            self.fresh = True
+        return self.known
+
+    async def _read_again(self, store: ObjectStore) -> Mapping[str, DeleteRecord]:
+        self.known = None
+        return await self._read_known(store)
+
+    def read_input(self, source: SourceRange) -> RollupInput:
+        """Read the input of a source range, which another owner may have created.
+
+        Raises:
+            InvalidRecord: A delete or a part of the range is missing or cannot be decoded.
+            StoreError: The store is unreachable or refused a request.
+        """
+        lanes, previous, applied, new = asyncio.run(self._read_input(source))
+        every = needed_deletes(applied)
+        found = plan_deletes(self.store_url, METRICS, every)
+        known = self.known or {}
+        return RollupInput(
+            lanes=lanes,
+            deletes=found,
+            new_deletes=tuple(new),
+            retention_cut_ns=retention_cut_ns(known.values()),
+            previous=previous,
+        )
+
+    async def _read_input(
+        self, source: SourceRange
+    ) -> tuple[int, SourceRange | None, Sequence[DeleteRecord], Sequence[DeleteRecord]]:
+        async with open_store(self.store_url) as store:
+            reader = DeleteIdsReader(store=store, known=self.parts)
+            ids = await reader.read(source.delete_ids)
+            previous = await read_source_range(store, source.number - 1)
+            before = await reader.read(previous.delete_ids) if previous is not None else ids
+            known = await self._read_known(store)
+            # Another owner may have read later deletes. Hours are aggregated again only if no
+            # retention that exists now may have removed their points.
+            if not self.fresh and (ids - before or not known.keys() >= ids):
+                known = await self._read_again(store)
+            lost = sorted(ids.difference(known))
+            if lost:
+                raise InvalidRecord(
+                    delete_key(lost[0]),
+                    f"rollup source range {source.number} refers to it, but it is missing",
+                )
+            lanes = (await read_authority(store)).lanes
+        ordered = sorted(ids)
+        new = [known[one] for one in ordered if one not in before]
+        return lanes, previous, [known[one] for one in ordered], new
