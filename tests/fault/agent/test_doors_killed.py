@@ -197,7 +197,7 @@ def test_a_request_whose_answer_is_lost_by_a_kill_is_stored_once(tmp_path: Path,
 
 @pytest.mark.parametrize("door", SENDERS)
 def test_killed_agents_lose_and_double_no_request(tmp_path: Path, door: str) -> None:
-    run(door, seed=1, kills=3, folder=tmp_path)
+    run(door, seed=1, kills=2, folder=tmp_path)
 
 
 @pytest.mark.long
