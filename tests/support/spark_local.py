@@ -9,13 +9,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark_sluice.offsets import read_lanes
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
-from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE, read_failpoint
+from sluice_spark.failpoints import (
+    FAILPOINT_EXIT_CODE,
+    FAILPOINT_VARIABLE,
+    FailPoint,
+    read_failpoint,
+)
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.write_tasks import plan_tasks, write_rows
@@ -40,7 +46,20 @@ def pending_rows(url: str) -> list[PendingBatch]:
     return asyncio.run(read())
 
 
-def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Ingester:
+class Stopped(Exception):
+    """The driver reached the step at which a test stops it."""
+
+
+def _stop() -> None:
+    raise Stopped
+
+
+def ingester(
+    url: str,
+    consumers: FencedConsumers,
+    parallelism: int = 2,
+    failpoint: FailPoint | None = None,
+) -> Ingester:
     def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
         return [
             result for task in plan_tasks(url, rows, parallelism) for result in write_rows(task)
@@ -52,16 +71,18 @@ def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Inge
         write=write,
         clock=SystemClock(),
         ids=SystemIds(),
-        failpoint=read_failpoint(),
+        failpoint=failpoint or read_failpoint(),
     )
 
 
-def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
+def ingest_locally(
+    url: str, entries_max: int | None = None, failpoint: FailPoint | None = None
+) -> IngestTotals:
     """Ingest the backlog to the end, at most `entries_max` entries of each lane at a time."""
     with FencedConsumers(url, "spark") as consumers:
         snapshot = open_snapshot(url)
         consumers.open(snapshot.committed_through)
-        job = ingester(url, consumers)
+        job = ingester(url, consumers, failpoint=failpoint)
         while rows := pending_rows(url):
             first: dict[int, int] = {}
             for row in rows:
@@ -71,6 +92,13 @@ def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
             ]
             job.ingest(taken)
         return job.totals
+
+
+def stop_at(url: str, step: str) -> None:
+    """Ingest the backlog up to a step, at which an exception ends the work."""
+    with suppress(Stopped):
+        ingest_locally(url, failpoint=FailPoint(step=step, action=_stop))
+        raise AssertionError(step)
 
 
 def die_at(url: str, step: str, entries_max: int | None = None) -> None:
