@@ -7,6 +7,7 @@ import asyncio
 import multiprocessing
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pyspark_sluice.offsets import read_lanes
 from sluice_lake.data_files import list_files
@@ -16,7 +17,12 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
 from sluice_spark.commits import replace_files
-from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE, read_failpoint
+from sluice_spark.failpoints import (
+    FAILPOINT_EXIT_CODE,
+    FAILPOINT_VARIABLE,
+    FailPoint,
+    read_failpoint,
+)
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.rewrite import write_ordered
@@ -45,7 +51,20 @@ def pending_rows(url: str) -> list[PendingBatch]:
     return asyncio.run(read())
 
 
-def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Ingester:
+class Stopped(Exception):
+    """The driver reached the step at which a test stops it."""
+
+
+def _stop() -> None:
+    raise Stopped
+
+
+def ingester(
+    url: str,
+    consumers: FencedConsumers,
+    parallelism: int = 2,
+    failpoint: FailPoint | None = None,
+) -> Ingester:
     def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
         return [
             result for task in plan_tasks(url, rows, parallelism) for result in write_rows(task)
@@ -57,16 +76,18 @@ def ingester(url: str, consumers: FencedConsumers, parallelism: int = 2) -> Inge
         write=write,
         clock=SystemClock(),
         ids=SystemIds(),
-        failpoint=read_failpoint(),
+        failpoint=failpoint or read_failpoint(),
     )
 
 
-def ingest_locally(url: str, entries_max: int | None = None) -> IngestTotals:
+def ingest_locally(
+    url: str, entries_max: int | None = None, failpoint: FailPoint | None = None
+) -> IngestTotals:
     """Ingest the backlog to the end, at most `entries_max` entries of each lane at a time."""
     with FencedConsumers(url, "spark") as consumers:
         snapshot = open_snapshot(url)
         consumers.open(snapshot.committed_through)
-        job = ingester(url, consumers)
+        job = ingester(url, consumers, failpoint=failpoint)
         while rows := pending_rows(url):
             first: dict[int, int] = {}
             for row in rows:
@@ -86,6 +107,13 @@ def merge_locally(url: str, table: Table) -> None:
     rows = opened.to_pyarrow_table().sort_by(order)
     added = list(write_ordered(url, table, rows.to_batches()))
     replace_files(url, table, list_files(opened, table), added, data_change=False)
+
+
+def stop_at(url: str, step: str) -> None:
+    """Ingest the backlog up to a step, at which an exception ends the work."""
+    with suppress(Stopped):
+        ingest_locally(url, failpoint=FailPoint(step=step, action=_stop))
+        raise AssertionError(step)
 
 
 def die_at(url: str, step: str, entries_max: int | None = None) -> None:

@@ -33,7 +33,15 @@ def server() -> Iterator[Server]:
         yield started
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+DEAR = ("check_list_pages", "check_counter")
+"""Thousands of requests, which the mock answers slowly; the memory server answers them daily."""
+
+
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(one, marks=[pytest.mark.long] if one.__name__ in DEAR else []) for one in CHECKS],
+    ids=lambda check: check.__name__,
+)
 def test_moto_conforms(check: Check, server: Server) -> None:
     """The mock keeps every promise of the port, except for the deviations in the table."""
     url = server.url("bucket", check.__name__)

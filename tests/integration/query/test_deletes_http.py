@@ -4,8 +4,6 @@ import asyncio
 import datetime as dt
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from structlog.testing import capture_logs
+from support.commands import sluice
 from support.query_lake import (
     DAY0_NS,
     bodies,
@@ -339,10 +338,6 @@ def test_rollups_are_counted_by_their_times_and_honour_what_their_source_range_l
 def test_the_command_counts_and_repeats_by_the_same_decision(place: Deployment) -> None:
     base = ("delete", "--store", place.url, "--json", "--where")
     given = (base[0], "--delete-id", str(ULID()), *base[1:])
-
-    def sluice(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "sluice_cli", *arguments)
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     counted = sluice(*base, WHERE, "--dry-run")
     assert counted.returncode == 0, counted.stderr

@@ -32,6 +32,19 @@ STEPS = (
     "fetch_batches",
 )
 """The steps of one query in their order."""
+DAILY = {
+    "ingested": (
+        *("read_pending", "read_ledger", "select_files"),
+        *("read_pending 2", "read_ledger 2", "confirm_named", "fetch_batches"),
+    ),
+    "enqueued": ("read_pending", "read_pending 2", "confirm_named"),
+}
+"""The steps that read what moves. Before another step, a move is one before the next of these."""
+MOVES = [
+    pytest.param(step, end, marks=[] if step in daily else [pytest.mark.long])
+    for end, daily in DAILY.items()
+    for step in STEPS
+]
 
 
 @pytest.fixture
@@ -130,8 +143,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
     return visits
 
 
-@pytest.mark.parametrize("end", ["enqueued", "ingested"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "end"), MOVES)
 def test_a_journaled_batch_that_moves_between_two_reads_is_found_once(
     place: Deployment,
     gateway: JournalWriter,

@@ -98,24 +98,27 @@ def assert_equal(place: Deployment, query: Query | None = None) -> QueryResult:
     return result
 
 
-@pytest.mark.parametrize("step", [MINUTE_NS, HOUR_NS])
 def test_a_series_from_rollups_equals_that_from_samples(
-    place: Deployment, rollups: LakeRollups, sender: Sender, step: int
+    place: Deployment, rollups: LakeRollups, sender: Sender
 ) -> None:
     """At each stage: only rollups, late samples in the queue, in the lake, and in rollups."""
     sender.send(START_NS)
     ingest_locally(place.url)
     rollups.run()
-    for aggregate in Aggregate:
+    in_hours = (Aggregate.AVG, Aggregate.LAST)
+    for aggregate, step in [
+        *((one, MINUTE_NS) for one in Aggregate),
+        *((one, HOUR_NS) for one in in_hours),
+    ]:
         found = assert_equal(place, series_query(aggregate, step=step))
         assert found.summary.rollup_segments_read > 0
     sender.send(START_NS + 90 * 10**9, 1.5, float("nan"), -3.0)
-    assert assert_equal(place, series_query(step=step)).summary.waiting_batches == 3
+    assert assert_equal(place, series_query(step=HOUR_NS)).summary.waiting_batches == 3
     ingest_locally(place.url)
-    for aggregate in (Aggregate.AVG, Aggregate.LAST):
+    for aggregate, step in ((Aggregate.AVG, MINUTE_NS), (Aggregate.LAST, HOUR_NS)):
         assert_equal(place, series_query(aggregate, step=step))
     rollups.run()
-    assert_equal(place, series_query(Aggregate.AVG, step=step))
+    assert_equal(place, series_query(Aggregate.AVG))
 
 
 def test_samples_that_rollups_contain_are_not_read(
@@ -252,10 +255,17 @@ def test_rollups_that_do_not_match_the_samples_are_not_used(
     assert "rollups are not used" in summary.reasons[0]
 
 
-STEPS = ("read_pending", "read_deletes", "open_rollups", "choose_rollups", "select_files")
-
-
-@pytest.mark.parametrize("step", [*STEPS, "fetch_batches"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "read_pending",
+        pytest.param("read_deletes", marks=pytest.mark.long),
+        "open_rollups",
+        pytest.param("choose_rollups", marks=pytest.mark.long),
+        "select_files",
+        "fetch_batches",
+    ],
+)
 def test_every_sample_counts_once_while_the_jobs_work(
     place: Deployment,
     rollups: LakeRollups,

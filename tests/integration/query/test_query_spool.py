@@ -2,23 +2,23 @@
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import sluice
 from support.gateway import CountingStore
 from support.query_lake import DAY0_NS, bodies, log_batch, make_query, put_delete, run_query
 from support.query_spool import Site, site
 from support.spark_lake import Deployment, Sent
-from support.spark_local import ingest_locally
+from support.spark_local import ingest_locally, stop_at
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import RAW_BLOBS, blob_key
@@ -31,7 +31,6 @@ from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_query.spool import attach_spool
-from sluice_spark.failpoints import FAILPOINT_EXIT_CODE, FAILPOINT_VARIABLE
 from sluice_store import open_store, read_authority
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
@@ -50,7 +49,20 @@ STEPS = (
     "fetch_batches",
 )
 """The steps of one query in their order; those with a number happen only with a spool."""
-TESTS = Path(__file__).parents[2]
+DAILY = (
+    "read_spooled",
+    "read_pending",
+    "read_ledger",
+    "select_files",
+    "read_pending 2",
+    "read_ledger 2",
+    "fetch_batches",
+)
+"""The steps that read what moves. Before another step, a move is one before the next of these."""
+
+
+def _steps(steps: Sequence[str]) -> list[Any]:
+    return [one if one in DAILY else pytest.param(one, marks=pytest.mark.long) for one in steps]
 
 
 @pytest.fixture
@@ -129,14 +141,7 @@ def _advance(here: Site, batch: Sent, end: str) -> None:
         ingest_locally(here.place.url)
         return
     # The driver stops between its two commits: the batch is in the records, not in the ledger.
-    died = subprocess.run(
-        (sys.executable, "-m", "support.spark_local", here.place.url),
-        env=os.environ | {FAILPOINT_VARIABLE: "before_ledger", "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
-    assert died.returncode == FAILPOINT_EXIT_CODE, died.stderr.decode()
+    stop_at(here.place.url, "before_ledger")
 
 
 def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], None]) -> list[str]:
@@ -166,7 +171,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
         "ingested",
     ],
 )
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", _steps(STEPS))
 def test_a_batch_that_moves_between_two_reads_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str, end: str
 ) -> None:
@@ -180,7 +185,7 @@ def test_a_batch_that_moves_between_two_reads_is_found_once(
     assert len(visits) >= int(step.partition(" ")[2] or "1")
 
 
-@pytest.mark.parametrize("step", STEPS[2:10])
+@pytest.mark.parametrize("step", _steps(STEPS[2:10]))
 def test_a_transferred_batch_that_moves_between_two_reads_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -255,7 +260,7 @@ def test_a_blob_that_is_transferred_while_it_is_read_is_found(here: Site) -> Non
 
 
 def test_every_query_during_transfer_and_ingestion_returns_every_record_once(here: Site) -> None:
-    batches = [log_batch([f"line {n:02}"], start=n) for n in range(12)]
+    batches = [log_batch([f"line {n:02}"], start=n) for n in range(5)]
     here.accept(batches)
 
     def work() -> None:
@@ -269,7 +274,7 @@ def test_every_query_during_transfer_and_ingestion_returns_every_record_once(her
     seen = set()
     while mover.is_alive():
         result = run_query(here.place, make_query(), None, here.spool)
-        assert bodies(result) == [f"line {n:02}" for n in range(12)]
+        assert bodies(result) == [f"line {n:02}" for n in range(5)]
         assert not result.summary.partial, result.summary.reasons
         seen.add(result.summary.waiting_batches)
     mover.join()
@@ -338,10 +343,6 @@ def test_a_damaged_blob_in_the_spool_makes_the_result_partial(here: Site) -> Non
     assert "other bytes" in result.summary.reasons[0]
 
 
-def _command(here: Site, *arguments: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "sluice_cli", "query", *arguments, "--store", here.place.url)
-
-
 def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None:
     """A missing directory is refused and not created."""
     here.accept([log_batch(["hello"])])
@@ -349,15 +350,14 @@ def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None
         (here.spool.url, 0, "2026-09-21T14:13:20.000000000Z host-1 hello"),
         (f"file://{tmp_path}/gone", 2, "no spool at this path"),
     ):
-        command = (*_command(here), "--spool", url, *SPAN)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = sluice("query", "--store", here.place.url, "--spool", url, *SPAN)
         assert done.returncode == code, done.stderr
         assert message in " ".join((done.stdout + done.stderr).split())
     assert not (tmp_path / "gone").exists()
 
 
 def test_the_service_reads_batches_spooled_after_its_start(here: Site) -> None:
-    command = _command(here, "serve")
+    command = (sys.executable, "-m", "sluice_cli", "query", "serve", "--store", here.place.url)
     options = ("--spool", here.spool.url, "--listen", "127.0.0.1:0", "--json")
     with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True) as process:
         try:

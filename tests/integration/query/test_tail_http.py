@@ -19,6 +19,7 @@ from support.spark_local import ingest_locally
 from support.store_versitygw import free_port
 
 from sluice_protocol.units import NS_PER_S
+from sluice_query import export
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_app
@@ -194,12 +195,16 @@ def test_an_unreachable_reconciler_is_a_problem(place: Deployment) -> None:
     talk(place, story, reconciler=f"http://127.0.0.1:{free_port()}")
 
 
+RECORDS = 10_000
+ROWS_PER_PART = 4096
+
+
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     made = deployment(tmp_path_factory.mktemp("full"))
-    made.deliver([log_batch(many_lines(50_000), step_ns=1_000, attributes={"k": "v"})])
+    made.deliver([log_batch(many_lines(RECORDS), step_ns=1_000, attributes={"k": "v"})])
     ingest_locally(made.url)
-    made.deliver([log_batch(["pending"], start=50_000, from_ns=DAY0_NS - 1)])
+    made.deliver([log_batch(["pending"], start=RECORDS, from_ns=DAY0_NS - 1)])
     return made
 
 
@@ -211,8 +216,13 @@ async def download(client: QueryClient, **given: object) -> tuple[aiohttp.Client
         return response, await response.read()
 
 
-@pytest.mark.parametrize("limit", [50_001, 50_000, 20_000, 1])
-def test_a_download_has_all_records_in_order(full: Deployment, limit: int) -> None:
+@pytest.mark.parametrize("limit", [RECORDS + 1, RECORDS, ROWS_PER_PART, 1])
+def test_a_download_has_all_records_in_order(
+    full: Deployment, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when they are more than one part, or exactly one."""
+    monkeypatch.setattr(export, "ROWS_PER_PART", ROWS_PER_PART)
+
     async def story(client: QueryClient) -> None:
         given = {"limit": limit, **RANGE}
         wanted: list[Row] = (await client.lines("/v1/query", **given))[:-1]
@@ -223,7 +233,7 @@ def test_a_download_has_all_records_in_order(full: Deployment, limit: int) -> No
         )
         *lines, last = [json.loads(line) for line in body.splitlines()]
         assert lines == wanted
-        assert (last["summary"]["results"], last["summary"]["more"]) == (limit, limit < 50_001)
+        assert (last["summary"]["results"], last["summary"]["more"]) == (limit, limit <= RECORDS)
         _, body = await download(client, limit=limit, format="parquet")
         file = pq.ParquetFile(io.BytesIO(body))
         table = file.read()
@@ -254,7 +264,7 @@ def test_a_download_over_its_time_is_not_a_complete_file(full: Deployment) -> No
                 continue
             assert (response.status, json.loads(body)["code"]) == (503, "overloaded")
 
-    talk(full, story, QuerySettings(threads=1), download_s_max=0.05)
+    talk(full, story, QuerySettings(threads=1), download_s_max=0.001)
 
 
 def test_only_so_many_downloads_run(full: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
