@@ -7,6 +7,7 @@ everything that they depend on, so that a changed statement causes only the quer
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from sluice_policies.catalogue import ResourceType, catalogue
@@ -347,8 +348,16 @@ def counterexample_of(solver: z3.Solver, action: str, symbolic: SymbolicRequest)
 
 
 def prover_for(policies: PolicySet) -> Prover:
-    """Return a prover for the bucket and dialect of these documents."""
-    return Prover(settings=policies.settings, target=policies.target)
+    """Return the prover of the bucket and dialect of these documents.
+
+    Documents of one bucket share a prover, so that what they have in common is proved once.
+    """
+    return _prover_of(policies.settings, policies.target)
+
+
+@lru_cache(maxsize=4)
+def _prover_of(settings: Settings, target: Target) -> Prover:
+    return Prover(settings=settings, target=target)
 
 
 def lifecycle_verdicts(settings: Settings, document: Json) -> tuple[Verdict, ...]:
@@ -364,20 +373,17 @@ def lifecycle_verdicts(settings: Settings, document: Json) -> tuple[Verdict, ...
     )
 
 
-def prove(
-    policies: PolicySet, lifecycle: Json = None, *, prover: Prover | None = None
-) -> tuple[Verdict, ...]:
+def prove(policies: PolicySet, lifecycle: Json = None) -> tuple[Verdict, ...]:
     """Prove every required property of a target.
 
     Args:
         policies: The documents.
         lifecycle: A lifecycle to prove instead of the rendered one.
-        prover: A prover of other documents of the same bucket and dialect, whose results are used.
 
     Raises:
         UnsupportedPolicy: A document contains an element that is not decided here.
     """
-    prover = prover or prover_for(policies)
+    prover = prover_for(policies)
     verdicts = (prover.check(policies, item) for item in required_properties(policies))
     beyond = {f"{name.value}-nothing-else": undecided_grant(policies, name) for name in RoleName}
     document = lifecycle_document(policies.settings) if lifecycle is None else lifecycle

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support import commands
 from support.gateway import bodies_under, clean_env, start_gateway
 
 from sluice_agent.signing_key import make_key, principal_entry
@@ -37,7 +38,7 @@ def accepted_lines(store: str) -> list[bytes]:
 def test_frames_of_version_2_are_accepted(tmp_path: Path) -> None:
     """The manifest names the version that was set for the agent, and the lines are equal."""
     store = f"file://{tmp_path}/store"
-    assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
+    assert commands.sluice("init", "--store", store).returncode == 0
     principals = tmp_path / "principals.toml"
     principals.write_text(principal_entry("host-1", "host-1", make_key(tmp_path / "key.pem")))
     server = start_gateway(tmp_path, store, principals)
@@ -61,7 +62,7 @@ def test_frames_of_version_2_are_accepted(tmp_path: Path) -> None:
 def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
     """Two gateways share a store. One of them and the agent are killed; no line is lost."""
     store = f"file://{tmp_path}/store"
-    assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
+    assert commands.sluice("init", "--store", store).returncode == 0
     principals = tmp_path / "principals.toml"
     principals.write_text(principal_entry("host-1", "host-1", make_key(tmp_path / "key.pem")))
     servers = [start_gateway(tmp_path, store, principals) for _ in range(2)]
@@ -115,12 +116,12 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
 def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Path) -> None:
     """An agent is killed while it sends a backlog of small batches in lists, and starts again."""
     store = f"file://{tmp_path}/store"
-    assert sluice("init", "--store", store, cwd=tmp_path).returncode == 0
+    assert commands.sluice("init", "--store", store).returncode == 0
     principals = tmp_path / "principals.toml"
     principals.write_text(principal_entry("host-1", "host-1", make_key(tmp_path / "key.pem")))
-    lines = [b"line %d of a backlog" % n for n in range(600)]  # a batch for each line
-    for n in range(150):
-        (tmp_path / f"app-{n}.log").write_bytes(b"\n".join(lines[n::150]) + b"\n")
+    lines = [b"line %d of a backlog" % n for n in range(300)]  # a batch for each line
+    for n in range(75):
+        (tmp_path / f"app-{n}.log").write_bytes(b"\n".join(lines[n::75]) + b"\n")
     command = [
         "agent", "run", "--key", "key.pem", "--agent-id", "host-1", "--spool", "spool",
         "--paths", str(tmp_path / "app-*.log"), "--host-metrics-s", "0", "--batch-bytes", "100",
@@ -128,7 +129,7 @@ def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Pat
     ready, accepted_folder = tmp_path / "spool" / "ready", tmp_path / "store" / "accepted"
     _run_until(
         [*command, "--gateway", "http://127.0.0.1:9"],
-        lambda: ready.exists() and len(list(ready.iterdir())) >= 500,
+        lambda: ready.exists() and len(list(ready.iterdir())) >= 250,
         cwd=tmp_path,
     )
     server = start_gateway(tmp_path, store, principals)

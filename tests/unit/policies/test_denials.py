@@ -15,6 +15,7 @@ from sluice_policies.denials import (
 )
 from sluice_policies.model import Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet, policy_set
+from sluice_policies.properties import Property
 from sluice_policies.prove_denials import prove_denials
 from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import RoleName, Target
@@ -31,6 +32,10 @@ def report() -> DenialReport:
 
 def of(report: DenialReport, name: str) -> list[Denial]:
     return [one for one in report.denials if one.property == name]
+
+
+def properties_of(*names: str) -> tuple[Property, ...]:
+    return tuple(one for one in required_properties(AWS) if one.name in names)
 
 
 def without(sid: str) -> PolicySet:
@@ -123,8 +128,7 @@ def test_a_statement_that_is_removed_is_missing_where_it_is_needed(
         if sid in {statement.sid for statement in denial.statements}
     }
     assert needed
-    items = tuple(one for one in required_properties(AWS) if one.name in needed)
-    found = prove_denials(without(sid), items)
+    found = prove_denials(without(sid), properties_of(*needed))
     lost = [one for one in found.denials if one.outcome is DenialOutcome.ALLOWED]
     assert lost, "another statement denies the same"
     assert found.denials[: len(lost)] == tuple(lost), "what is lost is first"
@@ -159,15 +163,18 @@ def test_an_action_beyond_the_bucket_is_undecided() -> None:
     )
     own = AWS.identities[RoleName.SPARK]
     weak = AWS.with_identity(RoleName.SPARK, Document(statements=(*own.statements, more)))
-    found = of(prove_denials(weak), "spark-nothing-else")
+    items = properties_of("spark-nothing-else")
+    found = prove_denials(weak, items).denials
+    assert found
     assert {one.outcome for one in found} == {DenialOutcome.UNDECIDED}
     assert all("sts:AssumeRole" in one.example for one in found)
 
 
 def test_a_missing_policy_is_an_empty_document() -> None:
-    found = prove_denials(AWS.with_bucket(Document(statements=())))
+    items = properties_of("accepted-created-once", "accepted-never-deleted", "tls-only")
+    found = prove_denials(AWS.with_bucket(Document(statements=())), items)
     lost = {one.property for one in found.denials if one.outcome is DenialOutcome.ALLOWED}
-    assert {"accepted-created-once", "accepted-never-deleted", "tls-only"} <= lost
+    assert lost == {one.name for one in items}
 
 
 def test_a_report_is_filtered_by_role_and_action(report: DenialReport) -> None:

@@ -44,15 +44,6 @@ VARIANTS = {
 }
 
 
-_PROVERS: dict[tuple[Settings, Target], Prover] = {}
-
-
-def shared_prover(policies: PolicySet) -> Prover:
-    """Return one prover for each bucket and dialect: it decides an unchanged query only once."""
-    key = (policies.settings, policies.target)
-    return _PROVERS.setdefault(key, prover_for(policies))
-
-
 @pytest.mark.parametrize(
     ("variant", "target"),
     [
@@ -66,7 +57,7 @@ def shared_prover(policies: PolicySet) -> Prover:
 )
 def test_every_property_is_proved(variant: str, target: Target) -> None:
     policies = policy_set(VARIANTS[variant], target)
-    verdicts = prove(policies, prover=shared_prover(policies))
+    verdicts = prove(policies)
     assert [v.property.name for v in verdicts if not v.holds] == []
 
 
@@ -76,7 +67,7 @@ def test_a_query_above_its_steps_is_undecided_each_time() -> None:
     items = required_properties(policies)
 
     def undecided(steps_max: int) -> list[str]:
-        prover = replace(prover_for(policies), steps_max=steps_max)
+        prover = Prover(settings=policies.settings, target=policies.target, steps_max=steps_max)
         verdicts = [prover.check(policies, item) for item in items]
         return [v.property.name for v in verdicts if not v.holds and "steps_max=" in v.unknown]
 
@@ -123,7 +114,7 @@ def test_a_dropped_statement_yields_a_readable_counterexample(sid: str) -> None:
     name, part = BREAKS[sid]
     broken = without(policy_set(settings(), Target.AWS), sid)
     item = next(item for item in required_properties(broken) if item.name == name)
-    verdict = shared_prover(broken).check(broken, item)
+    verdict = prover_for(broken).check(broken, item)
     assert not verdict.holds
     assert part in str(verdict.counterexample)
 
@@ -135,7 +126,7 @@ def test_a_dropped_statement_yields_a_readable_counterexample(sid: str) -> None:
 def test_a_dropped_statement_is_found_with_sse_s3_too(sid: str, name: str) -> None:
     broken = without(policy_set(bare_settings(), Target.AWS), sid)
     item = next(item for item in required_properties(broken) if item.name == name)
-    assert not shared_prover(broken).check(broken, item).holds
+    assert not prover_for(broken).check(broken, item).holds
 
 
 INDEX_MUTANTS = {
@@ -173,7 +164,7 @@ def test_the_spark_role_deletes_versions_of_index_chunks_and_nothing_more(mutant
     weak = policies.with_identity(RoleName.SPARK, changed)
     broken = {
         verdict.property.name: str(verdict.counterexample)
-        for verdict in prove(weak, prover=shared_prover(weak))
+        for verdict in prove(weak)
         if not verdict.holds
     }
     name, part = INDEX_MUTANTS[mutant]
@@ -188,12 +179,12 @@ def test_denying_everything_violates_the_work_of_every_role() -> None:
         sid="Wall", effect=PolicyEffect.DENY, principals=("*",), actions=("s3:*",), resources=("*",)
     )
     walled = policies.with_bucket(Document(statements=(*policies.bucket.statements, wall)))
-    broken = {v.property.name for v in prove(walled, prover=shared_prover(walled)) if not v.holds}
+    broken = {v.property.name for v in prove(walled) if not v.holds}
     assert broken == {"rest-left-alone", *(f"{role.value}-can-work" for role in RoleName)}
 
 
 AWS = policy_set(VARIANTS["blobs created once"], Target.AWS)
-PROVER = shared_prover(AWS)
+PROVER = prover_for(AWS)
 GRANTS = tuple(foreign_grants(AWS))
 KEY = settings().encryption.kms_key
 
@@ -292,7 +283,7 @@ def test_a_role_policy_with_another_service_is_not_proved() -> None:
     )
     mine = AWS.identities[RoleName.GATEWAY]
     wrong = AWS.with_identity(RoleName.GATEWAY, Document(statements=(*mine.statements, escape)))
-    [broken] = [v for v in prove(wrong, prover=shared_prover(wrong)) if not v.holds]
+    [broken] = [v for v in prove(wrong) if not v.holds]
     assert broken.property.name == "gateway-nothing-else"
     assert "sts:AssumeRole" in broken.unknown
 
@@ -306,7 +297,7 @@ def test_a_pattern_in_the_gc_exemption_yields_an_intruder() -> None:
     arn = settings().role(RoleName.GC).arn
     slip = Condition(operator="StringNotLike", key="aws:PrincipalArn", values=(f"{arn}*",))
     slipped = policies.bucket.replaced(index, replace(statement, conditions=(slip,)))
-    verdicts = prove(policies.with_bucket(slipped), prover=shared_prover(policies))
+    verdicts = prove(policies.with_bucket(slipped))
     broken = [v for v in verdicts if not v.holds]
     assert [v.property.name for v in broken] == ["blob-versions-deleted-by-gc-alone"]
     assert broken[0].counterexample is not None
@@ -318,7 +309,7 @@ def test_a_pattern_in_the_gc_exemption_yields_an_intruder() -> None:
 
 def check_mutants(chosen: Settings, target: Target, step: int) -> tuple[int, int]:
     policies = policy_set(chosen, target)
-    prover, properties = shared_prover(policies), required_properties(policies)
+    prover, properties = prover_for(policies), required_properties(policies)
     every = list(mutants(policies))[::step]
     same = 0
     for mutant in every:
@@ -341,7 +332,7 @@ def test_every_181st_mutant_is_caught_or_equivalent() -> None:
 def test_every_mutant_about_journals_is_caught() -> None:
     """No principal can replace a registration or a journal object."""
     policies = policy_set(settings(), Target.AWS)
-    prover, properties = shared_prover(policies), required_properties(policies)
+    prover, properties = prover_for(policies), required_properties(policies)
     about = [m for m in mutants(policies) if "gateways/" in m.name or "Journals" in m.name]
     assert len(about) > 20
     survivors = [m.name for m in about if caught_by(prover, m, properties) is None]
