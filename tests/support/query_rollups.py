@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -312,11 +313,17 @@ class RollupWorld:
             plan=plan,
         )
         statement = series_sql(query, series, spoil(sources))
-        with duckdb.connect(":memory:") as connection:
-            connection.register("lake", samples_table(self.lake))
-            connection.register("pending", samples_table(self.pending))
-            connection.register("rows", rollups_table(self.job.rows))
-            return connection.execute(statement.text, list(statement.values)).fetchall()
+        connection = _connection()
+        connection.register("lake", samples_table(self.lake))
+        connection.register("pending", samples_table(self.pending))
+        connection.register("rows", rollups_table(self.job.rows))
+        return connection.execute(statement.text, list(statement.values)).fetchall()
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """Return the one connection of a process: it is opened more slowly than it is queried."""
+    return duckdb.connect(":memory:", config={"threads": 1})
 
 
 def retained(deletes: Sequence[DeleteRecord]) -> list[DeleteRecord]:

@@ -1,7 +1,9 @@
 """Small random tables of records, and the engine over them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import atexit
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
 from random import Random
 from typing import Any, Final
 
@@ -50,17 +52,21 @@ def random_record(random: Random, seq: int) -> dict[str, object]:
     }
 
 
-@contextmanager
-def opened(records: Sequence[Mapping[str, object]], divided: int) -> Iterator[QueryEngine]:
-    """Yield an engine with the first records as the lake and the others as pending."""
+@cache
+def _engine() -> QueryEngine:
+    """Return the one engine of a process: an engine is opened more slowly than it is queried."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(open_engine(QuerySettings(threads=1)))
+
+
+def opened(records: Sequence[Mapping[str, object]], divided: int) -> QueryEngine:
+    """Return an engine with the first records as the lake and the others as pending."""
     schema = arrow_schema(LOGS, partition=False)
-    with open_engine(QuerySettings(threads=1)) as engine:
-        for name, rows in (("lake", records[:divided]), ("pending", records[divided:])):
-            columns = [
-                _column([row.get(field.name) for row in rows], field.type) for field in schema
-            ]
-            engine.register_table(name, pa.table(columns, schema=schema))
-        yield engine
+    for name, rows in (("lake", records[:divided]), ("pending", records[divided:])):
+        columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
+        _engine().register_table(name, pa.table(columns, schema=schema))
+    return _engine()
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -15,7 +15,7 @@ from sluice_store.conformance import CHECKS, Check
 from sluice_store.local import open_local_store
 from sluice_store.local.create_queue import GroupLimits
 
-PROCESSES = 8
+PROCESSES = 4
 KEY = ObjectKey("race/key")
 
 
@@ -33,13 +33,13 @@ def test_local_conforms(check: Check, limits: GroupLimits | None, tmp_path: Path
 
 
 def test_local_race_between_processes_has_one_winner(tmp_path: Path) -> None:
-    """64 creates of one key from 8 processes: exactly one is applied."""
+    """64 creates of one key from 4 processes: exactly one is applied."""
     won = race_processes("create", f"file://{tmp_path}", KEY, 64 // PROCESSES, PROCESSES)
     assert sum(won) == 1
 
 
 def test_local_counter_between_processes_is_exact(tmp_path: Path) -> None:
-    """A counter to which 8 processes add 25 each by compare-and-swap ends at exactly 200."""
+    """A counter to which 4 processes add 25 each by compare-and-swap ends at exactly 100."""
     url = f"file://{tmp_path}"
 
     async def start() -> None:

@@ -152,10 +152,13 @@ async def _keys(store: ObjectStore, prefix: str) -> list[ObjectKey]:
     return [item.key async for page in store.list(prefix) for item in page.objects]
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize(
+    "fault", [Fault.CRASH_BEFORE, pytest.param(Fault.CRASH_AFTER, marks=pytest.mark.long)]
+)
 def test_a_kill_at_every_call_leaves_no_blob_and_loses_no_record(
     tmp_path: Path, fault: Fault
 ) -> None:
+    """A kill after a call leaves both stores as one before the next call of either."""
     whole = Machine.create(tmp_path)
     whole.live()
     assert (whole.accepted, whole.conflicts) == ({0, 1, 2}, {1})
@@ -170,10 +173,11 @@ def test_a_kill_at_every_call_leaves_no_blob_and_loses_no_record(
         asyncio.run(machine.check())
 
 
-def test_two_kills_in_a_row_leave_no_blob(tmp_path: Path) -> None:
-    """The second process is killed too, at every fourth call of the spool."""
-    for first in range(0, 60, 7):
-        for second in range(0, 60, 4):
+@pytest.mark.parametrize("steps", [(14, 9), pytest.param((7, 4), marks=pytest.mark.long)])
+def test_two_kills_in_a_row_leave_no_blob(tmp_path: Path, steps: tuple[int, int]) -> None:
+    """The second process is killed too, at every few calls of the spool."""
+    for first in range(0, 60, steps[0]):
+        for second in range(0, 60, steps[1]):
             machine = Machine.create(tmp_path)
             machine.live(kill_local=first, fault=Fault.CRASH_AFTER)
             machine.live(kill_local=second, fault=Fault.CRASH_BEFORE)

@@ -233,7 +233,12 @@ GROUPED = pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["separat
 
 @pytest.mark.parametrize(
     ("start", "limits"),
-    [*((start, ALWAYS_GROUPS) for start in STARTS), ("an old orphan", None)],
+    [
+        ("no blob", ALWAYS_GROUPS),
+        pytest.param("a young orphan", ALWAYS_GROUPS, marks=pytest.mark.long),
+        ("an old orphan", ALWAYS_GROUPS),
+        ("an old orphan", None),
+    ],
 )
 def test_no_held_call_loses_an_answered_blob(
     start: str, limits: GroupLimits | None, tmp_path: Path

@@ -247,7 +247,7 @@ def test_gateways_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> Non
     """Clients repeat each request through the other gateway until it is answered, and sometimes
     although it was.
     """
-    count, stop_after = 120, 30
+    count, stop_after = 60, 20
     flags = ("--doors", "json", "--door-own-frame-bytes", "4096", "--door-flush-ms", "40")
 
     async def send_until_accepted(

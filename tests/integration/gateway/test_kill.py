@@ -112,12 +112,12 @@ def one_round(directory: Path, *, kill: bool, batches: int) -> None:
 
 def test_kill_9_loses_nothing(tmp_path: Path) -> None:
     """One gateway is killed during the uploads; another one is started."""
-    one_round(tmp_path, kill=True, batches=4)
+    one_round(tmp_path, kill=True, batches=2)
 
 
 def test_rolling_restart_loses_nothing(tmp_path: Path) -> None:
     """One gateway is stopped during the uploads: it finishes them and exits with 0."""
-    one_round(tmp_path, kill=False, batches=4)
+    one_round(tmp_path, kill=False, batches=2)
 
 
 @pytest.mark.long

@@ -3,20 +3,18 @@
 import asyncio
 import json
 import resource
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import aiohttp
 import msgspec
+from support.commands import sluice
 from support.gateway import (
     Client,
     GatewayProcess,
     HttpResult,
     TestKey,
     bodies_under,
-    clean_env,
     frame_of,
     gateways,
     identity,
@@ -32,7 +30,7 @@ from sluice_store.doctor_result import read_doctor, seal_result, write_result
 from sluice_web.open_files import OPEN_FILES_WANTED
 
 HOST = TestKey("host-1", ("host-1",))
-ROUNDS = 15
+ROUNDS = 5
 
 
 async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list[HttpResult]:
@@ -44,38 +42,44 @@ async def upload_all(servers: list[GatewayProcess], frames: list[bytes]) -> list
         )
 
 
-def test_two_gateways_race_with_the_same_bytes(tmp_path: Path) -> None:
-    """All clients send the same bytes through both: each gets 200, and exactly one batch is new."""
-    with gateways(tmp_path, HOST, count=2) as servers:
-        for seq in range(ROUNDS):
-            frame = frame_of(identity(seq=seq))
-            answers = asyncio.run(upload_all(servers, [frame] * 6))
-            assert {answer.status for answer in answers} == {200}
-            assert [a.body["duplicate"] for a in answers].count(False) == 1
-    accepted = asyncio.run(bodies_under(f"file://{tmp_path}/store", ACCEPTED))
-    assert len(accepted) == ROUNDS
-
-
-def test_two_gateways_race_with_different_bytes(tmp_path: Path) -> None:
-    """Six frames claim one identity: one owns it, five get a 409 that names the same owner."""
-    with gateways(tmp_path, HOST, count=2) as servers:
-        for seq in range(ROUNDS):
-            frames = [frame_of(identity(seq=seq), text=f"claim {n}") for n in range(6)]
-            answers = asyncio.run(upload_all(servers, frames))
-            assert sorted(answer.status for answer in answers) == [200, 409, 409, 409, 409, 409]
-            owner = next(a.body["frame_sha256"] for a in answers if a.status == 200)
-            losers = [answer.body for answer in answers if answer.status == 409]
-            assert {body["accepted_frame_sha256"] for body in losers} == {owner}
+def test_two_gateways_race(tmp_path: Path) -> None:
+    """With the same bytes, and with different bytes for one identity."""
     url = f"file://{tmp_path}/store"
-    assert len(asyncio.run(bodies_under(url, ACCEPTED))) == ROUNDS
+    with gateways(tmp_path, HOST, count=2) as servers:
+        for seq in range(ROUNDS):
+            race_with_the_same_bytes(servers, seq)
+        assert len(asyncio.run(bodies_under(url, ACCEPTED))) == ROUNDS
+        for seq in range(ROUNDS, 2 * ROUNDS):
+            race_with_different_bytes(servers, seq)
+    assert len(asyncio.run(bodies_under(url, ACCEPTED))) == 2 * ROUNDS
     assert len(asyncio.run(bodies_under(url, QUARANTINE))) == 5 * ROUNDS
     blobs = asyncio.run(bodies_under(url, RAW_BLOBS))
-    assert len(blobs) == 6 * ROUNDS
+    assert len(blobs) == 7 * ROUNDS
     assert all(digest_of(body) in key for key, body in blobs.items())
 
 
+def race_with_the_same_bytes(servers: list[GatewayProcess], seq: int) -> None:
+    """All clients send the same bytes through both: each gets 200, and exactly one batch is new."""
+    frame = frame_of(identity(seq=seq))
+    answers = asyncio.run(upload_all(servers, [frame] * 6))
+    assert {answer.status for answer in answers} == {200}
+    assert [a.body["duplicate"] for a in answers].count(False) == 1
+
+
+def race_with_different_bytes(servers: list[GatewayProcess], seq: int) -> None:
+    """Six frames claim one identity: one owns it, five get a 409 that names the same owner."""
+    frames = [frame_of(identity(seq=seq), text=f"claim {n}") for n in range(6)]
+    answers = asyncio.run(upload_all(servers, frames))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409, 409, 409, 409]
+    owner = next(a.body["frame_sha256"] for a in answers if a.status == 200)
+    losers = [answer.body for answer in answers if answer.status == 409]
+    assert {body["accepted_frame_sha256"] for body in losers} == {owner}
+
+
 def test_workers_share_one_port_and_stop_together(tmp_path: Path) -> None:
-    """Two workers serve one port; SIGTERM stops the whole gateway with 0."""
+    """Two workers serve one port, which a second gateway does not get: it would get a share of the
+    connections, also for another store. SIGTERM stops the whole gateway with 0.
+    """
     with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
         frames = [frame_of(identity(seq=seq)) for seq in range(20)]
         answers = asyncio.run(upload_all([server], frames))
@@ -84,6 +88,12 @@ def test_workers_share_one_port_and_stop_together(tmp_path: Path) -> None:
         while listening_workers(server) != {0, 1} and time.monotonic() < until:
             time.sleep(0.05)
         assert listening_workers(server) == {0, 1}
+        listen = f"127.0.0.1:{server.port}"
+        store = f"file://{tmp_path}/store"
+        second = sluice("gateway", "--store", store, "--listen", listen, folder=tmp_path)
+        assert second.returncode == 2
+        assert "Address already in use" in second.stderr
+        assert f"listen=`{listen}`" in second.stderr
         assert server.stop() == 0
 
 
@@ -118,33 +128,9 @@ def test_gateway_needs_an_authority(tmp_path: Path) -> None:
     """On a store without authority settings a gateway does not start, and reports what to run."""
     write_principals(tmp_path / "principals.toml", HOST)
     flags = ("--store", f"file://{tmp_path}/none", "--listen", "127.0.0.1:0")
-    done = refused_gateway(tmp_path, *flags)
+    done = sluice("gateway", *flags, folder=tmp_path)
     assert done.returncode in {2, 3}
     assert "sluice init" in done.stderr + done.stdout
-
-
-def refused_gateway(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Start a gateway that must end with an error."""
-    command = (sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway")
-    return subprocess.run(
-        (*command, *flags),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-        env=clean_env(),
-        cwd=folder,
-    )
-
-
-def test_a_port_belongs_to_one_gateway(tmp_path: Path) -> None:
-    """A second one is refused: it would get a share of the connections, also for another store."""
-    with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
-        listen = f"127.0.0.1:{server.port}"
-        done = refused_gateway(tmp_path, "--store", f"file://{tmp_path}/store", "--listen", listen)
-    assert done.returncode == 2
-    assert "Address already in use" in done.stderr
-    assert f"listen=`{listen}`" in done.stderr
 
 
 def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
@@ -169,23 +155,7 @@ def test_gateway_needs_a_proved_store(tmp_path: Path) -> None:
         assert server.stop() == 0
         asyncio.run(break_it())
         flags = ("--store", url, "--principals", str(tmp_path / "principals.toml"))
-        done = subprocess.run(
-            (
-                sys.executable,
-                "-c",
-                "from sluice_cli.main import main; main()",
-                "gateway",
-                *flags,
-                "--listen",
-                "127.0.0.1:0",
-            ),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-            env=clean_env(),
-            cwd=tmp_path,
-        )
+        done = sluice("gateway", *flags, "--listen", "127.0.0.1:0", folder=tmp_path)
         assert done.returncode == 3
         assert "breaks promises that acceptance needs" in done.stderr
         skipping = start_gateway(tmp_path, url, tmp_path / "principals.toml", "--skip-probe")

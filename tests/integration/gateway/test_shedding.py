@@ -28,9 +28,9 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import UnixNs
 
 HOST = TestKey("host-1", ("host-1",))
-UPLOADS = 150
+UPLOADS = 90
 AGENTS = tuple(TestKey(f"agent-{n}", (f"agent-{n}",)) for n in range(6))
-BATCHES = 60
+BATCHES = 30
 ABOVE_MARK = 0.64
 """Share of the budget that a test occupies; each byte counts 1.25 times."""
 

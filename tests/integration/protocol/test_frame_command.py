@@ -1,11 +1,14 @@
-"""The `sluice frame` command in a shell."""
+"""The `sluice frame` command in a shell and, where no bytes are printed, in the test's process."""
 
+import io
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+from support.commands import CommandResult, sluice
 
 LINES = (
     '{"ts":"2026-01-01T00:00:00.000000001Z","body":"hé"}\n'
@@ -14,20 +17,32 @@ LINES = (
 ENCODE = ("encode", "--agent", "A", "--boot", "B", "--seq-start", "3", "--kind", "logs")
 
 
-def _frame(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _in_shell(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = (sys.executable, "-m", "sluice_cli", "frame", *arguments)
     return subprocess.run(command, input=given, capture_output=True, check=False, timeout=60)
+
+
+def _frame(*arguments: str, given: bytes = b"") -> CommandResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8"))
+        return sluice("frame", *arguments)
+
+
+@cache
+def _encoded(version: str) -> bytes:
+    """Return a frame of a version that the command has printed."""
+    return _in_shell(*ENCODE, "--frame-version", version, given=LINES.encode()).stdout
 
 
 def test_frames_round_trip_through_the_command(tmp_path: Path) -> None:
     """NDJSON encodes to a frame that decodes to the same NDJSON; `inspect` reports its fields."""
     out = tmp_path / "one.lmbatch"
     resource = ("--resource", "host.name=h1", "--resource", "z=")
-    made = _frame(*ENCODE, *resource, given=LINES.encode())
+    made = _in_shell(*ENCODE, *resource, given=LINES.encode())
     assert (made.returncode, made.stderr) == (0, b"")
     out.write_bytes(made.stdout)
-    assert _frame("inspect", str(out), "--records").stdout.decode() == LINES
-    told = json.loads(_frame("inspect", "-", "--json", given=made.stdout).stdout)
+    assert _frame("inspect", str(out), "--records").stdout == LINES
+    told = json.loads(_in_shell("inspect", "-", "--json", given=made.stdout).stdout)
     assert told["resource"] == {"host.name": "h1", "z": ""}
     assert (told["seq_start"], told["seq_end"], told["record_count"]) == (3, 4, 2)
     assert told["accepted_key"].endswith("/00000000000000000003-00000000000000000004.json")
@@ -37,21 +52,21 @@ def test_frames_round_trip_through_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_inspect_shows_the_version(version: str) -> None:
     """Frames of both versions contain the same records."""
-    made = _frame(*ENCODE, "--frame-version", version, given=LINES.encode()).stdout
-    told = _frame("inspect", "-", given=made).stdout.decode().splitlines()
+    made = _encoded(version)
+    told = _frame("inspect", "-", given=made).stdout.splitlines()
     assert [line.split() for line in told if line.startswith("version")] == [["version", version]]
     assert json.loads(_frame("inspect", "-", "--json", given=made).stdout)["frame_version"] == int(
         version
     )
-    assert _frame("inspect", "-", "--records", given=made).stdout.decode() == LINES
+    assert _frame("inspect", "-", "--records", given=made).stdout == LINES
 
 
 def test_inspect_of_a_later_version_states_what_to_do() -> None:
     """One line with the version, those that this release reads, and the remedy."""
-    made = _frame(*ENCODE, given=LINES.encode()).stdout
+    made = _encoded("1")
     done = _frame("inspect", "-", given=made[:4] + b"\x03" + made[5:])
-    assert (done.returncode, done.stdout) == (1, b"")
-    (line,) = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
     assert "unsupported version: upgrade this reader" in line
     assert "found=`3`, supported=`1, 2`" in line
 
@@ -59,13 +74,13 @@ def test_inspect_of_a_later_version_states_what_to_do() -> None:
 def test_bad_input_prints_one_line_and_sets_the_exit_code() -> None:
     """Each error is one line; bad usage exits with 2, a broken frame with 1."""
     cases = (
-        (_frame(*ENCODE, given=b'{"ts":1}'), 2, b"line 1: Object missing required field `body`"),
-        (_frame(*ENCODE), 2, b"no records in the input"),
-        (_frame(*ENCODE, "--resource", "x", given=LINES.encode()), 2, b"KEY=VALUE"),
-        (_frame("inspect", "/nonexistent"), 2, b"cannot read the frame"),
-        (_frame("inspect", "-", given=b"LMB1"), 1, b"field=`magic`"),
+        (_frame(*ENCODE, given=b'{"ts":1}'), 2, "line 1: Object missing required field `body`"),
+        (_frame(*ENCODE), 2, "no records in the input"),
+        (_frame(*ENCODE, "--resource", "x", given=LINES.encode()), 2, "KEY=VALUE"),
+        (_frame("inspect", "/nonexistent"), 2, "cannot read the frame"),
+        (_frame("inspect", "-", given=b"LMB1"), 1, "field=`magic`"),
     )
     for done, code, says in cases:
         assert done.returncode == code
         assert says in done.stderr
-        assert done.stderr.count(b"\n") == 1
+        assert done.stderr.count("\n") == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.query_lake import bodies, deployment, log_batch, make_query, run_query
 from support.spark_local import ingest_locally
 
-BATCHES = 24
+BATCHES = 9
 
 
 def test_every_query_during_ingestion_returns_every_record_once(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aioboto3
 import pytest
 from support.reconciler_seed import accept, enqueued
-from support.store_versitygw import CREDENTIALS, free_port, running
+from support.store_versitygw import CREDENTIALS, Server, free_port, running
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreError
@@ -23,6 +24,13 @@ from sluice_store.local import open_local_store
 from sluice_store.s3.events import open_event_queue
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    port = free_port()
+    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as started:
+        yield started
+
+
 async def left_in(client: Any, url: str) -> tuple[int, int]:
     """Return how many messages are visible, and how many were received and not removed."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -32,12 +40,11 @@ async def left_in(client: Any, url: str) -> tuple[int, int]:
 
 
 def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S3 and EventBridge events, a repeated one, an invalid message; then the queue is empty."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    port = free_port()
 
     async def run(endpoint: str) -> None:
         async with (
@@ -82,18 +89,16 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
                 with pytest.raises(StoreError):
                     await source.receive(wait_s=0)
 
-    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as server:
-        asyncio.run(run(server.endpoint))
+    asyncio.run(run(server.endpoint))
 
 
 def test_parallel_polls_empty_a_queue_of_many_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service with 4 polls: 120 messages, each batch once."""
+    """The service with 4 polls: 60 messages, each batch once."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    port = free_port()
 
     async def run(endpoint: str) -> None:
         async with (
@@ -117,7 +122,7 @@ def test_parallel_polls_empty_a_queue_of_many_messages(
                 if reconciler.health.ready:
                     break
                 await asyncio.sleep(0.05)
-            for seq in range(0, 1200, 10):
+            for seq in range(0, 600, 10):
                 key = accepted_key((await accept(store, seq)).identity)
                 record = {"eventName": "ObjectCreated:Put", "s3": {"object": {"key": key}}}
                 body = json.dumps({"Records": [record]})
@@ -130,7 +135,6 @@ def test_parallel_polls_empty_a_queue_of_many_messages(
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             found = [one.identity for one in await enqueued(store)]
-            assert len(found) == len(set(found)) == 120
+            assert len(found) == len(set(found)) == 60
 
-    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as server:
-        asyncio.run(run(server.endpoint))
+    asyncio.run(run(server.endpoint))

@@ -10,7 +10,7 @@ from support.reconciler_seed import accept, enqueued
 
 from sluice_store import create_authority, open_store
 
-KILLS = 3
+KILLS = 2
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
 
 
@@ -22,7 +22,7 @@ def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> None:
         settings = ["--list-batches-max", "4", "--store", tmp_path.as_uri()]
         async with open_store(tmp_path.as_uri()) as store:
             await create_authority(store)
-            for seq in range(0, 800, 10):
+            for seq in range(0, 600, 10):
                 await accept(store, seq, agent=f"host-{seq % 3}")
             for _ in range(KILLS):
                 before = len(await enqueued(store))
@@ -36,6 +36,6 @@ def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> None:
             last = await asyncio.create_subprocess_exec(*command, *settings, **SILENT)
             assert await last.wait() == 0
             counts = Counter(one.identity for one in await enqueued(store))
-            assert (len(counts), set(counts.values())) == (80, {1})
+            assert (len(counts), set(counts.values())) == (60, {1})
 
     asyncio.run(run())

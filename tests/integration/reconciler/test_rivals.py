@@ -25,7 +25,7 @@ from sluice_reconciler.lanes.state import read_lane_state
 from sluice_store import create_authority, open_store
 from sluice_store.port import ObjectStore
 
-ROUNDS = 25
+ROUNDS = 12
 AGENTS = ("a", "b", "c", "d")
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
 OPTIONS = {

@@ -57,8 +57,8 @@ def test_windows_find_the_closest_records(seed: int) -> None:
         sources = RecordSources(names=tuple(names))
         return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
 
-    with opened([*files["lake"], *files["pending"]], end - start) as engine:
-        found = find_neighbours(engine, query, around, open_window)
+    engine = opened([*files["lake"], *files["pending"]], end - start)
+    found = find_neighbours(engine, query, around, open_window)
     every = [n * spread for n in places]
     before = [n for n in every if n < around.seq][-around.before - 1 :]
     after = [n for n in every if n > around.seq][: around.after + 1]

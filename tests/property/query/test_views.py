@@ -47,9 +47,9 @@ def test_each_record_of_the_search_is_in_its_bucket(seed: int) -> None:
     width_ns = choose_width(query.from_ns, query.to_ns, buckets)
     by = random.choice((None, *FIELDS))
     histogram = Histogram(step_ns=width_ns, by=by, top=random.choice((1, 2, 20)))
-    with opened(records, random.randint(0, len(records))) as engine:
-        found = found_rows(engine, query)
-        rows = engine.rows(histogram_sql(query, histogram, SOURCES))
+    engine = opened(records, random.randint(0, len(records)))
+    found = found_rows(engine, query)
+    rows = engine.rows(histogram_sql(query, histogram, SOURCES))
     result = make_histogram(query, histogram, rows)
     assert len(result.buckets) <= buckets
     assert sum(one.count for one in result.buckets) == len(found)
@@ -83,9 +83,9 @@ def test_values_are_counted_exactly(seed: int) -> None:
     records = [random_record(random, seq) for seq in range(random.choice((0, 1, 5, 60)))]
     query, field = random_query(random), random.choice(FIELDS)
     top = TopValues(field=field, limit=random.choice((1, 3, 100)))
-    with opened(records, random.randint(0, len(records))) as engine:
-        found = found_rows(engine, query)
-        rows = engine.rows(values_sql(query, top, SOURCES, records_max=1000))
+    engine = opened(records, random.randint(0, len(records)))
+    found = found_rows(engine, query)
+    rows = engine.rows(values_sql(query, top, SOURCES, records_max=1000))
     result = make_values(top, rows, records_max=1000)
     counted = Counter(value_of(row, field) for row in found)
     missing = counted.pop(None, 0)
@@ -101,9 +101,9 @@ def test_fields_are_counted_exactly(seed: int) -> None:
     random = Random(seed)
     records = [random_record(random, seq) for seq in range(random.choice((0, 1, 5, 60)))]
     query, wanted = random_query(random), FieldList()
-    with opened(records, random.randint(0, len(records))) as engine:
-        found = found_rows(engine, query)
-        rows = engine.rows(fields_sql(query, wanted, SOURCES, records_max=1000))
+    engine = opened(records, random.randint(0, len(records)))
+    found = found_rows(engine, query)
+    rows = engine.rows(fields_sql(query, wanted, SOURCES, records_max=1000))
     result = make_fields(query, wanted, rows, records_max=1000)
     counted = {
         field.name: sum(value_of(row, field) is not None for row in found) for field in FIELDS
@@ -119,16 +119,16 @@ def test_counting_stops_at_its_bound() -> None:
     records = [random_record(random, seq) | {"ts_ns": 5} for seq in range(50)]
     query = Query(from_ns=UnixNs(0), to_ns=UnixNs(9))
     top = TopValues(field=FIELDS[0])
-    with opened(records, 25) as engine:
-        values = make_values(
-            top, engine.rows(values_sql(query, top, SOURCES, records_max=10)), records_max=10
-        )
-        fields = make_fields(
-            query,
-            FieldList(keys_max=1),
-            engine.rows(fields_sql(query, FieldList(keys_max=1), SOURCES, records_max=10)),
-            records_max=10,
-        )
+    engine = opened(records, 25)
+    values = make_values(
+        top, engine.rows(values_sql(query, top, SOURCES, records_max=10)), records_max=10
+    )
+    fields = make_fields(
+        query,
+        FieldList(keys_max=1),
+        engine.rows(fields_sql(query, FieldList(keys_max=1), SOURCES, records_max=10)),
+        records_max=10,
+    )
     assert (values.records, values.sampled) == (11, True)
     assert (fields.records, fields.sampled, fields.more) == (11, True, True)
 
@@ -168,8 +168,8 @@ def test_filters_select_what_python_selects(seed: int) -> None:
     for one in query.filters:
         if one.operator is FilterOperator.EQUAL:
             equal.setdefault(one.field, set()).add(one.value)
-    with opened(records, random.randint(0, len(records))) as engine:
-        every, found = found_rows(engine, plain), found_rows(engine, filtered)
+    engine = opened(records, random.randint(0, len(records)))
+    every, found = found_rows(engine, plain), found_rows(engine, filtered)
     wanted = [
         row["seq"]
         for row in every
