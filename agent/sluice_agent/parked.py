@@ -154,5 +154,5 @@ def read_reason(disk: Disk, path: Path) -> ParkedReason:
     """Return why a batch was parked; `unknown` if that was not stored completely."""
     try:
         return msgspec.json.decode(disk.read(path), type=ParkedReason)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return ParkedReason(reason="unknown", gateway="", status=0, parked_at_unix_ns=0)

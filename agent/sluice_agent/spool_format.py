@@ -163,7 +163,7 @@ def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
         raise CorruptEntry("the digest of the header does not match")
     try:
         header = msgspec.json.decode(body, type=EntryHeader)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         _refuse_newer(body)
         raise CorruptEntry("the header cannot be read") from error
     if header.version > FORMAT_VERSION:
@@ -267,7 +267,7 @@ def decode_state(body: bytes) -> SpoolState:
         raise CorruptEntry("the digest of the state does not match")
     try:
         state = msgspec.json.decode(text, type=SpoolState)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         _refuse_newer(text)
         raise CorruptEntry("the state cannot be read") from error
     if state.version > FORMAT_VERSION:
@@ -281,7 +281,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 def _refuse_newer(body: bytes) -> None:
     """Raise `SpoolNewer` if JSON that cannot be read states a newer version."""
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
         found = msgspec.json.decode(body, type=_Versioned).version
         if found > FORMAT_VERSION:
             raise SpoolNewer(found)

@@ -26,5 +26,5 @@ def read_prices(path: Path | None) -> "PriceTable":
         raise BadUsage(
             f"cannot read the prices: {error.strerror}; correct `--prices`, path=`{path}`"
         ) from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadUsage(f"cannot read the prices: {error}, path=`{path}`") from error

@@ -50,7 +50,7 @@ def read_file() -> tuple[Path, dict[str, Any]]:
             f"cannot read settings file: {error.strerror}; make it readable for this user,"
             f" path=`{path}`"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadUsage(
             f"settings file is not TOML: {error}; correct this line, path=`{path}`"
         ) from error

@@ -134,7 +134,7 @@ class OidcProvider:
 def _decoded(body: bytes, kind: type[_Body]) -> _Body:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _failed(f"an unreadable response: {error}") from error
 
 

@@ -175,7 +175,7 @@ async def _read_answer(process: asyncio.subprocess.Process) -> DenialAnswer:
             await process.wait()
     try:
         return msgspec.json.decode(out, type=DenialAnswer)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         lines = error.decode(errors="replace").strip().splitlines()
         reason = lines[-1][:_REASON_CHARS_MAX] if lines else "no message"
         return DenialAnswer(

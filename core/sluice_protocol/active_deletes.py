@@ -54,7 +54,7 @@ def decode_active_deletes(body: bytes) -> ActiveDeletes:
     """
     try:
         return msgspec.json.decode(body, type=ActiveDeletes)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(ACTIVE_DELETES, f"active deletes are not valid: {error}") from error
 
 

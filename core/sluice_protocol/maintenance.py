@@ -121,7 +121,7 @@ def decode_task_record(key: str, body: bytes) -> TaskRecord:
     """
     try:
         found = msgspec.json.decode(body, type=TaskRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(key, f"maintenance record is not valid: {error}") from error
     if task_record_key(found.task) != key:
         raise InvalidRecord(key, "maintenance record belongs under another key")

@@ -43,7 +43,7 @@ def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(key, _newer_version(body, kind) or str(error)) from error
 
 
@@ -56,7 +56,7 @@ def _newer_version(body: bytes, kind: type[msgspec.Struct]) -> str:
     defaults = {one.name: one.default for one in msgspec.structs.fields(kind)}
     try:
         found = msgspec.json.decode(body, type=_AnySchema).schema
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     name, _, version = found.rpartition(".v")
     known_name, _, known = str(defaults.get("schema", "")).rpartition(".v")

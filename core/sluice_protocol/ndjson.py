@@ -95,7 +95,13 @@ def _records(
             continue
         try:
             yield build(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeError, BadUsage, InvalidFrame) as error:
+        except (
+            msgspec.DecodeError,
+            UnicodeError,
+            RecursionError,
+            BadUsage,
+            InvalidFrame,
+        ) as error:
             raise BadUsage(f"line {number}: {error}") from error
 
 

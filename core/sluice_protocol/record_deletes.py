@@ -80,7 +80,7 @@ def decode_delete(key: str, body: bytes) -> DeleteRecord:
     """
     try:
         found = msgspec.json.decode(body, type=DeleteRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(key, f"delete is not valid: {error}") from error
     if _KEY.fullmatch(key) is None or delete_key(found.delete_id) != key:
         raise InvalidRecord(key, "delete belongs under another key")

@@ -143,7 +143,7 @@ async def read_inventory_manifest(
         raise InvalidRecord(key, "the inventory manifest does not match manifest.checksum")
     try:
         return msgspec.json.decode(read.body, type=InventoryManifest), read.info.date_ns
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(key, f"not an inventory manifest: {error}") from error
 
 

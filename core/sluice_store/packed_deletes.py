@@ -67,7 +67,7 @@ def decode_pack(body: bytes) -> DeletesPack:
     """
     try:
         return msgspec.json.decode(zlib.decompress(body), type=DeletesPack)
-    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(PACKED_DELETES, f"pack of deletes is not valid: {error}") from error
 
 

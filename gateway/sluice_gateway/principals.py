@@ -221,7 +221,7 @@ def parse_principals(text: str) -> Principals:
     """
     try:
         document = msgspec.convert(tomllib.loads(text), PrincipalsDocument)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise BadUsage(f"principals file is not valid: {error}") from error
     entries = document.principals
     _refuse_duplicates("name", [entry.name for entry in entries])

@@ -9,7 +9,8 @@ The mark `landed/v1/expired/…` contains the highest sequence number of a boot 
 upload that begins at or below it, and has no manifest here, may be one that has expired. The
 authority decides it by the rules of every upload: a duplicate, a conflict, or a new batch. Without
 the authority it gets 503. Later numbers are decided here. So an identity never has two owners,
-whatever the clock of this machine shows.
+whatever the clock of this machine shows. With a damaged mark, every number of the boot may have
+expired.
 
 A crash between two steps repeats the last one: the marker is what finds the manifest again. One
 small mark per boot remains for as long as the spool exists; the manifests, one per batch, do not.
@@ -47,6 +48,8 @@ PAUSE_S: Final = 600.0
 """Time between two passes over all markers; a pass checks one page per call."""
 BOOTS_REMEMBERED_MAX: Final = 10_000
 NONE: Final = -1
+EVERY: Final = 2**63 - 1
+"""Above every sequence number."""
 
 log = structlog.get_logger()
 
@@ -196,9 +199,7 @@ class SpoolExpiry:
         if boot not in self._through:
             key = expired_key(agent_id, boot_id)
             found = await self._local.get(key)
-            through = NONE
-            if isinstance(found, Found):
-                through = decode_record(key, found.body, ExpiredMark).through
+            through = _through_in(key, found.body) if isinstance(found, Found) else NONE
             self._remember(boot, max(through, self._through.get(boot, NONE)))
         return self._through[boot]
 
@@ -207,6 +208,15 @@ class SpoolExpiry:
         self._through[boot] = through
         while len(self._through) > BOOTS_REMEMBERED_MAX:
             del self._through[next(iter(self._through))]
+
+
+def _through_in(key: ObjectKey, body: bytes) -> int:
+    """Return the number in a mark; the highest one if it is damaged."""
+    try:
+        return decode_record(key, body, ExpiredMark).through
+    except InvalidRecord as error:
+        log.warning("spool_mark_unreadable", key=key, reason=error.reason)
+        return EVERY
 
 
 def _identity_in(key: ObjectKey) -> Identity | None:

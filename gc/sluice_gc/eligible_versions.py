@@ -101,7 +101,7 @@ def left_out_of(table: pa.Table) -> LeftOut:
     """
     try:
         return msgspec.json.decode((table.schema.metadata or {})[_METADATA], type=LeftOut)
-    except (KeyError, msgspec.MsgspecError) as error:
+    except (KeyError, msgspec.MsgspecError, RecursionError) as error:
         raise GcRefused(
             RefusalRule.EVIDENCE_CHANGED, "a file of eligible versions has no tallies"
         ) from error

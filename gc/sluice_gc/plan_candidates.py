@@ -177,7 +177,7 @@ def _check_version(key: ObjectKey, body: bytes) -> None:
     try:
         inner = msgspec.json.decode(body, type=_AnyPlan).plan
         decode_record(key, bytes(inner), Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(key, str(error)) from error
 
 

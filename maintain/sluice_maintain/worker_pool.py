@@ -71,7 +71,8 @@ class WorkerProcess:
         cause = "it was killed or crashed"
         try:
             await self._read_lines(self.process.stdout, clock)
-        except (msgspec.MsgspecError, ValueError) as error:  # ValueError: the line is too long
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            # ValueError: the line is too long.
             cause = f"its result is unreadable: {error}"
             self.kill()
             await self.process.stdout.read()  # else the end of the process is not noticed

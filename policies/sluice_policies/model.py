@@ -147,7 +147,7 @@ def load_json(text: str, where: str) -> Json:
 
     try:
         loaded: Json = json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadDocument(where, f"not JSON: {error}") from error
     return loaded
 

@@ -68,11 +68,11 @@ def line_of(text: str, path: tuple[str, ...]) -> int:
 def _decode(text: str, source: str) -> Settings:
     try:
         return msgspec.convert(tomllib.loads(text), Settings)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        raise BadSettings(source, int(at[1]) if at else 1, f"not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise _invalid(text, source, str(error)) from error
+    except (ValueError, RecursionError) as error:
+        at = re.search(r"line (\d+)", str(error))
+        raise BadSettings(source, int(at[1]) if at else 1, f"not TOML: {error}") from error
 
 
 def _invalid(text: str, source: str, message: str) -> BadSettings:

@@ -75,7 +75,7 @@ def field_of_match(found: re.Match[str], text: str, kind: Kind) -> RecordField:
     if quoted is not None:
         try:
             key = msgspec.json.decode(quoted, type=str)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise BadUsage(f"key is not a JSON string, key=`{_shown(quoted)}`") from error
     known = MAPS if key is not None else COLUMN_FIELDS[kind]
     if column not in known:

@@ -121,7 +121,7 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
             raise BadUsage(f"no live records at this URL, status=`{status}`, url=`{url}`")
         summary = msgspec.json.decode(lines[-1], type=_LastLine).summary
         found = tuple(msgspec.json.decode(line, type=dict[str, Any]) for line in lines[:-1])
-    except (msgspec.MsgspecError, IndexError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as error:
         raise BadUsage(f"this is not the API of a reconciler, url=`{url}`") from error
     return LivePage(
         lines=found,

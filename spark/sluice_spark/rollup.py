@@ -20,7 +20,7 @@ import structlog
 from deltalake import DeltaTable, Transaction
 from msgspec.structs import replace
 
-from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.data_files import DataFile
 from sluice_lake.delta import open_or_create_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.source_ranges import (
@@ -148,7 +148,7 @@ def _point_files(
     store_url: str, source: SourceRange, inputs: RollupInput, revision: RollupRevision | None
 ) -> list[DataFile]:
     return select_point_files(
-        list_files(open_or_create_table(store_url, METRICS), METRICS),
+        inputs.files,
         source,
         lanes=inputs.lanes,
         known=inputs.known_files(store_url),

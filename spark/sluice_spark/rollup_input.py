@@ -1,4 +1,9 @@
-"""What a source range of rollups depends on besides its points: its ends, and its deletes."""
+"""What a source range of rollups depends on: its ends, its deletes, and files with its points.
+
+The order of reading matters. Hours are aggregated again from all of their points, so no retention
+may have removed some of them. The files are therefore listed before the deletes are read: a
+retention that removed rows from the listed files was created before the listing, and is read.
+"""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +12,9 @@ from dataclasses import dataclass, field
 import structlog
 from msgspec import UNSET
 
-from sluice_lake.data_files import DataFile
+from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delete_ids import DeleteIdsReader
-from sluice_lake.delta import list_paths_at
+from sluice_lake.delta import list_paths_at, open_or_create_table
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
 from sluice_lake.source_ranges import SourceRange, read_source_range, source_range_key
@@ -29,18 +34,20 @@ _log = structlog.get_logger("sluice.rollup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupInput:
-    """What a source range depends on besides its points.
+    """What a source range depends on.
 
     Attributes:
         lanes: Number of lanes.
+        files: The data files of `metrics`, listed before the deletes were read.
         deletes: The deletes that apply to the source range, as far as files still need them.
         new_deletes: Those deletes that did not apply to the range before.
-        retention_cut_ns: Retention may have removed points before this time, Unix ns; None without
-            retention.
+        retention_cut_ns: Retention may have removed points before this time from `files`, Unix ns;
+            None without retention.
         previous: The source range before; None before the first one.
     """
 
     lanes: int
+    files: Sequence[DataFile]
     deletes: FileDeletes
     new_deletes: tuple[DeleteRecord, ...]
     retention_cut_ns: int | None
@@ -64,19 +71,19 @@ class RollupInput:
 
 @dataclass(slots=True, kw_only=True)
 class RollupInputReader:
-    """Reads the input of the source ranges of one run; the deletes are read once.
+    """Reads the input of the source ranges of one run.
+
+    The deletes are read once, and again for each source range that has new ones.
 
     Attributes:
         store_url: The store.
         known: The deletes that were read, by id; None before.
         parts: Ids of deletes that were read, by the digest of their part.
-        fresh: Whether the deletes were read for the source range in hand.
     """
 
     store_url: str
     known: Mapping[str, DeleteRecord] | None = None
     parts: dict[str, frozenset[str]] = field(default_factory=dict)
-    fresh: bool = False
 
     def next_range(self, done: int) -> SourceRange | None:
         """Return the source range after the last one of the table; None if there is none.
@@ -85,7 +92,6 @@ class RollupInputReader:
             InvalidRecord: The last range is missing, or a record cannot be decoded.
             StoreError: The store is unreachable or refused a request.
         """
-        self.fresh = False
         return asyncio.run(self._next_range(done))
 
     async def _next_range(self, done: int) -> SourceRange | None:
@@ -117,7 +123,6 @@ class RollupInputReader:
         if self.known is None:
             deletes = (await read_maintenance_input(store)).deletes
             self.known = {one.delete_id: one for one in deletes}
-            self.fresh = True
         return self.known
 
     async def _read_again(self, store: ObjectStore) -> Mapping[str, DeleteRecord]:
@@ -129,14 +134,17 @@ class RollupInputReader:
 
         Raises:
             InvalidRecord: A delete or a part of the range is missing or cannot be decoded.
+            TableRefused: The table `metrics` has another schema or a refused feature.
             StoreError: The store is unreachable or refused a request.
         """
+        files = list_files(open_or_create_table(self.store_url, METRICS), METRICS)
         lanes, previous, applied, new = asyncio.run(self._read_input(source))
         every = needed_deletes(applied)
         found = plan_deletes(self.store_url, METRICS, every)
         known = self.known or {}
         return RollupInput(
             lanes=lanes,
+            files=files,
             deletes=found,
             new_deletes=tuple(new),
             retention_cut_ns=retention_cut_ns(known.values()),
@@ -152,9 +160,9 @@ class RollupInputReader:
             previous = await read_source_range(store, source.number - 1)
             before = await reader.read(previous.delete_ids) if previous is not None else ids
             known = await self._read_known(store)
-            # Another owner may have read later deletes. Hours are aggregated again only if no
-            # retention that exists now may have removed their points.
-            if not self.fresh and (ids - before or not known.keys() >= ids):
+            # Another owner may have read later deletes. Retention that was applied before the files
+            # were listed must be known if hours are aggregated again.
+            if ids - before or not known.keys() >= ids:
                 known = await self._read_again(store)
             lost = sorted(ids.difference(known))
             if lost:

@@ -70,7 +70,7 @@ def warning_of(text: str) -> str | None:
         return None
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if fields.get("level") not in _SHOWN:
         return None

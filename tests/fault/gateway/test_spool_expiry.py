@@ -11,7 +11,7 @@ from support.gateway import CountingStore, frame_of, identity
 from support.gateway_journal import all_named
 from support.spool_process import AGREED, SpoolProcess
 
-from sluice_gateway.spool_expiry import EXPIRED
+from sluice_gateway.spool_expiry import EXPIRED, expired_key
 from sluice_gateway.spool_records import untransferred_keys
 from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted
 from sluice_protocol.errors import StoreUnavailable
@@ -158,6 +158,29 @@ def test_a_damaged_manifest_stops_neither_the_sweep_nor_the_expiry(tmp_path: Pat
         assert await site.keys(ACCEPTED) == [accepted_key(damaged)]
         assert await site.keys(RAW_BLOBS) == [blobs[damaged]]
         assert process.transfer.pending == 1
+
+    asyncio.run(main())
+
+
+def test_a_damaged_mark_stops_no_expiry_and_leaves_decisions_to_the_authority(
+    tmp_path: Path,
+) -> None:
+    """Every number of the boot may have expired, so none is decided here."""
+
+    async def main() -> None:
+        site = await Site.landed(tmp_path)
+        who = identity(seq=0)
+        mark = expired_key(who.agent_id, who.boot_id)
+        await open_memory_store(site.local)[0].create(mark, b"damaged")
+        site.clock.ahead_s = KEPT_S + 60
+        process = await site.start()
+        assert await process.transfer.expiry.expire_page() == COUNT
+        assert await site.keys(ACCEPTED) == []
+        assert await process.transfer.expiry.may_have_expired(identity(seq=100))
+        await site.check_owners()
+        verdict = await process.upload(identity(seq=100))
+        assert isinstance(verdict, Accepted)
+        assert not verdict.duplicate
 
     asyncio.run(main())
 

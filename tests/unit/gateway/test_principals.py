@@ -88,6 +88,8 @@ def test_principals_template_matches_one_whole_segment() -> None:
     "text",
     [
         "principals",
+        pytest.param("x = " + "[" * 5_000, id="nested too deeply"),
+        pytest.param("x = " + "1" * 5_000, id="number too long"),
         "[[principals]]\n",
         '[[principals]]\nname = "a"\nrole = "agent"\n',
         '[[principals]]\nname = "a"\nroles = ["root"]\n',

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from support.policies_settings import TEXT, bare_settings, settings
 
-from sluice_policies.errors import BadSettings
+from sluice_policies.errors import BadDocument, BadSettings
+from sluice_policies.model import load_json
 from sluice_policies.render import render
 from sluice_policies.settings import RoleName, Target
 from sluice_policies.settings_file import parse_settings, read_settings
@@ -55,6 +56,14 @@ def test_invalid_settings_are_rejected_with_the_line(case: str) -> None:
     lines = [n for n, line in enumerate(text.splitlines(), start=1) if mark in line]
     assert caught.value.line in lines, str(caught.value)
     assert str(caught.value).startswith(f"settings.toml:{caught.value.line}: ")
+
+
+@pytest.mark.parametrize("value", ["[" * 5_000, "1" * 5_000], ids=["nested", "long number"])
+def test_values_that_no_parser_reads_are_rejected(value: str) -> None:
+    with pytest.raises(BadSettings, match="not TOML"):
+        parse_settings(f"{TEXT}\nx = {value}\n", "settings.toml")
+    with pytest.raises(BadDocument, match="not JSON"):
+        load_json(value, "policy.json")
 
 
 def test_two_roles_with_the_same_user_are_rejected() -> None:

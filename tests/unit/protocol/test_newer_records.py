@@ -24,7 +24,17 @@ def test_only_a_later_version_of_the_same_record_is_newer(schema: str, newer: bo
     assert ("upgrade this process" in str(raised.value)) == newer
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"{}", b'{"schema":1}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"schema":1}',
+        pytest.param(b'{"z":' + b"[" * 100_000, id="nested too deeply"),
+    ],
+)
 def test_other_bytes_keep_their_reason(body: bytes) -> None:
     with pytest.raises(InvalidRecord) as raised:
         decode_record("k", body, Authority)
