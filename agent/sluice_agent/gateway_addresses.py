@@ -35,16 +35,6 @@ ADDRESSES_MAX: Final = 64
 _log: Final = structlog.get_logger("sluice.agent.gateways")
 
 
-def is_base_url(text: str) -> bool:
-    """Return True if a text is the base URL of a server, with a name that a resolver accepts."""
-    try:
-        url = URL(text)
-        (url.host or "").encode("idna")  # as the resolver does: no label is empty or too long
-    except ValueError:
-        return False
-    return url.scheme in {"http", "https"} and bool(url.host) and not url.query_string
-
-
 class AddressResolver(Protocol):
     """Resolves the name of a host."""
 

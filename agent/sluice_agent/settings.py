@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
+from yarl import URL
+
 from sluice_agent.batch_limits import (
     BATCH_BYTES_MAX,
     FRESH_RECORDS_MAX,
@@ -14,7 +16,6 @@ from sluice_agent.batch_limits import (
     BatchLimits,
     BlockLimits,
 )
-from sluice_agent.gateway_addresses import is_base_url
 from sluice_agent.listen_settings import (
     AgentDoor,
     DoorLimits,
@@ -370,6 +371,16 @@ class AgentSettings:
     def _resource(self) -> tuple[tuple[str, str], ...]:
         pairs = dict(_pair(text) for text in self.resource)
         return tuple(sorted({"host.name": socket.gethostname(), **pairs}.items()))
+
+
+def is_base_url(text: str) -> bool:
+    """Return True if a text is the base URL of a server, with a name that a resolver accepts."""
+    try:
+        url = URL(text)
+        (url.host or "").encode("idna")  # as the resolver does: no label is empty or too long
+    except ValueError:
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host) and not url.query_string
 
 
 def _pair(text: str) -> tuple[str, str]:

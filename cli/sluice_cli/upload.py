@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from sluice_agent.foreign_responses import describe_foreign
-from sluice_agent.gateway_addresses import is_base_url
 from sluice_agent.gateway_choice import GatewayTarget
+from sluice_agent.settings import is_base_url
 from sluice_agent.signing_key import read_key
 from sluice_agent.transport import (
     HttpTransport,

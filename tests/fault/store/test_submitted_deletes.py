@@ -58,7 +58,7 @@ def test_a_crash_at_any_write_is_repaired_by_the_same_request(
 ) -> None:
     async def story(store: VersionedStore) -> None:
         if compacted:
-            await compact_deletes(store, Backoff.seeded_by(MovedClock()), IDS)
+            await compact_deletes(store, (), Backoff.seeded_by(MovedClock()), IDS)
         request = DeleteRequest(delete_id=await new_id(store), where="agent = 'a'")
         dying: Any = DyingStore(store, at, after, {"create", "replace", "get"})
         with contextlib.suppress(Died):
@@ -110,7 +110,7 @@ def test_of_two_concurrent_deletes_with_one_id_the_first_decides() -> None:
     """The second one publishes the stored record, never its own."""
 
     async def story(store: VersionedStore) -> None:
-        await compact_deletes(store, Backoff.seeded_by(MovedClock()), IDS)
+        await compact_deletes(store, (), Backoff.seeded_by(MovedClock()), IDS)
         delete_id = await new_id(store)
         rival = DeleteRequest(delete_id=delete_id, where="agent = 'b'")
         store.hooks["create", delete_key(delete_id)] = lambda: submit(store, rival)

@@ -26,6 +26,7 @@ from sluice_protocol.records import (
 )
 from sluice_spark import compact as compact_module
 from sluice_spark import repetition_removal
+from sluice_spark.applied_deletes import FileDeletes
 from sluice_spark.compact import CompactReport, run_compact
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.repetition_removal import RepetitionRemover, RepetitionsNotProved
@@ -250,7 +251,8 @@ def test_files_are_examined_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             spark=None,
             store_url=deployment.url,
             rules=RepetitionRules(kind="logs", attributes=attributes, window_s=86_400),
-            deletes=(),
+            deletes=FileDeletes(every=(), new=()),
+            treated=(),
             dry_run=False,
             failpoint=FailPoint(),
             replace=lambda *_: True,
