@@ -72,7 +72,7 @@ def test_rfc_5424_is_read_back(
 
 
 @given(
-    priority=st.integers(0, 191), ago=st.timedeltas(timedelta(days=-1), timedelta(days=364)),
+    priority=st.integers(0, 191), ago=st.timedeltas(timedelta(days=-1), timedelta(days=363)),
     host=st.from_regex(r"(?!(19|2[0-2])[0-9]{2}\Z)[a-z0-9.-]{1,30}", fullmatch=True),
     tag=st.from_regex(r"[A-Za-z0-9_/.-]{1,32}", fullmatch=True), pid=st.integers(0, 9999),
     text=texts,
