@@ -160,7 +160,7 @@ def test_an_audit_or_collection_killed_at_some_calls_loses_nothing(
     task: TaskName, tmp_path: Path
 ) -> None:
     folder = key_file(tmp_path)
-    assert asyncio.run(kill_everywhere(task, folder, together=2, step=17)) >= 4
+    assert asyncio.run(kill_everywhere(task, folder, together=2, step=29)) >= 4
 
 
 @pytest.mark.long

@@ -33,6 +33,8 @@ from sluice_store.local.layout import HIDDEN, Layout
 from sluice_store.pairs import NewPair, PairOutcome
 
 SEEDS = 4
+"""States after each crash: one that loses nothing, one that loses everything, and random ones."""
+DAILY_SEEDS = 3
 REGISTER = ObjectKey("queue/register")
 KEPT = ObjectKey("over/kept")
 
@@ -61,6 +63,7 @@ class Course:
     points: int = 0
     follows: dict[str, str] = field(default_factory=dict)
     skip: frozenset[int] = frozenset()
+    seeds: int = SEEDS
 
     def play(self, work: Callable[["Course", LocalFiles], None]) -> None:
         disk = LossyDisk(self.root, self.crash, self.skip)
@@ -90,7 +93,7 @@ class Course:
         point = self.disk.at_point
         self.disk.at_point = lambda: None
         try:
-            for seed in range(SEEDS):
+            for seed in range(self.seeds):
                 after = self.root.with_name(f"after-{seed}")
                 shutil.rmtree(after, ignore_errors=True)
                 self.disk.crash(after, seed if seed < 2 else self.points * SEEDS + seed)
@@ -267,11 +270,12 @@ def reported_by_others(course: Course, files: LocalFiles) -> None:
 COURSES = [groups, one_by_one, group_then_delete, pairs, reported_by_others]
 
 
+@pytest.mark.parametrize("seeds", [DAILY_SEEDS, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("work", COURSES, ids=lambda work: work.__name__)
 def test_no_crash_loses_an_acknowledged_write_or_leaves_a_torn_object(
-    work: Callable[[Course, LocalFiles], None], tmp_path: Path
+    work: Callable[[Course, LocalFiles], None], seeds: int, tmp_path: Path
 ) -> None:
-    course = Course(tmp_path / "store")
+    course = Course(tmp_path / "store", seeds=seeds)
     course.play(work)
     assert course.points > 30
     assert course.stamps

@@ -57,7 +57,6 @@ def test_requests_are_freed_without_the_garbage_collector(
         settings = {"doors": ("otlp", "hec"), "door_own_frame_bytes": 4096, "door_flush_ms": 50}
         async with running(tmp_path, HOST, SHOP, **settings) as served:
             await send(served)  # imports the decoders
-            gc.collect()
             gc.freeze()  # The next collection reads only what is allocated from here on.
             gc.set_debug(gc.DEBUG_SAVEALL)
             try:

@@ -115,6 +115,7 @@ def test_kill_9_loses_nothing(tmp_path: Path) -> None:
     one_round(tmp_path, kill=True, batches=2)
 
 
+@pytest.mark.long
 def test_rolling_restart_loses_nothing(tmp_path: Path) -> None:
     """One gateway is stopped during the uploads: it finishes them and exits with 0."""
     one_round(tmp_path, kill=False, batches=2)

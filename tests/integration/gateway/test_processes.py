@@ -4,6 +4,8 @@ import asyncio
 import json
 import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -103,11 +105,26 @@ def listening_workers(server: GatewayProcess) -> set[int]:
     return {json.loads(line)["worker"] for line in lines if '"gateway_listening"' in line}
 
 
+@contextmanager
+def few_open_files() -> Iterator[None]:
+    """Set a shell's soft limit of 1,024, which is below the default number of connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard > 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_the_log_names_what_an_operator_asks_for_next(tmp_path: Path) -> None:
     """A conflict by the ids that `sluice explain` and `sluice conflicts show` read; a refused agent
-    with its principal. The response contains no reason.
+    with its principal. The response contains no reason. The gateway has raised its limit of files.
     """
-    with gateways(tmp_path, HOST) as (server,):
+    with few_open_files(), gateways(tmp_path, HOST) as (server,):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        raised = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        assert raised == (min(OPEN_FILES_WANTED, hard), hard)
         frames = [frame_of(identity(seq=3)), frame_of(identity(seq=3), text="other")]
         frames.append(frame_of(identity(agent="host-2")))
         answers = [asyncio.run(upload_all([server], [frame]))[0] for frame in frames]
@@ -187,16 +204,3 @@ def test_keys_are_replaced_without_a_gap(tmp_path: Path) -> None:
         write_principals(path, new)
         asyncio.run(until(401, HOST, 4))
         asyncio.run(until(200, new, 5))
-
-
-def test_a_gateway_raises_its_limit_of_open_files(tmp_path: Path) -> None:
-    """A shell's soft limit of 1,024 is below the default number of connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    try:
-        with gateways(tmp_path, HOST, count=1) as (server,):
-            raised = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert raised == (min(OPEN_FILES_WANTED, hard), hard)
-    assert hard > 1024

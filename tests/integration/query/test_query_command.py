@@ -223,11 +223,11 @@ def _check_that_queries_are_counted(url: str) -> None:
     assert "sluice_query_running_requests 0.0" in text
 
 
-def test_the_service_answers_twenty_concurrent_requests(service: str) -> None:
+def test_the_service_answers_concurrent_requests(service: str) -> None:
 
     async def run_query() -> list[int]:
         url = f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&stats_only=true"
-        done = await asyncio.gather(*(asyncio.to_thread(_get, url) for _ in range(20)))
+        done = await asyncio.gather(*(asyncio.to_thread(_get, url) for _ in range(8)))
         return [status for status, _, _ in done]
 
-    assert asyncio.run(run_query()) == [200] * 20
+    assert asyncio.run(run_query()) == [200] * 8

@@ -1,6 +1,7 @@
 """Two reconciler processes compete for the same lanes, on stores where one conditional write wins.
 
-They do not share the lanes, so each takes a lane whenever it has a batch for it.
+They do not share the lanes, so each takes a lane whenever it has a batch for it. Processes that
+share lanes are tested daily in `test_shared_lanes`.
 
 moto is not such a store (`sluice_store.deviations`), so no race is run on it.
 """
@@ -25,7 +26,7 @@ from sluice_reconciler.lanes.state import read_lane_state
 from sluice_store import create_authority, open_store
 from sluice_store.port import ObjectStore
 
-ROUNDS = 12
+ROUNDS = 25
 AGENTS = ("a", "b", "c", "d")
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
 OPTIONS = {
@@ -98,6 +99,7 @@ async def race(url: str) -> None:
             assert stored.record.owner_term > 3
 
 
+@pytest.mark.long
 def test_two_processes_enqueue_every_batch_once_on_a_directory(tmp_path: Path) -> None:
     asyncio.run(race(tmp_path.as_uri()))
 

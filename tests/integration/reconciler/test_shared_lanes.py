@@ -23,7 +23,7 @@ from sluice_store.port import ObjectStore
 LANES = 4
 AGENTS = tuple(f"host-{number}" for number in range(16))
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
-OPTIONS = ("--pass-interval-s", "0.2", "--tail-interval-s", "0.1")
+OPTIONS = ("--pass-interval-s", "0.5", "--tail-interval-s", "0.25")
 
 
 async def queued(store: ObjectStore) -> Counter[Identity]:
@@ -68,7 +68,7 @@ async def shares_of(store: ObjectStore, ports: list[int], sizes: list[int]) -> N
 
 
 async def accepted(store: ObjectStore, first: int, sent: set[Identity]) -> None:
-    for number in range(first, first + 5):
+    for number in range(first, first + 3):
         batches = [accept(store, 10 * number, agent=agent) for agent in AGENTS]
         sent |= {one.identity for one in await asyncio.gather(*batches)}
         await asyncio.sleep(0.1)
@@ -96,11 +96,11 @@ async def run(url: str) -> None:
             await all_queued(store, sent)
 
             running.append(await start(url, ports[2]))
-            await accepted(store, 5, sent)
+            await accepted(store, 3, sent)
             await shares_of(store, ports, [1, 1, 2])
             running[0].kill()
             await running[0].wait()
-            await accepted(store, 10, sent)
+            await accepted(store, 6, sent)
             await shares_of(store, ports[1:], [2, 2])
             await all_queued(store, sent)
         finally:

@@ -62,6 +62,10 @@ SOUND = {
     "an old orphan is met": (world(ORPHAN, NEW), Bounds(time_max=5)),
     "two uploads of the same bytes": (world(EMPTY, NEW, SECOND), Bounds(time_max=4, faults_max=0)),
     "two uploads of other bytes": (world(EMPTY, NEW, RIVAL), Bounds(time_max=4, faults_max=0)),
+    "two uploads of other bytes, one of which are an orphan's": (
+        world(ORPHAN, NEW, RIVAL, now=2),
+        Bounds(time_max=4, faults_max=0),
+    ),
     "an old blob of a conflict": (world(OWNED_BY_OTHER, NEW), Bounds(time_max=5)),
     "a retry of something accepted": (world(ACCEPTED, RETRY), Bounds(time_max=9)),
     "a retry of something condemned": (condemned(RETRY), Bounds(time_max=9)),
@@ -135,7 +139,7 @@ WITHOUT_REFERENCES = tuple(c for c in d.DELETION_CLAUSES if c is not d.reference
 """The clauses when no reverse reference is read at the deletion, because they are packed."""
 BOTH = (d.DELETION_CLAUSES, WITHOUT_REFERENCES)
 """A sweeper may use either: the two keys that a blob's envelope names suffice."""
-LARGE = ("two uploads of the same bytes", "two sweepers")
+LARGE = ("two uploads of the same bytes", "two uploads of other bytes", "two sweepers")
 
 
 @pytest.mark.parametrize(
