@@ -22,8 +22,8 @@ settings.load_profile("sluice")
 # The processes of tests start faster with compiled modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A JVM of a test runs for seconds: the second compiler would cost more than it saves. A fifth of
-# the time of its start is the verification of the classes of Spark.
+# A JVM of a test runs for seconds: the second compiler would cost more than it saves, and an eighth
+# of the time of a short job is the verification of the classes of Spark.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(
         _options,

@@ -15,6 +15,7 @@ from support.spark_rollups import expected, merged
 from sluice_lake.source_ranges import SOURCE_RANGES_PREFIX
 from sluice_lake.tables import METRICS
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
+from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.request import Aggregate, Series
@@ -30,18 +31,21 @@ from sluice_spark.stopping import never_stop
 
 pytestmark = pytest.mark.spark
 
+AGENTS = ("h-0", "h-1")
 MINUTE_NS = 60 * NS_PER_S
 DAY_NS = 86_400 * NS_PER_S
 OPEN = CompactSettings(open_partitions=True)
 
 
-def deliver(deployment: Deployment, minutes: list[int], first: int = 0) -> None:
+def deliver(
+    deployment: Deployment, minutes: list[int], first: int = 0, agents: tuple[str, ...] = AGENTS
+) -> None:
     """Deliver some samples of two agents; the start of a batch is its time in milliseconds."""
     deployment.deliver(
         [
-            make_batch(minute * 60_000 + first, 10, agent=f"h-{n}", kind="metrics")
+            make_batch(minute * 60_000 + first, 10, agent=agent, kind="metrics")
             for minute in minutes
-            for n in range(2)
+            for agent in agents
         ]
     )
     ingest_locally(deployment.url)
@@ -215,9 +219,14 @@ def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
 def check_files_read(
     deployment: Deployment, compact: Callable[[], object], roll_up: Callable[[], RollupReport]
 ) -> None:
-    """Check it also after a compaction of everything, and after the log lost the last version."""
+    """Check it also after a compaction of everything, and after the log lost the last version.
+
+    One lane is ahead, so the sequences of its files are those that follow in the other lane.
+    """
+    ahead, behind = AGENTS
+    assert lane_of(ahead, deployment.lanes) != lane_of(behind, deployment.lanes)
     for turn in range(4):
-        deliver(deployment, [turn * 30])
+        deliver(deployment, [turn * 30], agents=AGENTS if turn < 2 else (ahead,))
     first = roll_up()
     everything = len(deployment.table("metrics").file_uris())
     assert first.files_read == everything >= 4
@@ -227,7 +236,7 @@ def check_files_read(
     compact()
     assert len(deployment.table("metrics").file_uris()) < everything
     deliver(deployment, [400])
-    assert roll_up().files_read == added
+    assert roll_up().files_read == added + 1, "the merged file is new"
     assert roll_up().files_read == 0
     version = max((deployment.root / "lake/v1/metrics/_delta_log").glob("*.json"))
     deployment.table("metrics").create_checkpoint()
