@@ -22,8 +22,9 @@ from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import list_lane_items
 from sluice_console.policy_attention import PolicyTotals, list_policy_items
 from sluice_maintain.status import MaintenanceStatus
+from sluice_protocol.plan_approvals import PlanState
 from sluice_queue.inspection import LaneStatus
-from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord
+from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState
 from sluice_store.doctor_result import DoctorResult, Need
 
@@ -66,6 +67,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         disk_problem: Why a directory store cannot be written; empty if it can, or if it is none.
         maintenance: Every task of maintenance.
         audit: The newest audit; None if there is none.
+        plan: The newest deletion plan; None if there is none.
         gateways: The health of each gateway whose URL is known.
         policies: What the policies of the bucket deny; None if that is unknown.
     """
@@ -86,6 +88,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     disk_problem: str = ""
     maintenance: MaintenanceStatus | None = None
     audit: AuditOverview | UnreadableRecord | None = None
+    plan: PlanOverview | None = None
     gateways: tuple[GatewayHealth, ...] = ()
     policies: PolicyTotals | None = None
 
@@ -105,6 +108,7 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
         *list_policy_items(facts.policies),
         *_of_maintenance(facts.maintenance),
         *_of_audit(facts.audit),
+        *_of_plan(facts.plan),
     ]
     return tuple(sorted(found, key=lambda item: item.severity != "error"))
 
@@ -281,4 +285,16 @@ def _of_audit(audit: AuditOverview | UnreadableRecord | None) -> Iterator[Attent
             " references. Nothing is deleted meanwhile.",
             page="audit",
             command="sluice audit show",
+        )
+
+
+def _of_plan(plan: PlanOverview | None) -> Iterator[AttentionItem]:
+    if plan is not None and plan.state == PlanState.STOPPED:
+        yield AttentionItem(
+            severity="warning",
+            title="The newest deletion plan is stopped",
+            detail=f"{plan.stopped}, plan={plan.plan_id}. Nothing is deleted until a newer plan is"
+            " executed. Remove the cause and make one: `sluice gc plan`.",
+            page="audit",
+            command="sluice gc plans",
         )

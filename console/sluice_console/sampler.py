@@ -38,8 +38,10 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
     AuditOverview,
+    PlanOverview,
     UnreadableRecord,
     list_newest_audits,
+    read_newest_plan,
 )
 from sluice_reconciler.batch_lists import read_span
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
@@ -80,6 +82,7 @@ class _SlowFacts:
     doctor_ran: bool | None = None
     maintenance: MaintenanceStatus | None = None
     audit: AuditOverview | UnreadableRecord | None = None
+    plan: PlanOverview | None = None
     stored_bytes: float | None = None
 
 
@@ -219,6 +222,7 @@ class Sampler:
             doctor_ran=slow.doctor_ran,
             maintenance=slow.maintenance,
             audit=slow.audit,
+            plan=slow.plan,
             gateways=self.gateways,
             policies=self._policies(),
         )
@@ -326,7 +330,8 @@ class Sampler:
         if slow.read_ns is not None and now_ns - slow.read_ns < SLOW_S * NS_PER_S:
             return
         run = _SampleRun(clock=self._clock)
-        report, doctor, maintenance, audits = await asyncio.gather(
+        known = "" if slow.plan is None else slow.plan.plan_id
+        report, doctor, maintenance, audits, plan = await asyncio.gather(
             run.read("agents", self._sources.agents.read()),
             run.read("the doctor's result", self._doctor()),
             run.read("maintenance", read_stored_status(self._sources.store)),
@@ -334,6 +339,7 @@ class Sampler:
                 "audits",
                 list_newest_audits(self._sources.store, 1, known=_chain_index(slow.audit)),
             ),
+            run.read("deletion plans", read_newest_plan(self._sources.store, known=known)),
         )
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
@@ -345,6 +351,7 @@ class Sampler:
             doctor_ran=None if doctor is None else doctor[0] is not None,
             maintenance=maintenance,
             audit=audits[0] if audits else None,
+            plan=plan,
             stored_bytes=_blob_bytes(audits or ()),
         )
 

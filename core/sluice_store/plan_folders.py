@@ -58,14 +58,22 @@ async def plan_folders(store: ObjectStore, *, after: str = "") -> AsyncIterator[
         key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{plan_id}/~")
 
 
-async def plan_folders_newest_first(store: ObjectStore) -> AsyncIterator[str]:
-    """Yield the ids of all plans, newest first; those of the last days are listed first.
+async def plan_folders_newest_first(store: ObjectStore, *, since: str = "") -> AsyncIterator[str]:
+    """Yield the ids of plans, newest first; those of the last days are listed first.
 
     An id contains the time at which its plan was begun.
+
+    Args:
+        store: The deployment.
+        since: A plan; only it and later ones are listed. Empty for all plans.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
     """
+    if since:
+        for plan_id in reversed([one async for one in plan_folders(store, after=since)]):
+            yield plan_id
+        return
     now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
     oldest: str | None = None
     for back_s in (*_BACK_S, None):

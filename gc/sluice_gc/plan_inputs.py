@@ -191,5 +191,7 @@ async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
     if isinstance(found, Found):
         mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)
         raise GcRefused(
-            RefusalRule.PLAN_STOPPED, f"the plan was stopped: {mark.reason}; make a new plan"
+            RefusalRule.PLAN_STOPPED,
+            f"the plan was stopped: {mark.reason}; remove the cause and make a new plan with"
+            f' "sluice gc plan": nothing is deleted before, plan_id={plan_id}',
         )

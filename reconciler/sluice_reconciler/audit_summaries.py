@@ -197,6 +197,23 @@ async def list_newest_plans(
     return tuple(found)
 
 
+async def read_newest_plan(store: ObjectStore, *, known: str = "") -> PlanOverview | None:
+    """Return the newest deletion plan that can be read; None if there is none.
+
+    Args:
+        store: The deployment.
+        known: The newest plan of an earlier call; plans before it are not listed.
+
+    Raises:
+        StoreError: The store is unreachable or refused the request.
+    """
+    async for plan_id in plan_folders_newest_first(store, since=known):
+        plan = await _plan(store, plan_id)
+        if isinstance(plan, PlanOverview):
+            return plan
+    return None
+
+
 async def _keys(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[ObjectKey]:
     async for page in store.list(prefix, start_after=after):
         for one in page.objects:

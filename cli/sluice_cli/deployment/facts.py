@@ -13,7 +13,7 @@ from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX
-from sluice_reconciler.audit_summaries import list_newest_audits
+from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
 from sluice_reconciler.discovery_status import read_discovery_status
 from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
@@ -74,6 +74,7 @@ async def read_facts(url: str) -> DeploymentFacts:
             count_held(store),
         )
         audits = await list_newest_audits(store, 1)
+        plan = await read_newest_plan(store)
     overview = OverviewFacts(
         acceptance=authority.acceptance,
         discovery=discovery,
@@ -88,6 +89,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         disk_problem=read_disk_problem(url, FRAME_BYTES_MAX),
         maintenance=maintenance,
         audit=audits[0] if audits else None,
+        plan=plan,
     )
     return DeploymentFacts(
         version=read_version(),

@@ -1,10 +1,12 @@
 """Operators approve and stop deletion plans in the console, and viewers cannot."""
 
+import asyncio
 import json
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from structlog.testing import capture_logs
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
 from support.console_world import OPERATOR, VIEWER, ConsoleWorld, served_console
 
+from sluice_cli.deployment.facts import read_facts
 from sluice_gc.plan import Plan, PlanSummary, VersionTally, sign_plan
+from sluice_gc.plan_inputs import OPERATOR_RULE, PlanStopped, stopped_key
 from sluice_gc.sweep import BatchDone, SweepFacts
 from sluice_protocol.keys import digest_of, trash_key
 from sluice_protocol.manifests import decode_record, encode_record
@@ -71,6 +75,29 @@ def post(world: ConsoleWorld, path: str, body: Any, token: str = OPERATOR, **mor
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
     with served_console(tmp_path_factory.mktemp("plans"), trouble=False) as found:
         yield found
+
+
+def test_a_stopped_newest_plan_is_named_until_there_is_another(tmp_path: Path) -> None:
+    """Cycles refuse meanwhile, so nothing is deleted."""
+    title = "The newest deletion plan is stopped"
+    world = ConsoleWorld(folder=tmp_path)
+    url = f"file://{world.store_folder}"
+    put_plan(world, PLANS[0])
+    stopped = world.store_folder / stopped_key(PLANS[0])
+    stopped.write_bytes(
+        encode_record(PlanStopped(plan_id=PLANS[0], rule=OPERATOR_RULE, reason="otto: wait"))
+    )
+    with served_console(tmp_path, trouble=False) as console:
+        request = urllib.request.Request(
+            f"{console.url}/v1/overview", headers={"Authorization": f"Bearer {VIEWER}"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as found:
+            items = json.load(found)["attention"]
+    (item,) = [one for one in items if one["title"] == title]
+    assert "otto: wait" in item["detail"]
+    assert title in {one.title for one in asyncio.run(read_facts(url)).attention}
+    put_plan(world, PLANS[1])
+    assert title not in {one.title for one in asyncio.run(read_facts(url)).attention}
 
 
 def test_only_an_operator_who_names_the_plan_approves_it(place: ConsoleWorld) -> None:

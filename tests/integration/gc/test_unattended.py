@@ -13,10 +13,12 @@ from support.gc_world import HORIZON_S, KEYS, GcWorld, memory_world
 from sluice_gc.cycle import CycleRunner
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.metrics import GcMetrics
+from sluice_gc.plan_inputs import newest_plan_id, stop_plan
 from sluice_gc.settings import CycleSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS
 from sluice_protocol.units import ObjectKey
+from sluice_store.retry import Backoff
 
 SETTINGS = CycleSettings(shards=4, max_delete_ratio=0.9, grace_s=60.0, deep=0.5)
 
@@ -48,6 +50,34 @@ def test_second_cycle_executes_the_plan_of_the_first(tmp_path: Path) -> None:
             text = (tmp_path / "gc.prom").read_text()
             assert "sluice_gc_deleted_blobs_total 1.0" in text
             assert 'sluice_gc_cycles_total{result="done"} 3.0' in text
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_plan_blocks_cycles_until_a_newer_one_is_due() -> None:
+    """Each refusal names the command that ends it, and a cycle makes no plan."""
+
+    async def scenario() -> None:
+        async with memory_world() as (world, _):
+            await world.accept(0)
+            await world.orphan(10)
+            world.clock.pass_s(HORIZON_S + 2)
+            made = cycles(world, GcMetrics())
+            await made.cycle(SETTINGS)
+            stopped = (await made.cycle(SETTINGS)).made_plan_id
+            assert stopped is not None
+            backoff = Backoff.seeded_by(world.clock)
+            await stop_plan(world.store, stopped, by="otto", reason="wait", backoff=backoff)
+            for _ in range(2):
+                world.clock.pass_s(61)
+                with pytest.raises(GcRefused, match=r"otto: wait.*sluice gc plan") as refused:
+                    await made.cycle(SETTINGS)
+                assert refused.value.rule is RefusalRule.PLAN_STOPPED
+            assert await newest_plan_id(world.store) == stopped
+            newer = await world.plan(SETTINGS.for_plan())
+            world.clock.pass_s(61)
+            done = await made.cycle(SETTINGS)
+            assert (done.ran_plan_id, done.facts.deleted) == (newer.plan_id, 1)
 
     asyncio.run(scenario())
 

@@ -15,7 +15,7 @@ from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import WITHOUT_OWNER_S_MAX, lanes_without_owner
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
-from sluice_reconciler.audit_summaries import AuditOverview, UnreadableRecord
+from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
 from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX
 from sluice_reconciler.settings import ReconcilerSettings
@@ -65,6 +65,13 @@ def audit(**counts: int) -> AuditOverview:
     )  # fmt: skip
 
 
+def plan(state: str) -> PlanOverview:
+    return PlanOverview(
+        key="k", plan_id="p", audit_id="a", made_at_unix_ns=1, blobs={}, orphans={}, superseded={},
+        kept={}, candidate_files=0, state=state, key_id="k", stopped="otto: wait",
+    )  # fmt: skip
+
+
 CALM = OverviewFacts(
     acceptance="s3_manifest",
     discovery=discovery(processes=(process(ProcessState.OPEN), process(ProcessState.CLOSED))),
@@ -75,6 +82,7 @@ CALM = OverviewFacts(
     doctor=doctor(kept=True),
     doctor_ran=True,
     audit=audit(missing_blobs=0),
+    plan=plan("planned"),
     services=(ServiceState(service="query", url="http://q"),),
 )
 
@@ -130,6 +138,7 @@ def test_a_healthy_deployment_needs_nothing() -> None:
             "audit",
             "certificate cannot be read",
         ),
+        ({"plan": plan("stopped")}, "warning", "audit", "deletion plan is stopped"),
         (
             {"lanes": (LOST_LANE,)},
             "error",

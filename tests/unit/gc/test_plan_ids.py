@@ -10,6 +10,7 @@ from sluice_gc.plan import plan_key
 from sluice_gc.plan_inputs import newest_plan_id, plan_ids_newest_first
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.audit_summaries import list_newest_plans
+from sluice_store.plan_folders import plan_folders_newest_first
 
 DAY_S = 86_400
 
@@ -52,6 +53,16 @@ def test_the_newest_plan_costs_no_request_for_older_ones() -> None:
 def test_an_old_plan_is_found_if_there_is_no_other() -> None:
     store, ids = plans_of_days(900)
     assert asyncio.run(newest_plan_id(store)) == ids[0]
+
+
+def test_after_a_known_plan_only_later_ones_cost_requests() -> None:
+    store, ids = plans_of_days(*(0.1 * day for day in range(300)))
+
+    async def since() -> list[str]:
+        return [one async for one in plan_folders_newest_first(store, since=ids[1])]
+
+    assert asyncio.run(since()) == ids[:2]
+    assert store.requests["list"] == 3
 
 
 def test_a_list_of_the_newest_plans_costs_no_request_for_older_ones() -> None:
