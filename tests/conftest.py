@@ -1,8 +1,9 @@
 """What every test shares."""
 
+import atexit
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -11,9 +12,6 @@ import structlog
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
-
-# Collection creates much and drops nothing: the collector of cycles would take half of its time.
-gc.disable()
 
 # A slow machine fails no test: speed is measured in benchmarks.
 settings.register_profile("sluice", deadline=None)
@@ -68,10 +66,20 @@ def _order(item: pytest.Item) -> int:
     return 1 if proves or item.get_closest_marker("spark") else 2
 
 
-def pytest_collection_finish() -> None:
-    """Exempt modules and collected tests, which live as long as the process, from collection."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without the collector of cycles, which would take half of the time.
+
+    Collection creates much and drops nothing. Modules and collected tests live as long as the
+    process, so later collections do not examine them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # libraries report what is left at the end as a leak
 
 
 @pytest.fixture(autouse=True)
