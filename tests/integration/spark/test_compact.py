@@ -3,6 +3,7 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from deltalake import DeltaTable
 from support.spark_lake import T0_NS, Deployment, assert_lake_holds, lake_rows, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_lake.data_files import list_files
+from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import LOGS, METRICS
+from sluice_lake.tables import LOGS, METRICS, Table
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_spark import compact as compaction
 from sluice_spark import sequence_overlaps
 from sluice_spark.commits import replace_files
 from sluice_spark.compact import CompactReport, run_compact
@@ -212,6 +214,63 @@ def test_compact_removes_deleted_rows_that_were_ingested_later(spark: Any, tmp_p
     compact(spark, deployment)
     assert lake_rows(deployment, "logs") == [*wanted, *after.rows]
     assert len(deployment.rows("batches")) == 3
+
+
+@pytest.mark.long
+def test_a_delete_is_applied_once_to_each_file(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the file of a late batch is searched again, and its deleted rows are removed."""
+    searched: set[str] = set()
+    find = compaction._Compactor._find_deleted
+
+    def watched(
+        self: Any, table: Table, found: Sequence[DataFile], deletes: Sequence[DeleteRecord]
+    ) -> list[DataFile]:
+        searched.update(file.path for file in found)
+        return find(self, table, found, deletes)
+
+    monkeypatch.setattr(compaction._Compactor, "_find_deleted", watched)
+    deployment = Deployment(tmp_path, lanes=1).init()
+
+    def paths() -> set[str]:
+        opened = find_table(deployment.url, LOGS)
+        assert opened is not None
+        return {file.path for file in list_files(opened, LOGS)}
+
+    def compact_once() -> set[str]:
+        searched.clear()
+        compact(spark, deployment)
+        return set(searched)
+
+    early, late = make_batch(0, 10), make_batch(10, 10, at_ns=T0_NS + 5 * 10**9)
+    after = make_batch(20, 10, at_ns=T0_NS + 3600 * 10**9)
+    deployment.deliver([early, after])
+    ingest_locally(deployment.url)
+    put_delete(
+        deployment,
+        DeleteRecord(
+            delete_id="01" + "D" * 24,
+            kind="logs",
+            accepted_until_unix_ns=T0_NS + 10 * 10**9,
+            attributes={"path": "/p/1"},
+        ),
+    )
+    first = paths()
+    assert compact_once() == first
+    kept = [row for row in early.rows if row[6].get("path") != "/p/1"]
+    assert lake_rows(deployment, "logs") == [*kept, *after.rows]
+    assert compact_once() == set()
+    before = paths()
+    deployment.deliver([late])
+    ingest_locally(deployment.url)
+    added = paths() - before
+    assert len(added) == 1
+    assert compact_once() == added
+    kept += [row for row in late.rows if row[6].get("path") != "/p/1"]
+    assert len(kept) < 20
+    assert lake_rows(deployment, "logs") == [*kept, *after.rows]
+    assert compact_once() == set()
 
 
 def test_compact_drops_whole_partitions_by_retention(spark: Any, tmp_path: Path) -> None:
