@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -355,15 +356,9 @@ def test_no_deleted_row_stays_and_no_other_row_goes(seed: int) -> None:
 def test_the_work_of_a_run_does_not_grow_with_deletes_that_were_applied(
     deletes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared = 0
-
-    def counted(file: DataFile, record: DeleteRecord) -> bool:
-        nonlocal compared
-        compared += 1
-        return may_contain_deleted(file, record)
+    compared = Mock(wraps=may_contain_deleted)
 
     async def story() -> tuple[Lake, int]:
-        nonlocal compared
         lake = Lake(rng=random.Random(1), faults=False)
         for number in range(12):
             lake.now_ns = START_NS + number * DAY_NS
@@ -373,7 +368,8 @@ def test_the_work_of_a_run_does_not_grow_with_deletes_that_were_applied(
         lake.now_ns += 3 * DAY_NS
         lake.unrolled.clear()
         await lake.compact(open_partitions=True)
-        compared = lake.searched = 0
+        compared.reset_mock()
+        lake.searched = 0
         lake.put([Row(10_000, lake.now_ns, lake.now_ns, "a")])
         lake.deletes.append(
             DeleteRecord(
@@ -387,9 +383,9 @@ def test_the_work_of_a_run_does_not_grow_with_deletes_that_were_applied(
         await lake.compact(open_partitions=True)
         return lake, files
 
-    monkeypatch.setattr(delete_index, "may_contain_deleted", counted)
+    monkeypatch.setattr(delete_index, "may_contain_deleted", compared)
     lake, files = asyncio.run(story())
-    assert 0 < compared <= files
+    assert 0 < compared.call_count <= files
     assert 0 < lake.searched <= files
 
 

@@ -1,6 +1,7 @@
 """Which deletes are considered for a data file, and how many are compared with it."""
 
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -71,13 +72,7 @@ def test_the_index_finds_what_a_comparison_with_every_delete_finds(
 def test_old_deletes_are_not_compared_with_files_of_recent_records(
     agents: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared = 0
-
-    def counted(file: DataFile, record: DeleteRecord) -> bool:
-        nonlocal compared
-        compared += 1
-        return may_contain_deleted(file, record)
-
+    compared = Mock(wraps=may_contain_deleted)
     records = [
         DeleteRecord(
             delete_id=f"{number:026d}",
@@ -89,24 +84,18 @@ def test_old_deletes_are_not_compared_with_files_of_recent_records(
         for number in range(3_000)
     ]
     index = DeleteIndex(records)
-    monkeypatch.setattr(delete_index, "may_contain_deleted", counted)
+    monkeypatch.setattr(delete_index, "may_contain_deleted", compared)
     recent = DataFile(path="f", partition=day(TODAY - 2), size_bytes=1, agents=("agent", "agent 9"))
     assert {one.delete_id for one in index.touching(recent)} == {
         one.delete_id for one in records[:3]
     }
-    assert compared == 3
+    assert compared.call_count == 3
 
 
 def test_deletes_of_other_agents_are_not_compared_with_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compared = 0
-
-    def counted(file: DataFile, record: DeleteRecord) -> bool:
-        nonlocal compared
-        compared += 1
-        return may_contain_deleted(file, record)
-
+    compared = Mock(wraps=may_contain_deleted)
     index = DeleteIndex(
         [
             DeleteRecord(
@@ -118,6 +107,6 @@ def test_deletes_of_other_agents_are_not_compared_with_a_file(
             for number in range(3_000)
         ]
     )
-    monkeypatch.setattr(delete_index, "may_contain_deleted", counted)
+    monkeypatch.setattr(delete_index, "may_contain_deleted", compared)
     file = DataFile(path="f", partition=day(1), size_bytes=1, agents=("agent 01000", "agent 01004"))
-    assert len(index.touching(file)) == compared == 5
+    assert len(index.touching(file)) == compared.call_count == 5
