@@ -5,19 +5,14 @@ steps, not time, so a verdict does not depend on the machine or its load. Result
 everything that they depend on, so that a changed statement causes only the queries that it affects.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
 from sluice_policies.catalogue import ResourceType, catalogue
-from sluice_policies.evaluate import (
-    PRINCIPAL_ACCOUNT,
-    PRINCIPAL_IS_SERVICE,
-    SERVICE_NAME,
-    check_principals,
-    check_supported,
-)
+from sluice_policies.counterexamples import Counterexample, counterexample_of
+from sluice_policies.evaluate import check_principals, check_supported
 from sluice_policies.lifecycle import lifecycle_document, lifecycle_faults
 from sluice_policies.model import Json, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
@@ -26,50 +21,12 @@ from sluice_policies.render import BUCKET_POLICY
 from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import lifecycle_properties, required_properties
 from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
-from sluice_policies.symbolic import RESOURCE, TLS, PatternTable, SymbolicRequest, names_action, z3
+from sluice_policies.symbolic import PatternTable, SymbolicRequest, names_action, z3
 
 SOLVER_STEPS_MAX: Final = 10_000_000
 """Limit of one query, in z3's resource units: seconds of work. The largest query of the rendered
 documents and of their mutants needs less than 5,000 of them."""
-_PRINCIPAL_KEYS: Final = (PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME)
-SolverResult = tuple[str, "Counterexample | None"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counterexample:
-    """A request that violates a property.
-
-    Attributes:
-        action: The action.
-        caller: The caller, or None if anonymous.
-        resource: The ARN.
-        context: The condition keys of the request.
-    """
-
-    action: str
-    caller: str | None
-    resource: str
-    context: Mapping[str, str]
-
-    def __str__(self) -> str:
-        """Return the request as one line."""
-        shown = {key: text for key, text in self.context.items() if key not in _PRINCIPAL_KEYS}
-        keys = ", ".join(f"{key}={value!r}" for key, value in sorted(shown.items()))
-        return (
-            f"{self._who()} calls {self.action} on {self.resource}"
-            f" with {keys or 'no condition keys'}"
-        )
-
-    def _who(self) -> str:
-        service = self.context.get(SERVICE_NAME)
-        if service is not None:
-            return f"AWS service {service!r}"
-        if self.caller is None:
-            return "an anonymous caller"
-        account = self.context.get(PRINCIPAL_ACCOUNT)
-        if account is None or self.caller.startswith("arn:"):
-            return self.caller
-        return f"a principal of account {account!r}"
+SolverResult = tuple[str, Counterexample | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +193,7 @@ class Prover:
         symbolic = symbolic_request_of(query, self.target, self.settings)
         solver = z3.SimpleSolver()
         solver.set("rlimit", self.steps_max)
-        solver.add(symbolic.domain(), *region_of(query, symbolic), _broken(query, symbolic))
+        solver.add(symbolic.domain, *region_of(query, symbolic), _broken(query, symbolic))
         answer = solver.check()
         if answer == z3.unsat:
             return "", None
@@ -309,42 +266,6 @@ def _broken(query: SolverQuery, symbolic: SymbolicRequest) -> z3.BoolRef:
     if query.sense is Sense.CAN:
         return z3.And(z3.Not(through), met)
     return z3.And(through, z3.Not(met))
-
-
-def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
-    """Return a counterexample without unnecessary condition keys, so that it is easy to read."""
-    model = solver.model()
-    solver.push()
-    solver.add(symbolic.values[TLS].one_of(lambda text: text == "true"))
-    if solver.check() == z3.sat:
-        model = solver.model()
-    else:
-        solver.pop()
-    for name, value in symbolic.values.items():
-        if name not in (RESOURCE, CALLER):
-            solver.push()
-            solver.add(z3.Not(value.present))
-            if solver.check() == z3.sat:
-                model = solver.model()
-            else:
-                solver.pop()
-    return model
-
-
-def counterexample_of(solver: z3.Solver, action: str, symbolic: SymbolicRequest) -> Counterexample:
-    """Return the request that a solver found, without unnecessary condition keys."""
-    model = _briefest(solver, symbolic)
-    there = {
-        name: value.read(model)
-        for name, value in symbolic.values.items()
-        if z3.is_true(model.eval(value.present, model_completion=True))
-    }
-    return Counterexample(
-        action=action,
-        caller=there.pop(CALLER, None),
-        resource=symbolic.named or symbolic.values[RESOURCE].read(model),
-        context={name: text for name, text in there.items() if name != RESOURCE},
-    )
 
 
 def prover_for(policies: PolicySet) -> Prover:

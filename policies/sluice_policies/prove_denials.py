@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.counterexamples import counterexample_of
 from sluice_policies.denials import (
     Denial,
     DenialGround,
@@ -32,7 +33,6 @@ from sluice_policies.prove import (
     SOLVER_STEPS_MAX,
     RelevantStatements,
     SolverQuery,
-    counterexample_of,
     meets,
     region_of,
     statements_naming,
@@ -235,7 +235,7 @@ class _DenialSearch:
         )
         self._symbolic = symbolic_request_of(query, policies.target, policies.settings)
         self._range = (
-            self._symbolic.domain(),
+            self._symbolic.domain,
             *region_of(query, self._symbolic),
             z3.Not(meets(query, self._symbolic)),
         )

@@ -10,7 +10,7 @@ extra `policies`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from sluice_policies.catalogue import ResourceType, catalogue
 from sluice_policies.evaluate import (
@@ -189,7 +189,7 @@ class SymbolicValue:
         return self.representatives[place]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SymbolicRequest:
     """One symbolic request and the formulas about it.
 
@@ -206,16 +206,13 @@ class SymbolicRequest:
     account: str
     own_callers: tuple[str, ...]
     values: dict[str, SymbolicValue]
-    _domain: list[z3.BoolRef] = field(default_factory=list)
     _statements: dict[PolicyStatement, z3.BoolRef] = field(default_factory=dict)
 
+    @cached_property
     def domain(self) -> z3.BoolRef:
-        """Return the formula that every request satisfies."""
-        if not self._domain:
-            every = (v.domain() for v in self.values.values())
-            present = self.values[TLS].present
-            self._domain.append(z3.And(present, *every, *self._principal_keys()))
-        return self._domain[0]
+        """The formula that every request satisfies."""
+        every = (v.domain() for v in self.values.values())
+        return z3.And(self.values[TLS].present, *every, *self._principal_keys())
 
     def _principal_keys(self) -> Iterator[z3.BoolRef]:
         """Yield how the keys that AWS derives from the principal agree with it.

@@ -213,7 +213,7 @@ def _differs(one: PolicySet, two: PolicySet, action: str, role: RoleName | None)
         patterns.add(CALLER, Pattern(one.principal_of(role), exact=True))
     symbolic = patterns.symbolic_request(catalogue().actions[action.lower()].resource_type)
     solver = z3.Solver()
-    solver.add(symbolic.domain())
+    solver.add(symbolic.domain)
     if role is not None:
         solver.add(symbolic.caller_is(one.principal_of(role)))
     worst = role is None

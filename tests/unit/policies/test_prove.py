@@ -266,7 +266,7 @@ def test_the_model_contains_each_kind_of_caller(who: str) -> None:
     symbolic = patterns.symbolic_request(ResourceType.BUCKET)
     request = request_for(AWS, who, "ListBucket", None, {})
     solver = z3.Solver()
-    solver.add(symbolic.domain())
+    solver.add(symbolic.domain)
     for name in (CALLER, PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME):
         value = symbolic.values[name]
         text = request.caller if name == CALLER else request.context.get(name)
