@@ -13,12 +13,7 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.delayed_batches import (
-    RETRY_S,
-    DelayedBatches,
-    WaitingBatches,
-    concerns_batch,
-)
+from sluice_agent.delayed_batches import RETRY_S, DelayedBatches, concerns_batch
 from sluice_agent.errors import SendingRefused
 from sluice_agent.foreign_responses import ForeignResponses
 from sluice_agent.gateway_addresses import Gateways
@@ -41,6 +36,7 @@ from sluice_agent.upload_decisions import (
     StopSending,
     decide_reaction,
 )
+from sluice_agent.waiting_batches import WaitingBatches
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 
