@@ -64,11 +64,9 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def delete_ids(self) -> DeleteIds:
         """The ids of its deletes, as a set whose parts may have to be read."""
-        return self.deletes if isinstance(self.deletes, DeleteIds) else _listed(self.deletes)
-
-
-def _listed(ids: Iterable[str]) -> DeleteIds:
-    return DeleteIds(listed=tuple(ids))
+        if isinstance(self.deletes, DeleteIds):
+            return self.deletes
+        return DeleteIds(listed=self.deletes)
 
 
 def with_deletes(source: SourceRange, found: DeleteIds) -> SourceRange:

@@ -18,7 +18,6 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, remove_old_parts, with_ids
@@ -146,21 +145,14 @@ async def add_applied(reader: DeleteIdsReader, table: str, found: FileDeletes) -
     )
 
 
-def describe_applied(
-    files: Iterable[DataFile],
-    treated: Collection[str],
-    *,
-    table_id: str,
-    table_version: int,
-    before: str,
-) -> AppliedRecord | None:
-    """Return the record of a run, without its deletes; None if too many files would be named.
+def list_others(
+    files: Iterable[DataFile], treated: Collection[str], *, before: str
+) -> tuple[str, ...] | None:
+    """Return the paths that a record names; None if they are too many.
 
     Args:
-        files: The files of the version.
+        files: The files of the recorded version.
         treated: Paths of files to which every delete was applied.
-        table_id: The id of the table.
-        table_version: The version.
         before: The first date that the run did not select; empty if it selected all dates.
     """
     others = tuple(
@@ -168,15 +160,7 @@ def describe_applied(
         for file in files
         if file.path not in treated and (not before or file.partition < before)
     )
-    if len(others) > OTHERS_MAX:
-        return None
-    return AppliedRecord(
-        table_id=table_id,
-        table_version=table_version,
-        before=before,
-        others=others,
-        deletes=DeleteIds(),
-    )
+    return others if len(others) <= OTHERS_MAX else None
 
 
 async def remove_old_applied(store: ObjectStore, table: str, before_ns: int) -> int:
@@ -271,21 +255,22 @@ def record_applied(
     opened = find_table(store_url, table)
     if opened is None:
         return
-    record = describe_applied(
-        list_files(opened, table),
-        treated,
-        table_id=str(opened.metadata().id),
-        table_version=opened.version(),
-        before=before,
-    )
-    if record is None:
+    others = list_others(list_files(opened, table), treated, before=before)
+    if others is None:
         _log.info("applied_deletes_not_recorded", table=table.name)
         return
+    table_id, table_version = str(opened.metadata().id), opened.version()
 
     async def write() -> None:
         async with open_store(store_url) as store:
             reader = DeleteIdsReader(store=store)
-            deletes = await add_applied(reader, table.name, found)
-            await write_applied(reader, table.name, replace(record, deletes=deletes))
+            record = AppliedRecord(
+                table_id=table_id,
+                table_version=table_version,
+                before=before,
+                others=others,
+                deletes=await add_applied(reader, table.name, found),
+            )
+            await write_applied(reader, table.name, record)
 
     asyncio.run(write())

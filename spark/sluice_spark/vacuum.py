@@ -51,6 +51,11 @@ class Vacuum:
         """The age up to which nothing is removed."""
         return retention_hours(self.input.retry_horizon_s, self.settings.vacuum_hours)
 
+    @property
+    def _before_ns(self) -> int:
+        """What was written before this time is as old as the files that vacuum removes."""
+        return self.input.now_ns - self.kept_hours * HOUR_S * NS_PER_S
+
     def remove_files(self) -> int:
         """Remove uncommitted files of every table, and files that were replaced long ago.
 
@@ -87,7 +92,7 @@ class Vacuum:
         done = self._last_source_range()
         if done is None or self.settings.vacuum_hours < 0:
             return 0
-        before_ns = self.input.now_ns - self.kept_hours * HOUR_S * NS_PER_S
+        before_ns = self._before_ns
 
         async def remove() -> int:
             async with open_store(self.store_url) as store:
@@ -105,7 +110,7 @@ class Vacuum:
         """
         if self.settings.dry_run or self.settings.vacuum_hours < 0:
             return 0
-        before_ns = self.input.now_ns - self.kept_hours * HOUR_S * NS_PER_S
+        before_ns = self._before_ns
 
         async def remove() -> int:
             async with open_store(self.store_url) as store:

@@ -181,12 +181,27 @@ def test_overlaps_with_a_date_without_records_are_not_searched(spark: Any, tmp_p
     assert agents() == {"b"}
 
 
+EARLY, LATE = make_batch(0, 10), make_batch(10, 10, at_ns=T0_NS + 5 * 10**9)
+AFTER = make_batch(20, 10, at_ns=T0_NS + 3600 * 10**9)
+"""Two batches before the cut-off of `delete_path`, and one after it."""
+
+
+def delete_path(deployment: Deployment) -> None:
+    put_delete(
+        deployment,
+        DeleteRecord(
+            delete_id="01" + "B" * 24,
+            kind="logs",
+            accepted_until_unix_ns=T0_NS + 10 * 10**9,
+            attributes={"path": "/p/1"},
+        ),
+    )
+
+
 def test_compact_removes_deleted_rows_that_were_ingested_later(spark: Any, tmp_path: Path) -> None:
     """Rows accepted before the cut-off are removed, even if they are ingested after the delete."""
     deployment = Deployment(tmp_path, lanes=1).init()
-    early, late = make_batch(0, 10), make_batch(10, 10, at_ns=T0_NS + 5 * 10**9)
-    after = make_batch(20, 10, at_ns=T0_NS + 3600 * 10**9)
-    deployment.deliver([early, after])
+    deployment.deliver([EARLY, AFTER])
     ingest_locally(deployment.url)
     put_delete(
         deployment,
@@ -198,21 +213,13 @@ def test_compact_removes_deleted_rows_that_were_ingested_later(spark: Any, tmp_p
             agent_id="host-1",
         ),
     )
-    put_delete(
-        deployment,
-        DeleteRecord(
-            delete_id="01" + "B" * 24,
-            kind="logs",
-            accepted_until_unix_ns=T0_NS + 10 * 10**9,
-            attributes={"path": "/p/1"},
-        ),
-    )
-    wanted = [row for one in (early, late) for row in one.rows if row[6].get("path") != "/p/1"]
+    delete_path(deployment)
+    wanted = [row for one in (EARLY, LATE) for row in one.rows if row[6].get("path") != "/p/1"]
     compact(spark, deployment)
-    deployment.deliver([late])
+    deployment.deliver([LATE])
     ingest_locally(deployment.url)
     compact(spark, deployment)
-    assert lake_rows(deployment, "logs") == [*wanted, *after.rows]
+    assert lake_rows(deployment, "logs") == [*wanted, *AFTER.rows]
     assert len(deployment.rows("batches")) == 3
 
 
@@ -243,33 +250,23 @@ def test_a_delete_is_applied_once_to_each_file(
         compact(spark, deployment)
         return set(searched)
 
-    early, late = make_batch(0, 10), make_batch(10, 10, at_ns=T0_NS + 5 * 10**9)
-    after = make_batch(20, 10, at_ns=T0_NS + 3600 * 10**9)
-    deployment.deliver([early, after])
+    deployment.deliver([EARLY, AFTER])
     ingest_locally(deployment.url)
-    put_delete(
-        deployment,
-        DeleteRecord(
-            delete_id="01" + "D" * 24,
-            kind="logs",
-            accepted_until_unix_ns=T0_NS + 10 * 10**9,
-            attributes={"path": "/p/1"},
-        ),
-    )
+    delete_path(deployment)
     first = paths()
     assert compact_once() == first
-    kept = [row for row in early.rows if row[6].get("path") != "/p/1"]
-    assert lake_rows(deployment, "logs") == [*kept, *after.rows]
+    kept = [row for row in EARLY.rows if row[6].get("path") != "/p/1"]
+    assert lake_rows(deployment, "logs") == [*kept, *AFTER.rows]
     assert compact_once() == set()
     before = paths()
-    deployment.deliver([late])
+    deployment.deliver([LATE])
     ingest_locally(deployment.url)
     added = paths() - before
     assert len(added) == 1
     assert compact_once() == added
-    kept += [row for row in late.rows if row[6].get("path") != "/p/1"]
+    kept += [row for row in LATE.rows if row[6].get("path") != "/p/1"]
     assert len(kept) < 20
-    assert lake_rows(deployment, "logs") == [*kept, *after.rows]
+    assert lake_rows(deployment, "logs") == [*kept, *AFTER.rows]
     assert compact_once() == set()
 
 
