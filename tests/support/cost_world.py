@@ -197,15 +197,21 @@ class CostWorld:
             await read_authority(store)
             views = await read_lanes(store, "spark", after)
         await read_latest(store, "spark")
-        for consumer in consumers.values():
-            await consumer.next_descriptors(0)
+        await self._check_fences(consumers)
         for view in views:
             lane = Lane(queue="spark", lane=view.lane.lane)
             for entry in view.descriptors:
                 for one in await read_pending_batches(store, lane, entry):
                     await store.get(ObjectKey(one.manifest.raw_blob_key))
+        await self._check_fences(consumers)
+        for view in views:
             if view.latest > consumers[view.lane.lane].acked_through:
                 await consumers[view.lane.lane].ack_through(view.latest)
+
+    @staticmethod
+    async def _check_fences(consumers: dict[int, Consumer]) -> None:
+        for consumer in consumers.values():
+            await consumer.next_descriptors(0)
 
 
 class Stopped(Exception):
