@@ -64,6 +64,21 @@ def test_readmes_name_no_module_that_does_not_exist() -> None:
     assert stale == []
 
 
+def test_readmes_name_every_module() -> None:
+    """A reader finds each module, or its folder as `folder/`, in the page of its component."""
+    unnamed = []
+    for path, page in zip(PACKAGES, PAGES, strict=True):
+        if path.name == "sluice_cli":  # most of its modules have the name of their command
+            continue
+        code = " ".join(re.findall(r"```.*?```|`[^`\n]+`", page.read_text(), re.DOTALL))
+        named = {*re.findall(r"\w+/?", code)}
+        for module in (ROOT / path).rglob("*.py"):
+            folders = {f"{part}/" for part in module.relative_to(ROOT / path).parts[:-1]}
+            if not module.name.startswith("__") and not {module.stem, *folders} & named:
+                unnamed.append(f"{page.relative_to(ROOT)}: {module.name}")
+    assert sorted(unnamed) == []
+
+
 def test_every_decision_record_is_listed() -> None:
     """The index of decision records links every record."""
     folder = ROOT / "docs" / "adr"
