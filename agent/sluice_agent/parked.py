@@ -15,6 +15,7 @@ from sluice_agent.errors import CorruptEntry
 from sluice_agent.spool_directory import naming_file
 from sluice_agent.spool_format import PREFIX, ParkedReason, decode_header, header_end, is_entry
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.json_errors import UNREADABLE_JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,5 +155,5 @@ def read_reason(disk: Disk, path: Path) -> ParkedReason:
     """Return why a batch was parked; `unknown` if that was not stored completely."""
     try:
         return msgspec.json.decode(disk.read(path), type=ParkedReason)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, *UNREADABLE_JSON):
         return ParkedReason(reason="unknown", gateway="", status=0, parked_at_unix_ns=0)

@@ -35,6 +35,7 @@ import msgspec
 from sluice_agent.errors import CorruptEntry, SpoolNewer
 from sluice_agent.request_window import add_requests
 from sluice_protocol.identity import Identity
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import Digest
@@ -163,7 +164,7 @@ def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
         raise CorruptEntry("the digest of the header does not match")
     try:
         header = msgspec.json.decode(body, type=EntryHeader)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         _refuse_newer(body)
         raise CorruptEntry("the header cannot be read") from error
     if header.version > FORMAT_VERSION:
@@ -267,7 +268,7 @@ def decode_state(body: bytes) -> SpoolState:
         raise CorruptEntry("the digest of the state does not match")
     try:
         state = msgspec.json.decode(text, type=SpoolState)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         _refuse_newer(text)
         raise CorruptEntry("the state cannot be read") from error
     if state.version > FORMAT_VERSION:
@@ -281,7 +282,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 def _refuse_newer(body: bytes) -> None:
     """Raise `SpoolNewer` if JSON that cannot be read states a newer version."""
-    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+    with contextlib.suppress(*UNREADABLE_JSON):
         found = msgspec.json.decode(body, type=_Versioned).version
         if found > FORMAT_VERSION:
             raise SpoolNewer(found)

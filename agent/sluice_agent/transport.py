@@ -21,6 +21,7 @@ from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, No
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
@@ -41,7 +42,6 @@ LIST_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 PIECE_BYTES: Final = 256 * 1024
 MEDIA_TYPE_CHARS_MAX: Final = 64
 _OK: Final = 200
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ def parse_response(status: int, headers: Mapping[str, str], body: bytes) -> Gate
     """Parse the parts of a response that a decision needs; invalid parts count as absent."""
     try:
         parsed = msgspec.json.decode(body, type=_ResponseBody)
-    except _UNREADABLE:
+    except UNREADABLE_JSON:
         parsed = _ResponseBody()
     return _response_of(
         status,
@@ -249,7 +249,7 @@ def parse_results(sent: UploadResult, count: int) -> tuple[UploadResult, ...] | 
         return sent
     try:
         results = msgspec.json.decode(sent.body, type=_ResultsBody).results
-    except _UNREADABLE:
+    except UNREADABLE_JSON:
         return sent
     return tuple(_result_of(one, whole) for one in results) if len(results) == count else sent
 

@@ -25,6 +25,7 @@ from sluice_console.oidc import (
 from sluice_console.sessions import LoginLimit, Role, SessionBook
 from sluice_console.settings import OidcSettings
 from sluice_protocol.clock import Clock
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.units import NS_PER_S
 from sluice_web.addresses import LOOPBACK_NAMES
 from sluice_web.endpoints import Endpoint
@@ -134,7 +135,7 @@ class OidcProvider:
 def _decoded(body: bytes, kind: type[_Body]) -> _Body:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise _failed(f"an unreadable response: {error}") from error
 
 

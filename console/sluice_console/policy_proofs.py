@@ -18,6 +18,7 @@ from sluice_policies.denials import DenialOutcome, DenialReport, describe_denial
 from sluice_policies.settings import Target
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 PROOF_S_MAX: Final = 300.0
@@ -175,7 +176,7 @@ async def _read_answer(process: asyncio.subprocess.Process) -> DenialAnswer:
             await process.wait()
     try:
         return msgspec.json.decode(out, type=DenialAnswer)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE_JSON:
         lines = error.decode(errors="replace").strip().splitlines()
         reason = lines[-1][:_REASON_CHARS_MAX] if lines else "no message"
         return DenialAnswer(

@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from sluice_console.attention_items import ServiceState
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_reconciler.completeness import BootList
 from sluice_web.metric_samples import samples_of
 from sluice_web.response_bodies import read_up_to
@@ -65,7 +66,7 @@ class ServiceClient:
         body = await self._read(path)
         try:
             return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE_JSON as error:
             raise ServiceFailed(f"unreadable response: {error}; check its version") from error
 
     async def gauge(self, name: str, label: str, value: str) -> list[float]:

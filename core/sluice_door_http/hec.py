@@ -28,6 +28,7 @@ from sluice_door_http.routes import (
 from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.hec import METADATA_NAMES, decode_events, decode_raw
 from sluice_protocol.errors import ErrorCode
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE, check_length
@@ -198,7 +199,7 @@ async def _ack(request: web.Request) -> web.StreamResponse:
         raise HttpRefusal(ErrorCode.OVERLOADED, "the body arrived too slowly") from error
     try:
         query = msgspec.json.decode(body, type=AckQuery)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise BodyUnreadable("the body is no list of ack ids") from error
     return _json(200, {"acks": {str(one): True for one in query.acks}})
 

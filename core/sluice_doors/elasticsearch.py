@@ -16,6 +16,7 @@ from sluice_doors.decoded import (
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 
 Action = Literal["index", "create", "update", "delete"]
@@ -131,7 +132,7 @@ class _Bulk:
             return self._raw(line, "action has no document", extra)
         try:
             found = _JSON.decode(document)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE_JSON as error:
             return self._raw(document, str(error), extra)
         if not isinstance(found, dict):
             return self._raw(document, "document is not a JSON object", extra)
@@ -152,7 +153,7 @@ def _action(line: bytes) -> tuple[Action, dict[str, object]] | None:
     """Return an action and what its line states; None if the line is none."""
     try:
         found = _JSON.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE_JSON:
         return None
     if not isinstance(found, dict) or len(found) != 1:
         return None

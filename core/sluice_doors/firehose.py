@@ -29,6 +29,7 @@ from sluice_doors.json_records import BAD_TIME, parse_time
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
 from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -90,7 +91,7 @@ def common_pairs(attributes: str, source_arn: str) -> dict[str, str]:
         return arn
     try:
         found = _COMMON.decode(attributes.encode()).common_attributes
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (*UNREADABLE_JSON, UnicodeError):
         return {**arn, COMMON_PREFIX: attributes}
     pairs = [(key, value_as_text(value)) for key, value in found.items()]
     return merged([(OWN, list(arn.items())), (f"{COMMON_PREFIX}.", pairs)])
@@ -112,7 +113,7 @@ def decode_firehose(
     """
     try:
         request = _REQUEST.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise BodyUnreadable(f"cannot read body as a request of Firehose: {error}") from error
     room = UNPACKED_BYTES_MAX
     parts = []
@@ -172,10 +173,10 @@ def _objects(plain: bytes) -> list[dict[str, object]] | None:
         return None
     try:
         found = _JSON.decode_lines(plain)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE_JSON:
         try:
             found = [_JSON.decode(plain)]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE_JSON:
             return None
     objects = [one for one in found if isinstance(one, dict)]
     return objects if len(objects) == len(found) else None

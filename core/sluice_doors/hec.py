@@ -25,6 +25,7 @@ from sluice_doors.otlp_values import STALE
 from sluice_doors.row_pieces import RowPieces, log_pieces, metric_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, MetricPoint
 
 FIELDS: Final = "fields."
@@ -275,7 +276,7 @@ def _flat_texts(found: Mapping[str, object]) -> list[tuple[str, str]]:
 def _events(body: bytes) -> Iterator[_Event]:
     try:
         values = _LINES.decode_lines(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE_JSON:
         # Most clients put no line end between two objects.
         yield from _concatenated(body.decode(errors="surrogateescape"))
         return

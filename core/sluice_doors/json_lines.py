@@ -17,6 +17,7 @@ from sluice_doors.json_columns import FoundColumns, columns_of
 from sluice_doors.json_records import RecordFields, raw_record, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 
 _JSON: Final = msgspec.json.Decoder()
@@ -81,12 +82,12 @@ def _objects(body: bytes) -> list[Any] | None:
     """Return the values if the whole body is JSON; None if each line has to be read."""
     try:
         return decode_objects(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         if _is_array(body):
             raise BodyUnreadable(f"cannot read body as JSON: {error}") from error
     try:
         return [_JSON.decode(body)]  # one object that has line ends inside
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE_JSON:
         return None
 
 
@@ -103,7 +104,7 @@ def _record(found: object, fields: RecordFields, tally: Tally) -> LogRecord:
 def _line(line: bytes, fields: RecordFields, tally: Tally) -> LogRecord:
     try:
         found = _JSON.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         text = line.rstrip(b"\r").decode(errors="surrogateescape")
         return raw_record(text, str(error)[:REASON_CHARACTERS_MAX], fields, tally, _NO_EXTRA)
     return _record(found, fields, tally)

@@ -26,6 +26,7 @@ from sluice_doors.otlp_times import BAD_TIME, TS_END
 from sluice_doors.row_pieces import PIECE_ROWS, RowPieces, log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import LogColumns
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 from sluice_protocol.units import NS_PER_S
 
@@ -188,7 +189,7 @@ def _text(data: bytes) -> str:
 def _from_json(body: bytes) -> list[_Stream]:
     try:
         request = _JSON.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise BodyUnreadable(f"cannot read body as a push request of Loki: {error}") from error
     streams = request.get("streams") if isinstance(request, dict) else None
     if not isinstance(streams, list):

@@ -24,6 +24,7 @@ from sluice_doors.otlp_messages import (
     ScopeLogs,
     ScopeMetrics,
 )
+from sluice_protocol.json_errors import UNREADABLE_JSON
 
 _LOGS: Final = msgspec.json.Decoder(LogsRequest)
 _METRICS: Final = msgspec.json.Decoder(MetricsRequest)
@@ -41,7 +42,7 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
         request = _LOGS.decode(body)
     except msgspec.ValidationError:
         return list(_tolerant(body, ("resourceLogs", "scopeLogs", "logRecords"), OtlpLog))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise _unreadable(error) from error
     return [
         _group(each, scoped, scoped.log_records)
@@ -60,7 +61,7 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
         request = _METRICS.decode(body)
     except msgspec.ValidationError:
         return list(_tolerant(body, ("resourceMetrics", "scopeMetrics", "metrics"), Metric))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise _unreadable(error) from error
     return [
         _group(each, scoped, scoped.metrics)
@@ -97,7 +98,7 @@ def _tolerant(
     """
     try:
         request = _without_nulls(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise _unreadable(error) from error
     if not isinstance(request, dict) or not isinstance(request.get(names[0]), list):
         raise BodyUnreadable(

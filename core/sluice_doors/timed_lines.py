@@ -19,6 +19,7 @@ from sluice_doors.json_lines import decode_json, decode_objects
 from sluice_doors.json_records import RecordFields, parse_time
 from sluice_protocol.cbor import encode_text
 from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.json_errors import UNREADABLE_JSON
 
 LINES_FORM: Final = "l1"
 EXPANSION: Final = 4
@@ -72,7 +73,7 @@ def timed_lines(body: bytes, time_field: str, message_field: str) -> TimedLines 
         if None in times or dict in set(map(type, chain.from_iterable(map(dict.values, objects)))):
             return None
         lines = _SORTED.encode_lines(objects)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except (*UNREADABLE_JSON, UnicodeError):
         return None
     if b'"":' in lines and any("" in one for one in objects):
         return None

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_lake.tables import ingest_app_id
 from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.json_errors import UNREADABLE_JSON
 
 ENTRIES_MAX: Final = 256
 """Log entries that are read before delta-rs searches for the remaining lanes."""
@@ -166,13 +168,17 @@ def _transactions_of(entry: bytes) -> Iterator[tuple[str, int]]:
                 yield txn["appId"], int(txn["version"])
 
 
+class _LastCheckpoint(msgspec.Struct, frozen=True):
+    version: int
+
+
 def _checkpoint_before(pointer: bytes | None, version: int) -> int | None:
     """Return the version of the newest checkpoint, or None if it is not known or too new."""
     if pointer is None:
         return None
     try:
-        checkpoint = int(json.loads(pointer)["version"])
-    except (ValueError, KeyError, TypeError):
+        checkpoint = msgspec.json.decode(pointer, type=_LastCheckpoint).version
+    except UNREADABLE_JSON:
         return None
     return checkpoint if checkpoint <= version else None
 

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
@@ -54,7 +55,7 @@ def decode_active_deletes(body: bytes) -> ActiveDeletes:
     """
     try:
         return msgspec.json.decode(body, type=ActiveDeletes)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidRecord(ACTIVE_DELETES, f"active deletes are not valid: {error}") from error
 
 

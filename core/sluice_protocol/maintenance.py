@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import MAINTAIN_TASKS
 from sluice_protocol.units import ObjectKey
 
@@ -121,7 +122,7 @@ def decode_task_record(key: str, body: bytes) -> TaskRecord:
     """
     try:
         found = msgspec.json.decode(body, type=TaskRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidRecord(key, f"maintenance record is not valid: {error}") from error
     if task_record_key(found.task) != key:
         raise InvalidRecord(key, "maintenance record belongs under another key")

@@ -11,6 +11,7 @@ import msgspec
 
 from sluice_protocol.errors import InvalidFrame, InvalidRecord
 from sluice_protocol.identity import Identity
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import (
     accepted_key,
     blob_key,
@@ -43,7 +44,7 @@ def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidRecord(key, _newer_version(body, kind) or str(error)) from error
 
 
@@ -56,7 +57,7 @@ def _newer_version(body: bytes, kind: type[msgspec.Struct]) -> str:
     defaults = {one.name: one.default for one in msgspec.structs.fields(kind)}
     try:
         found = msgspec.json.decode(body, type=_AnySchema).schema
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE_JSON:
         return ""
     name, _, version = found.rpartition(".v")
     known_name, _, known = str(defaults.get("schema", "")).rpartition(".v")

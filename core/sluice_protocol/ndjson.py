@@ -21,6 +21,7 @@ from sluice_protocol.columns import (
     MetricColumns,
 )
 from sluice_protocol.errors import BadUsage, InvalidFrame
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.manifests import Kind
 from sluice_protocol.records import (
     EntryRecord,
@@ -95,13 +96,7 @@ def _records(
             continue
         try:
             yield build(decoder.decode(line))
-        except (
-            msgspec.DecodeError,
-            UnicodeError,
-            RecursionError,
-            BadUsage,
-            InvalidFrame,
-        ) as error:
+        except (*UNREADABLE_JSON, UnicodeError, BadUsage, InvalidFrame) as error:
             raise BadUsage(f"line {number}: {error}") from error
 
 

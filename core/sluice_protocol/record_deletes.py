@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import DELETES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import ObjectKey
@@ -80,7 +81,7 @@ def decode_delete(key: str, body: bytes) -> DeleteRecord:
     """
     try:
         found = msgspec.json.decode(body, type=DeleteRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidRecord(key, f"delete is not valid: {error}") from error
     if _KEY.fullmatch(key) is None or delete_key(found.delete_id) != key:
         raise InvalidRecord(key, "delete belongs under another key")

@@ -27,6 +27,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
@@ -143,7 +144,7 @@ async def read_inventory_manifest(
         raise InvalidRecord(key, "the inventory manifest does not match manifest.checksum")
     try:
         return msgspec.json.decode(read.body, type=InventoryManifest), read.info.date_ns
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidRecord(key, f"not an inventory manifest: {error}") from error
 
 

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import DELETES, PACKED_DELETES
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete
@@ -67,7 +68,7 @@ def decode_pack(body: bytes) -> DeletesPack:
     """
     try:
         return msgspec.json.decode(zlib.decompress(body), type=DeletesPack)
-    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (zlib.error, *UNREADABLE_JSON) as error:
         raise InvalidRecord(PACKED_DELETES, f"pack of deletes is not valid: {error}") from error
 
 

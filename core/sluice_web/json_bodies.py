@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from sluice_protocol.errors import BadUsage, ErrorCode, TooLarge
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_web.problems import HttpRefusal
 
 JSON_TYPE: Final = "application/json"
@@ -27,7 +28,7 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise BadUsage(f"body is not a valid {kind.__name__}: {error}") from error
 
 

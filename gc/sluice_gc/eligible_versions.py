@@ -19,6 +19,7 @@ from sluice_gc.digest_join import are_named
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, NAMES, read_table, read_tables
 from sluice_gc.plan import VersionTally
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_store.port import ObjectStore
 
 Mask = npt.NDArray[np.bool_]
@@ -101,7 +102,7 @@ def left_out_of(table: pa.Table) -> LeftOut:
     """
     try:
         return msgspec.json.decode((table.schema.metadata or {})[_METADATA], type=LeftOut)
-    except (KeyError, msgspec.MsgspecError, RecursionError) as error:
+    except (KeyError, *UNREADABLE_JSON) as error:
         raise GcRefused(
             RefusalRule.EVIDENCE_CHANGED, "a file of eligible versions has no tallies"
         ) from error

@@ -40,6 +40,7 @@ from sluice_gc.plan_inputs import check_plan_id
 from sluice_gc.row_groups import RowGroups, open_row_groups
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
@@ -177,7 +178,7 @@ def _check_version(key: ObjectKey, body: bytes) -> None:
     try:
         inner = msgspec.json.decode(body, type=_AnyPlan).plan
         decode_record(key, bytes(inner), Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidRecord(key, str(error)) from error
 
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
 import structlog
 
 from sluice_maintain.lease_rules import RunResult
@@ -23,6 +22,7 @@ from sluice_maintain.messages import (
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TRAITS, TaskName, WorkerKind
 from sluice_protocol.clock import Clock
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
 from sluice_store.url import with_profile
@@ -71,7 +71,7 @@ class WorkerProcess:
         cause = "it was killed or crashed"
         try:
             await self._read_lines(self.process.stdout, clock)
-        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        except (*UNREADABLE_JSON, ValueError) as error:
             # ValueError: the line is too long.
             cause = f"its result is unreadable: {error}"
             self.kill()

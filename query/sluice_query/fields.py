@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.manifests import Kind
 
 COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
@@ -75,7 +76,7 @@ def field_of_match(found: re.Match[str], text: str, kind: Kind) -> RecordField:
     if quoted is not None:
         try:
             key = msgspec.json.decode(quoted, type=str)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        except (*UNREADABLE_JSON, UnicodeError) as error:
             raise BadUsage(f"key is not a JSON string, key=`{_shown(quoted)}`") from error
     known = MAPS if key is not None else COLUMN_FIELDS[kind]
     if column not in known:

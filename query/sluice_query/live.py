@@ -16,6 +16,7 @@ import pyarrow as pa
 from sluice_lake.records import payload_arrays
 from sluice_lake.schemas import TEXT_MAP
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
@@ -121,7 +122,7 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
             raise BadUsage(f"no live records at this URL, status=`{status}`, url=`{url}`")
         summary = msgspec.json.decode(lines[-1], type=_LastLine).summary
         found = tuple(msgspec.json.decode(line, type=dict[str, Any]) for line in lines[:-1])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError) as error:
+    except (*UNREADABLE_JSON, IndexError) as error:
         raise BadUsage(f"this is not the API of a reconciler, url=`{url}`") from error
     return LivePage(
         lines=found,

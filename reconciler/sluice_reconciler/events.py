@@ -21,6 +21,7 @@ import structlog
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import run_all
@@ -99,7 +100,7 @@ def _named(body: bytes | str, depth: int) -> list[str]:
     """Return the raw keys of created objects, and an empty string for any other event."""
     try:
         seen = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise BadUsage(f"not an object event: {error}") from error
     if seen.Records is not None:
         return [

@@ -18,6 +18,7 @@ import msgspec
 
 from sluice_protocol.errors import InvalidFrame, InvalidRecord, UnsupportedVersion
 from sluice_protocol.identity import Identity
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import (
     RAW_BLOBS_BY_TIME,
     PackSpan,
@@ -135,7 +136,7 @@ def _packed(folder: str, entries: Sequence[TimeEntry]) -> tuple[ObjectKey, bytes
 def _unpack_v1(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
     try:
         lines = _LINES.decode_lines(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidRecord(key, f"the packed object is not lines of entries: {error}") from error
     folder = key.rpartition("/")[0]
     if any(one.key.rpartition("/")[0] != folder for one in lines):
@@ -369,7 +370,7 @@ def reference_in(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
         manifest = msgspec.json.decode(body, type=BlobReference).manifest_key
         who = parse_accepted_key(ObjectKey(manifest))
         return [(accepted_by_blob_key(parse_digest(digest), who), body)]
-    except (msgspec.DecodeError, RecursionError, InvalidRecord, ValueError):
+    except (*UNREADABLE_JSON, InvalidRecord, ValueError):
         return []
 
 

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
 
 from sluice_protocol.errors import BadUsage, Unauthenticated
+from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
 
@@ -124,7 +125,7 @@ def parse_message(body: bytes) -> SnsMessage:
     """
     try:
         return msgspec.json.decode(body, type=SnsMessage)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise BadUsage(f"not a message of SNS: turn off raw message delivery: {error}") from error
 
 

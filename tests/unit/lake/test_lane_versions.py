@@ -118,7 +118,11 @@ def test_transactions_of_other_jobs_are_not_positions(place: Place) -> None:
     assert place.read() == {0: 3, 1: 0, 2: 0, 3: 0}
 
 
-@pytest.mark.parametrize("damage", ["pointer", "checkpoint", "bound"])
+@pytest.mark.parametrize(
+    "damage",
+    ["no JSON", '{"version": 1e999}', '{"version": ' + "[" * 100_000, "checkpoint", "bound"],
+    ids=["pointer", "infinite", "nested", "checkpoint", "bound"],
+)
 def test_what_this_search_cannot_find_is_read_by_delta(
     place: Place, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,14 +130,14 @@ def test_what_this_search_cannot_find_is_read_by_delta(
         place.commit({number % 2: number})
     place.open().create_checkpoint()
     place.commit({0: 9})
-    if damage == "pointer":
-        (place.log / "_last_checkpoint").write_text("no JSON")
-        (place.log / f"{0:020d}.json").unlink()
-    elif damage == "checkpoint":
+    if damage == "checkpoint":
         monkeypatch.setattr(lane_versions, "_search_checkpoint", lambda *_: False)
-    else:
+    elif damage == "bound":
         monkeypatch.setattr(lane_versions, "ENTRIES_MAX", 0)
         place.commit({2: 1})
+    else:
+        (place.log / "_last_checkpoint").write_text(damage)
+        (place.log / f"{0:020d}.json").unlink()
     assert place.read() == place.expected()
 
 
