@@ -21,7 +21,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -56,6 +56,18 @@ class PollResult:
     new_checkpoints: tuple[FileCheckpoint, ...] = ()
 
 
+class _Seen(NamedTuple):
+    """A file as it was when its first bytes were read; another one may have its inode later."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+
+
+def _seen(path: str, status: os.stat_result) -> _Seen:
+    return _Seen(path, status.st_size, status.st_mtime_ns)
+
+
 class FileInput:
     """Follows files. Its methods block and must be called by one thread at a time."""
 
@@ -63,7 +75,7 @@ class FileInput:
         self._settings = settings
         self._checkpoints = dict(checkpoints)
         self._files: dict[str, FollowedFile] = {}
-        self._skipped: set[str] = set()
+        self._skipped: dict[str, _Seen] = {}
         self._unreadable: dict[str, float] = {}
         self._discovered_s: float | None = None
         self._from_end = settings.from_end and not checkpoints
@@ -199,13 +211,14 @@ class FileInput:
         first = self._discovered_s is None
         self._discovered_s = now_s
         found = dict(self._matching())
-        for source, path in sorted(
+        for source, seen in sorted(
             found.items(), key=lambda item: item[0] not in self._checkpoints
         ):
             if source in self._files:
-                self._files[source].path = path
-            elif source not in self._skipped and now_s >= self._unreadable.get(source, now_s):
-                self._open(path, now_s)
+                self._files[source].path = seen.path
+            elif self._skipped.get(source) != seen and now_s >= self._unreadable.get(source, now_s):
+                self._open(seen.path, now_s)
+        self._skipped = {one: seen for one, seen in self._skipped.items() if one in found}
         self._unreadable = {one: at for one, at in self._unreadable.items() if now_s < at}
         for source, file in self._files.items():
             file.moved = source not in found
@@ -220,7 +233,7 @@ class FileInput:
             if next(glob.iglob(pattern, recursive=True), None) is None:  # noqa: PTH207 - patterns are absolute
                 _log.warning("pattern_without_files", pattern=pattern)
 
-    def _matching(self) -> Iterator[tuple[str, str]]:
+    def _matching(self) -> Iterator[tuple[str, _Seen]]:
         for pattern in self._settings.patterns:
             for path in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns are absolute
                 if any(fnmatch.fnmatch(path, each) for each in self._settings.exclude):
@@ -230,7 +243,7 @@ class FileInput:
                 except OSError:
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    yield source_of(status), path
+                    yield source_of(status), _seen(path, status)
 
     def _open(self, path: str, now_s: float) -> FollowedFile | None:
         try:
@@ -243,8 +256,7 @@ class FileInput:
             return None
         try:
             if file.source not in self._checkpoints and file.looks_binary():
-                _log.warning("binary_file_skipped", path=file.shown_path)
-                self._skipped.add(file.source)
+                self._skip(file)
                 file.close()
                 return None
             self._resume(file, now_s)
@@ -255,6 +267,13 @@ class FileInput:
             return None
         self._files[file.source] = file
         return file
+
+    def _skip(self, file: FollowedFile) -> None:
+        """Do not read a binary file until it changes: its inode may then be that of a log file."""
+        known = self._skipped.get(file.source)
+        if known is None or known.path != file.path:
+            _log.warning("binary_file_skipped", path=file.shown_path)
+        self._skipped[file.source] = _seen(file.path, file.status())
 
     def _resume(self, file: FollowedFile, now_s: float) -> None:
         """Set where reading begins, and save it so that a restart finds the file."""

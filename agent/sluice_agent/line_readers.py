@@ -91,13 +91,17 @@ class FollowedFile:
         """Close the file."""
         os.close(self._number)
 
+    def status(self) -> os.stat_result:
+        """Return the status of the open file."""
+        return os.fstat(self._number)
+
     def unread_bytes(self) -> int:
         """Return the number of bytes after the offset."""
-        return max(0, os.fstat(self._number).st_size - self.offset)
+        return max(0, self.status().st_size - self.offset)
 
     def was_rewritten(self) -> bool:
         """Return True if it was truncated or overwritten since the last call (copytruncate)."""
-        now = os.fstat(self._number)
+        now = self.status()
         seen = (now.st_size, now.st_mtime_ns)
         if seen == self._seen:
             return False
@@ -109,7 +113,7 @@ class FollowedFile:
 
     def matches(self, checkpoint: FileCheckpoint) -> bool:
         """Return True if the file has the content that it had at a checkpoint."""
-        if os.fstat(self._number).st_size < checkpoint.offset:
+        if self.status().st_size < checkpoint.offset:
             return False
         head = _sha256(self._bytes(0, checkpoint.head_bytes))
         tail = _sha256(

@@ -8,7 +8,7 @@ from sluice_query.request import Query
 _UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
 """A pattern with alternatives, flags, quotes or numbered characters is not analysed."""
 _TOKEN: Final = re.compile(
-    r"(?P<set>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
+    r"(?P<set>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\])"
     r"|(?P<count>[*+?]|\{\d*(?:,\d*)?\})"
     r"|\\(?P<escaped>[^\w\s])"
     r"|(?P<other>\\.|[()^$.\n])"

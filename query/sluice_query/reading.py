@@ -214,9 +214,10 @@ class SourceReader:
         later = await read_pending(store, settings, self.target.work_lists)
         url = self.target.store_url
         ledger = await self.bounded(lambda: read_ledger(self.engine, url, unqueued.batches))
-        left = choose_unqueued(unqueued, (pending, later), ledger, files.lanes)
+        queues = (pending, later)
+        left = choose_unqueued(unqueued, queues, ledger, files.lanes)
         left = await confirm_named(store, left, self.query, settings)
-        return leave_out_repeated(left, [*pending.manifests, *later.manifests])
+        return leave_out_repeated(left, queues, files.lanes)
 
     def _lanes(self, pending: PendingSnapshot, coverage: Coverage) -> range | tuple[int, ...]:
         # For batches outside of the queue every lane is needed: one may get its first entry while

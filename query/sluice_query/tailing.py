@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from sluice_protocol.authority import SKEW_S_MAX, UPLOAD_TIME_S_MAX
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.timestamps import parse_rfc3339
@@ -21,8 +22,10 @@ from sluice_query.result import QueryResult, Row
 from sluice_query.search import Searcher
 
 INTERVAL_S: Final = 1.0
-OVERLAP_NS: Final = 15 * NS_PER_S
-"""How much earlier than it is acknowledged a batch may have been accepted."""
+OVERLAP_NS: Final = (UPLOAD_TIME_S_MAX + SKEW_S_MAX + 1) * NS_PER_S
+"""How much earlier than it is acknowledged a batch may have been accepted: its time is fixed before
+the first try of the manifest, and the store states whole seconds.
+"""
 UNKNOWN_NS: Final = 60 * NS_PER_S
 """Age of a position where the store does not report one."""
 _POLLED: Final = "p."

@@ -98,20 +98,31 @@ def choose_unqueued(
 
 
 def leave_out_repeated(
-    unqueued: UnqueuedBatches, pending: Iterable[AcceptedManifest]
+    unqueued: UnqueuedBatches,
+    queues: tuple[PendingSnapshot, PendingSnapshot],
+    lane_versions: Mapping[int, int],
 ) -> UnqueuedBatches:
     """Leave out requests of combined batches that are in another batch of the answer.
 
     The owner of their lane decides when it enqueues them. Until then a repetition of a request that
     is in the records already may be returned twice.
 
+    Batches that only the second reading of the queue found are in the answer if the records contain
+    them. The others may be the given batches themselves, and nothing may be left out for them.
+
     Args:
-        unqueued: Batches that are read because no queue contains them yet.
-        pending: Batches of the queue.
+        unqueued: Batches that are read because the first reading of the queue did not find them.
+        queues: The queue before the records were opened, and after it.
+        lane_versions: Lane to the last sequence that the records contain, for every lane.
     """
     if not any(one.parts for one in unqueued.batches):
         return unqueued
-    known = {part.request for one in pending for part in readable_parts(one)}
+    first, second = queues
+    answered = first.manifests
+    answered += [
+        one.manifest for one in second.batches if one.sequence <= lane_versions.get(one.lane, 0)
+    ]
+    known = {part.request for one in answered for part in readable_parts(one)}
     batches: list[AcceptedManifest] = []
     for one in unqueued.batches:
         repeated: list[RecordRange] = []

@@ -2,17 +2,20 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as copy_with
 from support.query_journals import JournalWriter
 from support.query_lake import bodies, deployment, log_batch, make_query, put_delete, run_query
-from support.spark_lake import Deployment
+from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_query import reading
@@ -125,6 +128,12 @@ def test_a_silent_gateway_makes_the_answer_partial(
     assert f"gateway gw-1 (process {gateway.process}) has not reported" in summary.reasons[0]
 
 
+def one_request(batch: Sent) -> Sent:
+    """Return a batch as a gateway combines one: with the identity of its request."""
+    part = RequestPart(request=b"r".ljust(16), start=0, count=batch.manifest.record_count)
+    return replace(batch, manifest=copy_with(batch.manifest, parts=encode_parts([part])))
+
+
 def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], None]) -> list[str]:
     """Call `move` immediately before one step of the next query."""
     name, _, nth = step.partition(" ")
@@ -151,7 +160,7 @@ def test_a_journaled_batch_that_moves_between_two_reads_is_found_once(
     step: str,
     end: str,
 ) -> None:
-    old, batch = log_batch(["old"]), log_batch(["moving"], start=1)
+    old, batch = log_batch(["old"]), one_request(log_batch(["moving"], start=1))
     place.accept([old])
     place.enqueue([old])
     ingest_locally(place.url)

@@ -17,7 +17,9 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.request_parts import RequestPart, encode_parts
+from sluice_query.pending import PendingSnapshot
 from sluice_query.unqueued import UnqueuedBatches, leave_out_repeated
+from sluice_queue.pending import PendingBatch
 from sluice_reconciler.http_queue import ClaimedEntry
 from sluice_reconciler.live_reader import newest_lines
 from sluice_reconciler.queue_data import DataCount, entry_chunks
@@ -137,8 +139,29 @@ def test_live_records_leave_out_the_repeated_ones() -> None:
 
 def test_batches_that_no_queue_contains_yet_are_compared_with_pending_ones() -> None:
     unqueued = UnqueuedBatches(batches=(SECOND.manifest, THIRD.manifest))
-    first, second = leave_out_repeated(unqueued, [FIRST.manifest]).batches
+    queues = (queued(FIRST), PendingSnapshot())
+    first, second = leave_out_repeated(unqueued, queues, {}).batches
     assert first.repeated == ((1, 2),)
     assert second.repeated == ((0, 3),)
     plain = UnqueuedBatches(batches=(copy_with(THIRD.manifest, parts=msgspec.UNSET),))
-    assert leave_out_repeated(plain, [FIRST.manifest]) is plain
+    assert leave_out_repeated(plain, queues, {}) is plain
+
+
+def test_batches_of_the_second_reading_of_the_queue_count_if_the_records_contain_them() -> None:
+    """A batch that is enqueued between the two readings must not be left out as its own copy."""
+    unqueued = UnqueuedBatches(batches=(SECOND.manifest,))
+    queues = (PendingSnapshot(), queued(FIRST, SECOND))
+    assert leave_out_repeated(unqueued, queues, {0: 0}) == unqueued
+    (one,) = leave_out_repeated(unqueued, queues, {0: 1}).batches
+    assert one.repeated == ((1, 2),)
+
+
+def queued(*batches: Sent) -> PendingSnapshot:
+    """Return a reading of the queue with one entry for each batch."""
+    return PendingSnapshot(
+        lanes=(0,),
+        batches=tuple(
+            PendingBatch(lane=0, sequence=sequence, position=0, manifest=batch.manifest)
+            for sequence, batch in enumerate(batches, 1)
+        ),
+    )

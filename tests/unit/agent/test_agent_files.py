@@ -288,6 +288,21 @@ def test_binary_and_excluded_files_are_skipped(tmp_path: Path) -> None:
     assert Follower(tmp_path, "*.log*").poll() == [b"1"]
 
 
+def test_a_log_file_with_the_inode_of_a_skipped_file_is_read(tmp_path: Path) -> None:
+    """Most file systems give the inode of a deleted file to the next new one."""
+    binary, log = tmp_path / "old.log", tmp_path / "app.log"
+    binary.write_bytes(b"\0\1\2\n")
+    follower = Follower(tmp_path, "*.log")
+    with capture_logs() as logs:
+        assert follower.poll() == []
+        append(binary, b"more\n")
+        assert follower.poll() == []
+    assert [one["path"] for one in logs] == [str(binary)]
+    binary.write_bytes(b"one\n")  # the same inode
+    binary.rename(log)
+    assert follower.poll() == [b"one"]
+
+
 def test_a_file_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
     """The memory of a process is a regular file without a first byte, so it fails as a bad disk."""
     append(tmp_path / "app.log", b"one\n")

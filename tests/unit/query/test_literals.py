@@ -22,6 +22,8 @@ from sluice_query.literals import literals_of, required_texts
         ("[abc]def", ("def",)),
         ("[]x]def", ("def",)),
         ("[[:alpha:]]def", ("def",)),
+        ("[[:^alpha:]]def", ("def",)),
+        ("[^x[:^digit:]]def", ("def",)),
         ("x[a(b]y", ("x", "y")),
         ("abc|def", ()),
         ("(?i)abc", ()),

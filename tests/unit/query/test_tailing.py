@@ -1,0 +1,57 @@
+"""Positions of a tail: no record is skipped that was accepted long before it was acknowledged."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from support.query_lake import DAY0_NS, make_query
+
+from sluice_protocol.authority import UPLOAD_TIME_S_MAX
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.request import Query
+from sluice_query.result import QueryResult, QuerySummary, Row
+from sluice_query.tailing import tail_by_polling
+
+ROW: Row = {"agent_id": "host-1", "boot_id": "b", "seq": 0}
+
+
+class Seconds:
+    """A clock; each pause lasts a second."""
+
+    def __init__(self) -> None:
+        self.at_ns = DAY0_NS
+
+    def now_ns(self) -> UnixNs:
+        return UnixNs(self.at_ns)
+
+    def monotonic_ns(self) -> int:
+        return self.at_ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.at_ns += round(seconds * NS_PER_S)
+
+
+@pytest.mark.parametrize("tries_s", [0, 14, 16, UPLOAD_TIME_S_MAX])
+def test_a_batch_whose_upload_was_tried_for_long_is_sent_once(tries_s: int) -> None:
+    """Its time of acceptance is that before the first try; every poll is complete until now."""
+    clock = Seconds()
+    accepted_ns = DAY0_NS + 5 * NS_PER_S
+    acknowledged_ns = accepted_ns + tries_s * NS_PER_S
+
+    async def search(query: Query) -> QueryResult:
+        since_ns = query.accepted_from_ns or query.from_ns
+        is_found = clock.at_ns >= acknowledged_ns and accepted_ns >= since_ns
+        summary = QuerySummary(accepted_until=format_rfc3339(clock.at_ns))
+        return QueryResult(kind="logs", records=[ROW] if is_found else [], summary=summary)
+
+    async def run() -> list[Row]:
+        sent: list[Row] = []
+        async with aclosing(tail_by_polling(search, clock, make_query(), None)) as groups:
+            async for group in groups:
+                sent += group.records
+                if clock.at_ns > acknowledged_ns + 60 * NS_PER_S:
+                    break
+        return sent
+
+    assert asyncio.run(run()) == [ROW]
