@@ -24,6 +24,7 @@ from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.log_errors import first_line
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreUnavailable
@@ -57,7 +58,7 @@ def delta_errors_translated(location: TableLocation) -> Iterator[None]:
     except CommitFailedError as error:
         raise _commit_error(location, str(error)) from error
     except DeltaError as error:
-        raise TableRefused(location.uri, _first_line(error)) from error
+        raise TableRefused(location.uri, first_line(error)) from error
     except OSError as error:
         raise OutcomeUnknown("commit", location.uri, 1) from error
 
@@ -70,10 +71,6 @@ def _commit_error(location: TableLocation, reason: str) -> SluiceError:
     if reason.startswith(_UNSUPPORTED):
         return TableRefused(location.uri, f"{reason}; rewrite it without these features")
     return TableRefused(location.uri, f"the commit was refused: {reason}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def delta_schema(table: Table) -> Schema:
@@ -130,7 +127,7 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
     except DeltaError:
         return None
     except OSError as error:
-        raise StoreUnavailable("open", location.uri, _first_line(error)) from error
+        raise StoreUnavailable("open", location.uri, first_line(error)) from error
     found = read_lane_versions(location, opened, list(at_most))
     if any(found[lane] > end for lane, end in at_most.items()):
         return None
@@ -180,8 +177,8 @@ def _open(location: TableLocation) -> DeltaTable | None:
         if location.is_local and Path(location.uri).exists() and not Path(location.uri).is_dir():
             raise _not_a_table(location) from error
         if isinstance(error, OSError) and not location.is_local:
-            raise StoreUnavailable("open", location.uri, _first_line(error)) from error
-        raise TableRefused(location.uri, f"it cannot be opened: {_first_line(error)}") from error
+            raise StoreUnavailable("open", location.uri, first_line(error)) from error
+        raise TableRefused(location.uri, f"it cannot be opened: {first_line(error)}") from error
 
 
 def _is_occupied(location: TableLocation) -> bool:

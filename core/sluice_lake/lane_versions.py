@@ -6,7 +6,6 @@ Here the log is read once for all lanes, newest entry first, until every lane is
 without batches in these entries is in the checkpoint, of which only one column is read.
 """
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from sluice_lake.locations import TableLocation, open_filesystem
+from sluice_lake.log_errors import LogDamaged, log_errors_translated
 from sluice_lake.tables import ingest_app_id
-from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.json_errors import UNREADABLE_JSON
 
 ENTRIES_MAX: Final = 256
@@ -54,16 +53,15 @@ def read_lane_versions(
 
     Raises:
         StoreUnavailable: The bucket is unreachable.
+        TableRefused: The log is damaged.
     """
     apps = {lane: ingest_app_id(lane) for lane in lanes}
-    try:
+    with log_errors_translated(location.uri):
         search = search_transactions(open_log(location), opened.version(), apps.values())
-    except OSError as error:
-        raise StoreUnavailable("read", location.uri, str(error)) from error
-    versions = dict(search.found)
-    if not search.complete:
-        rest = [app for app in apps.values() if app not in versions]
-        versions |= {app: opened.transaction_version(app) or 0 for app in rest}
+        versions = dict(search.found)
+        if not search.complete:
+            rest = [app for app in apps.values() if app not in versions]
+            versions |= {app: opened.transaction_version(app) or 0 for app in rest}
     return {lane: versions.get(app, 0) for lane, app in apps.items()}
 
 
@@ -79,9 +77,13 @@ class TransactionSearch:
     found: dict[str, int] = field(default_factory=dict)
     complete: bool = False
 
-    def add(self, entry: bytes, apps: Collection[str]) -> None:
-        """Add what a log entry records; entries are added newest first."""
-        for app, version in _transactions_of(entry):
+    def add(self, name: str, entry: bytes, apps: Collection[str]) -> None:
+        """Add what a log entry records; entries are added newest first.
+
+        Raises:
+            LogDamaged: The entry cannot be parsed.
+        """
+        for app, version in _transactions_of(name, entry):
             if app in apps:
                 self.found.setdefault(app, version)
 
@@ -99,13 +101,14 @@ def search_transactions(log: LogFiles, version: int, apps: Collection[str]) -> T
         apps: The applications.
 
     Raises:
+        LogDamaged: An entry or the checkpoint cannot be parsed.
         OSError: The log could not be read.
     """
     search = TransactionSearch()
     newest = log.read(_entry_name(version))
     if newest is None:
         return search
-    search.add(newest, apps)
+    search.add(_entry_name(version), newest, apps)
     if search.is_done(apps):
         search.complete = True
         return search
@@ -127,10 +130,10 @@ def _search_entries(
     with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
         for at in range(0, len(versions), _CONCURRENT_READS):
             names = [_entry_name(one) for one in versions[at : at + _CONCURRENT_READS]]
-            for entry in pool.map(log.read, names):
+            for name, entry in zip(names, pool.map(log.read, names), strict=True):
                 if entry is None:
                     return False
-                search.add(entry, apps)
+                search.add(name, entry, apps)
             if search.is_done(apps):
                 break
     return True
@@ -140,19 +143,24 @@ def _search_checkpoint(
     log: LogFiles, version: int, search: TransactionSearch, apps: Collection[str]
 ) -> bool:
     """Add what a checkpoint records; return False if it is not one file with that column."""
-    opened = log.open(f"{version:020d}.checkpoint.parquet")
+    name = f"{version:020d}.checkpoint.parquet"
+    opened = log.open(name)
     if opened is None:
         return False
     import pyarrow.parquet as pq  # noqa: PLC0415 - takes 0.3 s to import; rarely needed
 
     with opened:
-        file = pq.ParquetFile(opened)
-        if "txn" not in file.schema_arrow.names:
-            return False
-        rows = file.read(columns=["txn"])["txn"].drop_null().to_pylist()
-    for row in rows:
-        if row["appId"] in apps:
-            search.found.setdefault(row["appId"], int(row["version"]))
+        try:
+            file = pq.ParquetFile(opened)
+            if "txn" not in file.schema_arrow.names:
+                return False
+            rows = file.read(columns=["txn"])["txn"].drop_null().to_pylist()
+            found = {row["appId"]: int(row["version"]) for row in rows}
+        except (pa.ArrowException, LookupError, TypeError, ValueError) as error:
+            raise LogDamaged(name, error) from error
+    for app, last in found.items():
+        if app in apps:
+            search.found.setdefault(app, last)
     return True
 
 
@@ -160,12 +168,24 @@ def _entry_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def _transactions_of(entry: bytes) -> Iterator[tuple[str, int]]:
+class _Transaction(msgspec.Struct, frozen=True, rename="camel"):
+    app_id: str
+    version: int
+
+
+class _LogLine(msgspec.Struct, frozen=True):
+    txn: _Transaction | None = None
+
+
+def _transactions_of(name: str, entry: bytes) -> Iterator[tuple[str, int]]:
     for line in entry.splitlines():
         if b'"txn"' in line:  # most lines add a file and have long statistics
-            txn = json.loads(line).get("txn")
+            try:
+                txn = msgspec.json.decode(line, type=_LogLine).txn
+            except UNREADABLE_JSON as error:
+                raise LogDamaged(name, error) from error
             if txn is not None:
-                yield txn["appId"], int(txn["version"])
+                yield txn.app_id, txn.version
 
 
 class _LastCheckpoint(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, list_files
 from sluice_lake.delta import find_table
 from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range, source_range_key
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table, accepted_hour
 from sluice_protocol.batch_in_lake import (
@@ -101,7 +102,7 @@ class LakeReader:
 
     def _last_source_range(self) -> int:
         opened = find_table(self.store_url, ROLLUPS)
-        return (opened.transaction_version(ROLLUP_APP) or 0) if opened is not None else 0
+        return (read_transaction(opened, ROLLUP_APP) or 0) if opened is not None else 0
 
     def _ledger_row(self, manifest: AcceptedManifest) -> LedgerRow | None:
         found = self._find_row(BATCHES, manifest, ("lane", "queue_sequence"))

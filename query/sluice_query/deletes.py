@@ -14,6 +14,7 @@ import msgspec
 
 from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS
 from sluice_protocol.active_deletes import implies
@@ -240,7 +241,7 @@ class Deletes:
 
     async def _in_rollups(self, record: DeleteRecord) -> bool:
         opened = await asyncio.to_thread(find_table, self.searcher.store_url, ROLLUPS)
-        number = 0 if opened is None else opened.transaction_version(ROLLUP_APP) or 0
+        number = 0 if opened is None else read_transaction(opened, ROLLUP_APP) or 0
         if not number:
             return True  # rollups without a source range have no rows
         source = await read_source_range(self.searcher.store, number)

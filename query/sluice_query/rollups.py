@@ -19,6 +19,7 @@ from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
 from sluice_lake.tables import ROLLUPS
 from sluice_protocol.active_deletes import rollup_deletes
@@ -161,7 +162,7 @@ def open_rollups(store_url: str, query: Query) -> OpenedRollups | None:
 
 
 def _number(opened: DeltaTable | None) -> int:
-    return 0 if opened is None else opened.transaction_version(ROLLUP_APP) or 0
+    return 0 if opened is None else read_transaction(opened, ROLLUP_APP) or 0
 
 
 def _date(at_ns: int) -> str:

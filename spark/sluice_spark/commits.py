@@ -15,6 +15,7 @@ from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import delta_errors_translated, delta_schema, find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.log_errors import log_errors_translated, read_transaction
 from sluice_lake.tables import Table, ingest_app_id
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
@@ -97,12 +98,15 @@ def read_unreadable(records: DeltaTable, ahead: Mapping[int, int]) -> set[RowId]
 
     Raises:
         LakeInconsistent: The table's history no longer contains such a commit.
+        TableRefused: The log is damaged.
     """
     wanted = dict(ahead)
     unreadable: set[RowId] = set()
     if not wanted:
         return unreadable
-    for commit in records.history(_HISTORY_MAX):
+    with log_errors_translated(records.table_uri):
+        history = records.history(_HISTORY_MAX)
+    for commit in history:
         through = parse_through(commit.get(_THROUGH, ""))
         for lane in [lane for lane in wanted if through.get(lane) == wanted[lane]]:
             unreadable |= {
@@ -146,7 +150,7 @@ def replace_files(
     def next_turn(opened: DeltaTable) -> Transaction:
         if not _has_files(opened, table, needed):
             raise CommitConflict(opened.table_uri, "files with the same records were replaced")
-        return Transaction(MAINTENANCE_APP, (opened.transaction_version(MAINTENANCE_APP) or 0) + 1)
+        return Transaction(MAINTENANCE_APP, (read_transaction(opened, MAINTENANCE_APP) or 0) + 1)
 
     commit_from_state(store_url, table, removed, added, data_change=data_change, advance=next_turn)
 

@@ -15,6 +15,7 @@ from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.active_deletes import is_retention, needed_deletes, rollup_deletes
@@ -316,7 +317,7 @@ class _Compactor:
 def _compact_deletes(store_url: str, known: Sequence[DeleteRecord]) -> None:
     """Write the register of deletes again, with what every committed rollup honours."""
     rollups = find_table(store_url, ROLLUPS, for_writing=True)
-    done = (rollups.transaction_version(ROLLUP_APP) or 0) if rollups is not None else 0
+    done = (read_transaction(rollups, ROLLUP_APP) or 0) if rollups is not None else 0
 
     async def compact() -> None:
         clock = SystemClock()

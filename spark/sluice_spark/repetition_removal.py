@@ -19,6 +19,7 @@ from deltalake import Transaction
 from sluice_lake.data_files import DataFile
 from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.errors import CommitConflict
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.tables import RECORD_TABLES, Table
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.record_deletes import DeleteRecord
@@ -148,7 +149,7 @@ class RepetitionRemover:
         if opened is None:
             return 0
         version, files = opened.version(), list_selectable()
-        examined = self._examined(opened.transaction_version(self._app))
+        examined = self._examined(read_transaction(opened, self._app))
         removed = 0
         for day in dates_to_examine(files, examined, self.rules):
             found = self._examine(list_selectable(), day)

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from sluice_lake.data_files import DataFile
 from sluice_lake.delta import open_or_create_table
 from sluice_lake.errors import CommitConflict
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import (
     ROLLUP_APP,
     SourceRange,
@@ -187,7 +188,7 @@ def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) 
     for _ in range(SOURCE_RANGES_MAX):
         stop()
         table = open_or_create_table(store_url, ROLLUPS)
-        done = table.transaction_version(ROLLUP_APP) or 0
+        done = read_transaction(table, ROLLUP_APP) or 0
         source = reader.next_range(done)
         if source is None:
             break
@@ -280,7 +281,7 @@ def _commit(
     """
 
     def transaction(opened: DeltaTable) -> Transaction:
-        done = opened.transaction_version(ROLLUP_APP) or 0
+        done = read_transaction(opened, ROLLUP_APP) or 0
         if done != source.number - 1:
             raise CommitConflict(opened.table_uri, f"it contains source range {done}")
         return Transaction(ROLLUP_APP, source.number)

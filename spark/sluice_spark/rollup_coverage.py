@@ -13,6 +13,7 @@ from sluice_lake.data_files import DataFile
 from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
 from sluice_lake.tables import METRICS, ROLLUPS
 from sluice_spark.rollup_files import select_point_files
@@ -34,7 +35,7 @@ def find_unrolled_files(store_url: str, files: Sequence[DataFile]) -> list[DataF
         StoreError: The store is unreachable.
     """
     rollups, metrics = find_table(store_url, ROLLUPS), find_table(store_url, METRICS)
-    done = (rollups.transaction_version(ROLLUP_APP) or 0) if rollups is not None else 0
+    done = (read_transaction(rollups, ROLLUP_APP) or 0) if rollups is not None else 0
     if not done or metrics is None:
         return []
     source, lanes = asyncio.run(_read(store_url, done))

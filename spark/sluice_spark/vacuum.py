@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_lake.delta import find_table
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS, TABLES, Table
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
@@ -149,4 +150,4 @@ class Vacuum:
         rollups = find_table(self.store_url, ROLLUPS, for_writing=True)
         if rollups is None or self.settings.dry_run:
             return None
-        return rollups.transaction_version(ROLLUP_APP) or 0
+        return read_transaction(rollups, ROLLUP_APP) or 0

@@ -1,7 +1,7 @@
 """The lanes' positions in a table are those of delta-rs, at a few reads of the log."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from sluice_lake import lane_versions
 from sluice_lake.delta import delta_schema, open_or_create_table
+from sluice_lake.errors import TableRefused
 from sluice_lake.lane_versions import open_log, read_lane_versions, search_transactions
 from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.log_errors import read_transaction
 from sluice_lake.tables import LOGS, ingest_app_id
 
 LANES = range(4)
@@ -152,3 +154,53 @@ def test_any_history_is_read_as_delta_reads_it(place: Place, seed: int) -> None:
         if rng.random() < 0.1:
             place.open().create_checkpoint()
         assert place.read() == place.expected()
+
+
+def txn_without_version(log: Path) -> None:
+    entry = log / f"{5:020d}.json"
+    entry.write_bytes(entry.read_bytes().replace(b'"version":5', b'"vers":5'))
+
+
+def txn_without_text(log: Path) -> None:
+    entry = log / f"{5:020d}.json"
+    entry.write_bytes(b'{"txn"\n' + entry.read_bytes())
+
+
+def txn_as_a_list(log: Path) -> None:
+    (log / f"{4:020d}.json").write_bytes(b'["txn"]\n')
+
+
+def checkpoint_cut(log: Path) -> None:
+    checkpoint = log / f"{3:020d}.checkpoint.parquet"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-9])
+
+
+DAMAGES = (txn_without_version, txn_without_text, txn_as_a_list, checkpoint_cut)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_log_is_refused_in_one_line(place: Place, damage: Callable[[Path], None]) -> None:
+    """The table is open already, as when a job runs while its disk fails."""
+    for number in range(1, 6):
+        place.commit({number % 2: number})
+        if number == 3:
+            place.open().create_checkpoint()
+    opened = place.open()
+    damage(place.log)
+    with pytest.raises(
+        TableRefused, match=r"damaged: .*; restore its log from a backup"
+    ) as refused:
+        read_lane_versions(place.location, opened, LANES)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_transaction_in_a_damaged_log_is_refused(place: Place) -> None:
+    """delta-rs opens this table; the damage is found when the transaction is read."""
+    for number in range(1, 6):
+        place.commit({0: number})
+    txn_without_version(place.log)
+    opened = place.open()
+    with pytest.raises(TableRefused, match="its log cannot be read"):
+        read_transaction(opened, "sluice-rollup")
+    with pytest.raises(TableRefused, match="is damaged"):
+        place.read()

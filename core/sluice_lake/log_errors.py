@@ -1,0 +1,68 @@
+"""Errors of reads of a table's log, and reads by delta-rs that raise them.
+
+delta-rs opens a table without decoding all of its log. What is damaged may be found by a later
+read, which then raises an error of delta-rs or of the parser.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from sluice_lake.errors import TableRefused
+from sluice_protocol.errors import StoreUnavailable
+
+
+class LogDamaged(Exception):
+    """A file of a table's log is no log entry, or no checkpoint.
+
+    Attributes:
+        name: Its name.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, name: str, reason: object) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+
+@contextmanager
+def log_errors_translated(uri: str) -> Iterator[None]:
+    """Translate the errors of reads of a log.
+
+    Raises:
+        TableRefused: The log is damaged.
+        StoreUnavailable: The bucket is unreachable, or the disk failed.
+    """
+    try:
+        yield
+    except LogDamaged as error:
+        raise _refused(uri, f"{error.name} of its log is damaged: {error.reason}") from error
+    except DeltaError as error:
+        raise _refused(uri, f"its log cannot be read: {error}") from error
+    except OSError as error:
+        raise StoreUnavailable("read", uri, first_line(error)) from error
+
+
+def read_transaction(opened: DeltaTable, app: str) -> int | None:
+    """Return the transaction version of an application; None if this state has none.
+
+    Raises:
+        TableRefused: The log is damaged.
+        StoreUnavailable: The bucket is unreachable, or the disk failed.
+    """
+    with log_errors_translated(opened.table_uri):
+        last: int | None = opened.transaction_version(app)
+        return last
+
+
+def _refused(uri: str, what: str) -> TableRefused:
+    remedy = "restore its log from a backup, or rebuild the lake (docs/spark.md)"
+    return TableRefused(uri, f"{first_line(what)}; {remedy}")
+
+
+def first_line(what: object) -> str:
+    """Return the first line of a message, or the name of the type of an error without one."""
+    return str(what).partition("\n")[0] or type(what).__name__
