@@ -3,11 +3,10 @@
 import asyncio
 import base64
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import EXISTING_STORE, STORE_DEFAULT
 from sluice_cli.options import Json, NewStoreUrl, StoreUrl
@@ -26,6 +25,9 @@ from sluice_gc.task_engine import open_engine
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_deployment
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = App(name="audit", help="Audit a store and certify its contents.")
 
@@ -57,7 +59,7 @@ def key(*, key_file: KeyFile = _DEFAULTS.key_file, json: Json = False) -> int:
         public_key=base64.b64encode(public.public_bytes_raw()).decode(),
     )
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(
             f"key {created.key_id} in {created.key_file}\npublic key {created.public_key}"
         )
@@ -122,7 +124,7 @@ def verify(
     trusted = load_trusted(key_file, trusted_keys)
     view = asyncio.run(_verify(store, trusted, evidence=evidence))
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(f"{view.certificates} certificates are valid, newest {view.head_audit_id}")
         if evidence:
             console.print(f"{view.evidence_files} evidence files are unchanged")
@@ -148,7 +150,7 @@ def prune(
     report = asyncio.run(_prune(store, trusted, files_max, dry_run=dry_run))
     done = "to remove" if dry_run else "removed"
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(
             f"{report.files} evidence files {done} ({format_size(report.bytes)}); "
             f"kept from certificate #{report.kept_from}"
@@ -180,7 +182,7 @@ async def _verify(url: str, trusted: TrustedKeys, *, evidence: bool) -> ChainRep
 
 
 def _print_estimate(estimate: AuditEstimate, *, as_json: bool) -> int:
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(
             f"audit of {estimate.batches:,} batches on {estimate.cores} cores, S3 us-east-1"
         )
@@ -202,7 +204,7 @@ def _print_audit(report: AuditReport, *, as_json: bool) -> int:
     return int(code.value)
 
 
-def _draw(console: Console, report: AuditReport) -> None:
+def _draw(console: "Console", report: AuditReport) -> None:
     certificate, counts = report.certificate, report.certificate.counts
     started = format_time(certificate.started_at_unix_ns)
     console.print(f"audit {certificate.audit_id}, certificate #{certificate.chain_index}")

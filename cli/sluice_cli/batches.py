@@ -2,10 +2,9 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -15,6 +14,9 @@ from sluice_protocol.identity import format_identity
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.batch_lists import BatchPage, read_batches
 from sluice_store.authority import open_deployment
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def batches(
@@ -41,7 +43,7 @@ async def _read(url: str, agent: str | None, limit: int) -> BatchPage:
         return await read_batches(store, agent, limit)
 
 
-def _draw(console: Console, page: BatchPage, agent: str | None, limit: int) -> None:
+def _draw(console: "Console", page: BatchPage, agent: str | None, limit: int) -> None:
     if agent is not None and not page.batches and not page.unreadable:
         console.print(f"no batch of this agent is accepted; `sluice gaps` lists all, agent={agent}")
         return

@@ -1,10 +1,9 @@
 """`sluice conflicts`: list, show and resolve identity conflicts, directly on the store."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from sluice_cli.confirmation import is_confirmed
 from sluice_cli.existing_directory import STORE_DEFAULT
@@ -19,6 +18,9 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import ObjectStore, open_deployment
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = App(name="conflicts", help="List, show and resolve conflicts.")
 
@@ -115,7 +117,7 @@ def _conflicts_of(store: ObjectStore) -> StoredConflicts:
     return StoredConflicts(store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds())
 
 
-def _draw_page(console: Console, page: ConflictPage) -> None:
+def _draw_page(console: "Console", page: ConflictPage) -> None:
     if not page.conflicts:
         console.print("no conflicts")
         return
@@ -134,7 +136,7 @@ def _draw_page(console: Console, page: ConflictPage) -> None:
     print_columns(console, rows)
 
 
-def _draw_view(console: Console, view: ConflictView) -> None:
+def _draw_view(console: "Console", view: ConflictView) -> None:
     item, sides = view.conflict, view.quarantine
     console.print(f"{item.agent_id} {item.boot_id} {item.seq_start}-{item.seq_end}: {item.state}")
     console.print(f"  accepted  {sides.accepted_frame_sha256}  {sides.accepted_raw_blob_key}")

@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from sluice_protocol.identity import format_identity
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sluice_query.dead_letter_list import DeadLetterList
 
 
-def draw_dead_letters(console: Console, found: "DeadLetterList") -> None:
+def draw_dead_letters(console: "Console", found: "DeadLetterList") -> None:
     """Print dead letters, each with the command that shows its whole path."""
     for one in found.dead_letters:
         name = format_identity(one)

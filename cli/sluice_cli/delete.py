@@ -4,7 +4,6 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -21,6 +20,8 @@ from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import submit_delete
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sluice_query.deletes import DeleteReceipt
 
 _RUNNING_MAX: Final = 4
@@ -73,7 +74,7 @@ def delete(
         return ExitCode.DONE.value
     written = asyncio.run(_write(store, request, SystemIds()))
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(f"delete {written.delete_id} now hides matching {kind}")
 
     emit(written, as_json=json, human=human)
@@ -105,7 +106,7 @@ def _principal() -> str:
     return f"cli:{user_name()}"
 
 
-def _draw_counts(console: Console, receipt: "DeleteReceipt") -> None:
+def _draw_counts(console: "Console", receipt: "DeleteReceipt") -> None:
     preview = receipt.preview
     if preview is None:
         return

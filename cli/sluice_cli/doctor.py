@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -27,6 +26,8 @@ from sluice_store.s3.settings import parse_s3_url
 from sluice_store.url import read_disk_problem
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sluice_policies.verify import Verification
 
 PROBES_BYTES: Final = 1024 * 1024
@@ -82,7 +83,7 @@ def doctor(
     denials = asyncio.run(_denials(store, agreed, target))
     found = {"store": result, "policies": verification_json(denials)}
 
-    def draw(console: Console) -> None:
+    def draw(console: "Console") -> None:
         _draw(console, store, result)
         draw_verification(console, denials)
 
@@ -146,7 +147,7 @@ def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None
     return found
 
 
-def _draw(console: Console, url: str, result: DoctorResult) -> None:
+def _draw(console: "Console", url: str, result: DoctorResult) -> None:
     for finding in result.findings:
         _draw_finding(console, finding)
     if not result.good:
@@ -157,7 +158,7 @@ def _draw(console: Console, url: str, result: DoctorResult) -> None:
         console.print(f"{url}: good for acceptance and deletion")
 
 
-def _draw_finding(console: Console, finding: DoctorFinding) -> None:
+def _draw_finding(console: "Console", finding: DoctorFinding) -> None:
     mark = "kept  " if finding.kept else "BROKEN"
     console.print(f"{mark}  {finding.probe} ({finding.need}): {finding.promise}", markup=False)
     if not finding.kept:

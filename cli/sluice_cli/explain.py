@@ -1,8 +1,7 @@
 """`sluice explain`: the complete path of one batch."""
 
 import asyncio
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -15,6 +14,9 @@ from sluice_reconciler.batch_objects import StoredObject
 from sluice_reconciler.explain import BatchPath, QueuePosition, parse_subject
 from sluice_reconciler.explain import explain as read_paths
 from sluice_store.authority import open_deployment
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
@@ -40,7 +42,7 @@ async def _read(url: str, subject: str) -> list[BatchPath]:
         return await read_paths(store, wanted, make_lake_reader(store, url))
 
 
-def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
+def _draw(console: "Console", subject: str, paths: list[BatchPath]) -> None:
     if not paths:
         console.print(
             f"no batch contains {subject}"
@@ -51,7 +53,7 @@ def _draw(console: Console, subject: str, paths: list[BatchPath]) -> None:
         _draw_one(console, path)
 
 
-def _draw_one(console: Console, path: BatchPath) -> None:
+def _draw_one(console: "Console", path: BatchPath) -> None:
     who, manifest = path.identity, path.manifest
     console.print(format_identity(who))
     if path.sealed is not None:
@@ -76,7 +78,7 @@ def _draw_one(console: Console, path: BatchPath) -> None:
         console.print(f"  conflict  {key}")
 
 
-def _draw_seal(console: Console, seal: SealBounds) -> None:
+def _draw_seal(console: "Console", seal: SealBounds) -> None:
     console.print(f"  sealed    {seal.meaning}")
     if seal.after_unix_ns is not None:
         after = format_time(seal.after_unix_ns)
@@ -88,7 +90,7 @@ def _draw_seal(console: Console, seal: SealBounds) -> None:
     console.print(f"            before {accepted}, when it was accepted, by the store's clock")
 
 
-def _draw_object(console: Console, one: StoredObject) -> None:
+def _draw_object(console: "Console", one: StoredObject) -> None:
     role = one.role.value.replace("_", " ")
     if not one.present:
         console.print(f"  {role:12} {one.key}: missing")
@@ -102,7 +104,7 @@ def _draw_object(console: Console, one: StoredObject) -> None:
     )
 
 
-def _draw_queue(console: Console, place: QueuePosition) -> None:
+def _draw_queue(console: "Console", place: QueuePosition) -> None:
     where = f"{place.queue}.{place.lane:03d}"
     if place.sequence is not None:
         console.print(f"  queue     {where}: pending as {place.sequence} in {place.work_list}")
@@ -112,7 +114,7 @@ def _draw_queue(console: Console, place: QueuePosition) -> None:
         console.print(f"  queue     {where}: not enqueued yet")
 
 
-def _draw_lake(console: Console, lake: BatchInLake) -> None:
+def _draw_lake(console: "Console", lake: BatchInLake) -> None:
     state = lake.state.value.replace("_", " ")
     problem = f": {lake.problem}" if lake.problem else ""
     row = f", entry {lake.row.sequence} in {lake.row.key}" if lake.row else ""

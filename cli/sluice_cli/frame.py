@@ -3,10 +3,9 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
@@ -18,6 +17,9 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import FRAME_BYTES_MAX, PAYLOAD_RAW_BYTES_MAX, Digest, ObjectKey
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = App(name="frame", help="Make frames from NDJSON, and inspect them.")
 
@@ -141,7 +143,7 @@ def report_of(data: bytes, frame: Frame) -> FrameReport:
     )
 
 
-def _draw(console: Console, report: FrameReport) -> None:
+def _draw(console: "Console", report: FrameReport) -> None:
     size = f"{format_size(report.frame_bytes)}, {format_size(report.payload_raw_bytes)} raw"
     span = "-" if report.min_ts is None else f"{report.min_ts} to {report.max_ts}"
     rows = (

@@ -1,16 +1,18 @@
 """`sluice gaps`: list missing sequence numbers by agent."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.completeness import BootReport, read_completeness
 from sluice_store.authority import open_deployment
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def gaps(
@@ -34,7 +36,7 @@ async def _read(url: str, agent: str | None) -> list[BootReport]:
         return [boot async for boot in read_completeness(store, agent)]
 
 
-def _draw(console: Console, boots: list[BootReport], agent: str | None) -> None:
+def _draw(console: "Console", boots: list[BootReport], agent: str | None) -> None:
     if agent is not None and not boots:
         console.print(f"no batch of this agent is accepted; `sluice gaps` lists all, agent={agent}")
         return

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.gc_candidates import candidates
@@ -28,6 +27,8 @@ from sluice_store import open_deployment
 from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sluice_gc.blob_explanation import BlobExplanation
     from sluice_gc.cycle import CycleReport
     from sluice_gc.plan import Plan
@@ -196,7 +197,7 @@ async def _noncurrent(url: str, settings: ExpirySettings, start_after: str) -> E
         return await expire_versions(store, settings, start_after=start_after)
 
 
-def _draw_expiry(console: Console, report: ExpiryReport, settings: ExpirySettings) -> None:
+def _draw_expiry(console: "Console", report: ExpiryReport, settings: ExpirySettings) -> None:
     done = "to delete" if settings.dry_run else "deleted"
     total, size = sum(report.deleted.values()), format_size(report.deleted_bytes)
     console.print(f"{total} of {report.listed} versions {done} ({size})")
@@ -263,7 +264,7 @@ async def _show(
         return await explain_blob(store, trusted, digest)
 
 
-def _draw_plan(console: Console, made: "Plan") -> None:
+def _draw_plan(console: "Console", made: "Plan") -> None:
     summary = made.summary
     console.print(f"plan {made.plan_id}, based on audit {made.audit_id}")
     for name, tally in (
@@ -281,7 +282,7 @@ def _draw_plan(console: Console, made: "Plan") -> None:
                 console.print(f"    {limit:22} {one.tally.incarnations:>10} {size:>10}")
 
 
-def _draw_report(console: Console, report: "RunReport") -> None:
+def _draw_report(console: "Console", report: "RunReport") -> None:
     facts = report.facts
     size = format_size(facts.deleted_bytes)
     if report.dry_run:
@@ -300,7 +301,7 @@ def _draw_report(console: Console, report: "RunReport") -> None:
         console.print(f"  {facts.skipped} batches were done by an earlier run")
 
 
-def _draw_cycle(console: Console, report: "CycleReport") -> None:
+def _draw_cycle(console: "Console", report: "CycleReport") -> None:
     console.print(f"audit {report.audit_id}: {report.counts.orphans} orphans")
     if report.ran_plan_id is None:
         console.print("no plan was due")
@@ -310,7 +311,7 @@ def _draw_cycle(console: Console, report: "CycleReport") -> None:
     console.print(f"new plan {report.made_plan_id}")
 
 
-def _draw_blob(console: Console, blob: "BlobExplanation") -> None:
+def _draw_blob(console: "Console", blob: "BlobExplanation") -> None:
     console.print(f"blob {blob.sha256}")
     console.print(f"  named in audit {blob.audit_id}: {blob.named_in_audit}")
     if not blob.incarnations:

@@ -2,10 +2,9 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -20,6 +19,9 @@ from sluice_gc.candidate_views import (
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import parse_digest
 from sluice_store import open_deployment
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LIMIT_MAX: Final = 500
 _DIGEST_DIGITS: Final = 64
@@ -80,7 +82,7 @@ async def _read(
         )
 
 
-def _draw(console: Console, found: CandidatePage | CandidateDetail | None, after: int) -> None:
+def _draw(console: "Console", found: CandidatePage | CandidateDetail | None, after: int) -> None:
     match found:
         case None:
             console.print("no such plan: it was removed or never made")
@@ -90,7 +92,7 @@ def _draw(console: Console, found: CandidatePage | CandidateDetail | None, after
             _draw_detail(console, found)
 
 
-def _draw_page(console: Console, page: CandidatePage, after: int) -> None:
+def _draw_page(console: "Console", page: CandidatePage, after: int) -> None:
     checked = "" if page.signature_checked else ", its signature is not verified (--key-file)"
     console.print(f"plan {page.plan_id}: {page.total} candidates{checked}")
     for one in page.candidates:
@@ -99,19 +101,19 @@ def _draw_page(console: Console, page: CandidatePage, after: int) -> None:
         console.print(f"more: continue with --after {after + len(page.candidates)}")
 
 
-def _draw_candidate(console: Console, one: PlanCandidate) -> None:
+def _draw_candidate(console: "Console", one: PlanCandidate) -> None:
     kind = "superseded" if one.superseded else "orphan"
     size, age = format_size(one.size_bytes), days_text(one.age_s)
     console.print(f"{one.sha256}  {size}, {age} old, {kind}\n  {one.key}")
     _draw_clauses(console, one.clauses)
 
 
-def _draw_clauses(console: Console, clauses: tuple[ClauseFinding, ...]) -> None:
+def _draw_clauses(console: "Console", clauses: tuple[ClauseFinding, ...]) -> None:
     for one in clauses:
         console.print(f"    {one.clause:12} {one.state.replace('_', ' '):9} {one.found}")
 
 
-def _draw_detail(console: Console, found: CandidateDetail) -> None:
+def _draw_detail(console: "Console", found: CandidateDetail) -> None:
     console.print(f"blob {found.sha256} in plan {found.plan_id}, audit {found.audit_id}")
     for one in found.candidates:
         _draw_candidate(console, one)

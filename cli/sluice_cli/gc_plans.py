@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -16,6 +15,8 @@ from sluice_protocol.units import UnixNs
 from sluice_store import open_deployment
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sluice_reconciler.audit_summaries import PlanOverview, UnreadableRecord
 
 LIMIT_MAX: Final = 100
@@ -115,7 +116,7 @@ def _state(plan: "PlanOverview", open_since_ns: UnixNs) -> str:
     return APPROVED if plan.approval is not None and not plan.approval_problem else plan.state
 
 
-def _draw(console: Console, found: tuple[ListedPlan, ...]) -> None:
+def _draw(console: "Console", found: tuple[ListedPlan, ...]) -> None:
     if not found:
         console.print("no plans: `sluice gc plan` makes one")
         return

@@ -1,11 +1,10 @@
 """`sluice init`: create the authority's settings."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, NewStoreUrl
@@ -19,6 +18,9 @@ from sluice_protocol.authority import (
 )
 from sluice_protocol.system_clock import SystemIds
 from sluice_store import create_authority, open_store
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LANES_DEFAULT = 4
 
@@ -62,7 +64,7 @@ async def _write(url: str, wanted: Authority) -> Authority:
         return await create_authority(store, wanted)
 
 
-def _draw(console: Console, url: str, settings: Authority) -> None:
+def _draw(console: "Console", url: str, settings: Authority) -> None:
     console.print(f"authority {settings.authority_id} in {url}")
     for name, value in msgspec.structs.asdict(settings).items():
         if name.endswith("_s"):

@@ -37,7 +37,7 @@ def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) ->
     if as_json:
         write_json(value, sys.stdout)
     else:
-        from rich.console import Console  # noqa: PLC0415 - not needed for JSON
+        from rich.console import Console
 
         # Texts of the data may contain `[red]` or `:ok:`, which are no markup here.
         human(Console(highlight=False, soft_wrap=True, markup=False, emoji=False))

@@ -4,10 +4,9 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from sluice_cli.confirmation import is_confirmed
 from sluice_cli.options import Json
@@ -36,6 +35,9 @@ from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemIds
 from sluice_store.s3.settings import S3Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = App(name="policies", help="Render, prove and apply bucket and IAM policies.")
 
@@ -85,7 +87,7 @@ def render(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         for name, text in found.files.items():
             console.print(name if out is not None else f"--- {name}\n{text}", markup=False)
         for item in found.inexpressible:
@@ -189,7 +191,7 @@ def simulate(
     decision = evaluate(policies, request)
     word = "allow" if decision.allowed else "deny"
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         about = f": {decision.reason}" if decision.reason else ""
         console.print(f"{word} by {decision.sid}{about}", markup=False)
 
@@ -300,6 +302,8 @@ def _confirmed(found: tuple[DocumentChange, ...], *, yes: bool) -> bool:
     if not found:
         return True
     if not yes and sys.stdin.isatty():
+        from rich.console import Console
+
         draw_changes(Console(highlight=False, soft_wrap=True, stderr=True), found)
     return is_confirmed(
         f"apply {len(found)} changes, in this order?",
@@ -334,7 +338,7 @@ def apply(
         return ExitCode.FOUND_WRONG.value
     proved = asyncio.run(apply_and_prove(chosen, target, where, found))
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         for change in found:
             console.print(f"applied: {change.name}", markup=False)
         text = "the live documents are proved" if proved else "the live documents are NOT proved"

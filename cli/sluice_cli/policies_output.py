@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from sluice_policies.denials import DenialOutcome, DenialReport, describe_denial
 from sluice_policies.lint import LintFinding
 from sluice_policies.live_documents import DocumentChange
 from sluice_policies.probes import ProbeOutcome
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 if TYPE_CHECKING:  # they need z3, which is an extra
     from sluice_policies.prove import Verdict
@@ -25,7 +26,7 @@ def findings_json(findings: dict[str, tuple[LintFinding, ...]]) -> dict[str, lis
     }
 
 
-def draw_findings(console: Console, findings: dict[str, tuple[LintFinding, ...]]) -> None:
+def draw_findings(console: "Console", findings: dict[str, tuple[LintFinding, ...]]) -> None:
     """Print one line for each finding, and one for each file without a finding."""
     for name, found in findings.items():
         for finding in found:
@@ -53,7 +54,7 @@ def _counterexample(verdict: "Verdict") -> str | None:
     return verdict.unknown or None
 
 
-def draw_verdicts(console: Console, verdicts: "tuple[Verdict, ...]") -> None:
+def draw_verdicts(console: "Console", verdicts: "tuple[Verdict, ...]") -> None:
     """Print one line for each property, and the request that violates it."""
     for verdict in verdicts:
         mark = "proved" if verdict.holds else "BROKEN"
@@ -65,7 +66,7 @@ def draw_verdicts(console: Console, verdicts: "tuple[Verdict, ...]") -> None:
     console.print(f"{proved} of {len(verdicts)} properties proved")
 
 
-def draw_denials(console: Console, report: DenialReport) -> None:
+def draw_denials(console: "Console", report: DenialReport) -> None:
     """Print each required denial, with what denies it or a request that is allowed."""
     marks = {DenialOutcome.DENIED: "denied   ", DenialOutcome.ALLOWED: "ALLOWED  "}
     for one in report.denials:
@@ -95,7 +96,7 @@ def changes_json(changes: tuple[DocumentChange, ...]) -> list[dict[str, str]]:
     return [{"name": change.name, "diff": change.unified()} for change in changes]
 
 
-def draw_changes(console: Console, changes: tuple[DocumentChange, ...]) -> None:
+def draw_changes(console: "Console", changes: tuple[DocumentChange, ...]) -> None:
     """Print the differences, in the order in which they would be applied."""
     for change in changes:
         console.print(change.unified(), markup=False)
@@ -123,7 +124,7 @@ def verification_json(found: "Verification") -> dict[str, object]:
     }
 
 
-def draw_verification(console: Console, found: "Verification") -> None:
+def draw_verification(console: "Console", found: "Verification") -> None:
     """Print differences, misconfigurations, properties and the results of the probes."""
     for change in found.changes:
         console.print(f"DIFFERS  {change.name}: see `sluice policies diff`", markup=False)

@@ -1,10 +1,9 @@
 """`sluice queue`: the backlog of the queue."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -24,6 +23,9 @@ from sluice_reconciler.lanes.member_records import LiveMembers, read_live_member
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = App(name="queue", help="Show the backlog of the queue.")
 
@@ -101,7 +103,7 @@ def _read_lake(url: str, lanes: int) -> dict[Lane, int]:
     }
 
 
-def _draw(console: Console, lanes: list[LaneStatus], queue: str | None) -> None:
+def _draw(console: "Console", lanes: list[LaneStatus], queue: str | None) -> None:
     if not lanes:
         which = "no lane" if queue is None else f"no lane of the queue `{queue}`"
         console.print(f"{which} has an entry yet; `sluice reconciler` fills its queues")

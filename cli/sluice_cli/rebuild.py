@@ -1,10 +1,9 @@
 """`sluice rebuild`: rebuild derived objects, or compare them with their sources."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -16,6 +15,9 @@ from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.committed_positions import read_committed_positions
 from sluice_store.url import open_store
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def rebuild(
@@ -80,11 +82,11 @@ def _report_incomplete(found: list[DerivedDifference], *, as_json: bool, verify:
     fail(f"{what} is incomplete: repeat the command, differences_found=`{len(found)}`")
 
 
-def _draw_each(console: Console, found: list[DerivedDifference]) -> None:
+def _draw_each(console: "Console", found: list[DerivedDifference]) -> None:
     for one in found:
         console.print(f"{one.wrong.value}  {one.key}  {one.detail}".rstrip())
 
 
-def _draw(console: Console, found: list[DerivedDifference], *, verify: bool) -> None:
+def _draw(console: "Console", found: list[DerivedDifference], *, verify: bool) -> None:
     _draw_each(console, found)
     console.print(f"{len(found)} differences {'found' if verify else 'repaired'}")

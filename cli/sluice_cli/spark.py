@@ -4,11 +4,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -19,6 +18,9 @@ from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 from sluice_spark.jvm import check_jvm, jvm_process, stop_session
 from sluice_spark.session import Session, SessionSettings, open_session
 from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = App(name="spark", help="Run the Spark jobs of the lake.")
 
@@ -76,7 +78,7 @@ def ingest(
     with _refused_as_bad_usage():
         totals = run_ingest(store, settings)
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(
             f"{totals.batches} batches, {totals.records} records in {totals.files} files"
             f" of {totals.rounds} micro-batches; {totals.dead_letters} dead letters"
@@ -114,7 +116,7 @@ def compact(
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_compact(session, store, settings)
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(
             f"{report.files_before} files before, {report.files_after} after;"
             f" {report.dropped_rows} rows dropped, of which {report.repetitions} repetitions,"
@@ -143,7 +145,7 @@ def index(
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_index(session, store)
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(
             f"{report.files} files, {report.indexed} new ones in {report.chunks} new chunks;"
             f" {report.chunks_removed} old chunks removed"
@@ -166,7 +168,7 @@ def rollup(
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_rollup(session, store)
 
-    def human(console: Console) -> None:
+    def human(console: "Console") -> None:
         console.print(f"{report.covers} covers, {report.rows} rows")
 
     emit(report, as_json=json, human=human)

@@ -1,10 +1,9 @@
 """`sluice switch`: change the acceptance mode without losing batches."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
@@ -15,6 +14,9 @@ from sluice_protocol.authority import AcceptanceMode, Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def switch(
@@ -57,7 +59,7 @@ async def _to_manifest(url: str, spool: str) -> Authority:
             return await switch_to_manifest(remote, local, SystemClock())
 
 
-def _draw(console: Console, url: str, settings: Authority) -> None:
+def _draw(console: "Console", url: str, settings: Authority) -> None:
     console.print(f"authority {settings.authority_id} in {url}")
     console.print(f"  acceptance = {settings.acceptance}")
     if settings.spool_writer is not None:

@@ -5,10 +5,9 @@ import dataclasses
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from sluice_agent.foreign_responses import describe_foreign
 from sluice_agent.gateway_choice import GatewayTarget
@@ -33,6 +32,9 @@ from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
 from sluice_protocol.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 UPLOAD_S: Final = 60.0
 CONNECT_S: Final = 5.0
@@ -126,6 +128,6 @@ def _report(gateway: str, sent: UploadRequest, received: UploadResult) -> Upload
     )
 
 
-def _draw(console: Console, report: UploadReport) -> None:
+def _draw(console: "Console", report: UploadReport) -> None:
     for name, value in dataclasses.asdict(report).items():
         console.print(f"{name}: {value}", markup=False)

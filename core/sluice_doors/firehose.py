@@ -126,6 +126,7 @@ def decode_firehose(
         return ()
     shared = shared_resource([{**one.pairs} for one in parts])
     tally = Tally()
+    tally.check_repeated((len(one.objects), _own_pairs(one, dict(shared))) for one in parts)
     rows = log_pieces(tally)
     for one in parts:
         for row in _rows(one, dict(shared), received_ns, tally):
@@ -194,7 +195,7 @@ def _cloudwatch_pairs(message: Mapping[str, object], common: Mapping[str, str]) 
 def _rows(
     part: _Part, shared: Mapping[str, str], received_ns: int, tally: Tally
 ) -> Iterator[LogRecord]:
-    pairs = [pair for pair in part.pairs.items() if pair[0] not in shared]
+    pairs = _own_pairs(part, shared)
     if not part.objects and (part.text or part.error):
         row = _text_row(part.text, part.error, pairs, received_ns, tally)
         tally.add(row.attributes, str(row.body))
@@ -208,6 +209,10 @@ def _rows(
             row = _object_row(one, pairs, received_ns, tally)
         tally.add(row.attributes, str(row.body))
         yield row
+
+
+def _own_pairs(part: _Part, shared: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [pair for pair in part.pairs.items() if pair[0] not in shared]
 
 
 def _text_row(text: str, error: str, pairs: Pairs, received_ns: int, tally: Tally) -> LogRecord:

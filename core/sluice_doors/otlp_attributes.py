@@ -139,6 +139,11 @@ def outer_sources(
     return shared, found
 
 
+def outer_pairs(sources: Sources) -> list[tuple[str, str]]:
+    """Return the pairs of sources; each record of their group has all of them."""
+    return [pair for _, pairs in sources for pair in pairs]
+
+
 def count_text(count: int) -> str:
     """Return a count as text; empty for 0, which is the same as a missing field."""
     return str(count) if count else ""

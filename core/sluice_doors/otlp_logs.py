@@ -17,6 +17,7 @@ from sluice_doors.otlp_attributes import (
     Sources,
     count_text,
     merged,
+    outer_pairs,
     outer_sources,
     pairs_of,
 )
@@ -49,6 +50,10 @@ def logs_from_groups(groups: Iterable[LogGroup], *, received_ns: int) -> Decoded
     tally = Tally()
     filled = [each for each in groups if each.records]
     shared, outer = outer_sources(filled)
+    tally.check_repeated(
+        (len(group.records), outer_pairs(sources))
+        for group, sources in zip(filled, outer, strict=True)
+    )
     rows = log_pieces(tally)
     for group, sources in zip(filled, outer, strict=True):
         rows.extend(_group_rows(group, sources, received_ns, tally))

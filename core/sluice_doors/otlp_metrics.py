@@ -19,6 +19,7 @@ from sluice_doors.otlp_attributes import (
     ScopeGroup,
     Sources,
     merged,
+    outer_pairs,
     outer_sources,
     pairs_of,
 )
@@ -65,6 +66,11 @@ def metrics_from_groups(
     tally = Tally()
     filled = [each for each in groups if _is_filled(each.records)]
     shared, outer = outer_sources(filled)
+    tally.check_repeated(
+        (sum(map(_points_in, group.records)), outer_pairs(sources))
+        for group, sources in zip(filled, outer, strict=True)
+        if not isinstance(group.records, LazyMessages)
+    )
     points = metric_pieces(tally)
     for group, sources in zip(filled, outer, strict=True):
         for metric in group.records:
@@ -120,6 +126,13 @@ def _has_points(metric: Metric | RawRecord) -> bool:
     return isinstance(metric, RawRecord) or any(kind.points.data_points for kind in _kinds(metric))
 
 
+def _points_in(metric: Metric | RawRecord) -> int:
+    """Return a number of points that a metric becomes at least."""
+    if isinstance(metric, RawRecord):
+        return 1
+    return sum(len(kind.points.data_points) for kind in _kinds(metric))
+
+
 def metric_points(
     metric: Metric | RawRecord, outer: Sources, received_ns: int, tally: Tally
 ) -> Iterator[MetricPoint]:
@@ -132,6 +145,7 @@ def metric_points(
         tally.timed = False
         yield _raw(metric, UNNAMED, received_ns, {}, outer, tally)
         return
+    tally.check_repeated([(_points_in(metric), outer_pairs(outer))])
     for kind in _kinds(metric):
         if kind.points.data_points:
             yield from _Series(metric, kind, outer, received_ns, tally).points()

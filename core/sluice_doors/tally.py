@@ -1,6 +1,6 @@
 """What is counted while records are decoded, and the limit of what they expand to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice_doors.decoded import (
@@ -48,7 +48,28 @@ class Tally:
         """
         self.pairs += pairs
         self.text_bytes += text_bytes
-        if self.pairs > PAIRS_MAX or self.text_bytes > EXPANDED_BYTES_MAX:
+        self._check(self.pairs, self.text_bytes)
+
+    def check_repeated(self, counted: Iterable[tuple[int, Sequence[tuple[str, str]]]]) -> None:
+        """Check attributes that many records will have, before any of the records is made.
+
+        The records are counted when they are made. Until then a small body could take seconds.
+
+        Args:
+            counted: Numbers of records, and the pairs that each of them will have among others.
+
+        Raises:
+            BodyTooLarge: Together they exceed a limit.
+        """
+        pairs, text_bytes = self.pairs, self.text_bytes
+        for records, repeated in counted:
+            pairs += records * len(repeated)
+            text_bytes += records * sum(len(value) for _, value in repeated)
+        self._check(pairs, text_bytes)
+
+    @staticmethod
+    def _check(pairs: int, text_bytes: int) -> None:
+        if pairs > PAIRS_MAX or text_bytes > EXPANDED_BYTES_MAX:
             raise BodyTooLarge(
                 "body is too large: its records expand to more than"
                 f" {PAIRS_MAX} attributes or {EXPANDED_BYTES_MAX} bytes; send smaller requests"

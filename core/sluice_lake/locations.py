@@ -4,16 +4,20 @@ Delta tables are not read or written through the object-store port: delta-rs, Sp
 pyarrow each use their own client.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
+from sluice_store.s3.settings import parse_s3_url
 from sluice_store.url import parse_local_path
 
-_PARAMETERS: Final = {"endpoint", "region"}
+_PREFIX: Final = re.compile(r"(?:[A-Za-z0-9!$&'()+,.:;=@_-]+/)*", re.ASCII)
+"""Prefixes that all libraries read alike. delta-rs encodes other characters, such as a space or ~,
+in the names of objects and not in listings, so it never finds what it has written.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,26 +59,32 @@ class TableLocation:
 
 
 def lake_location(store_url: str, table: str) -> TableLocation:
-    """Return the location of a lake table in a store.
+    """Return the location of a lake table in a store: the place that the store's own client uses.
 
     Raises:
-        BadUsage: The URL is neither `file://…` nor `s3://bucket/prefix?endpoint=…&region=…`.
+        BadUsage: The URL is neither `file://…` nor `s3://bucket/prefix?endpoint=…&region=…`, or the
+            libraries would not find tables below its prefix.
     """
     if store_url.startswith("file://"):
         return TableLocation(uri=str(parse_local_path(store_url) / f"{LAKE}{table}"))
-    parts = urlsplit(store_url)
-    query = parse_qs(parts.query)
-    if parts.scheme != "s3" or not parts.netloc or set(query) - _PARAMETERS:
+    try:
+        store = parse_s3_url(store_url)
+    except BadUsage as error:
+        raise BadUsage(f"cannot locate the lake: {error}") from error
+    if store.addressing or store.profile or store.ca_bundle:
         raise BadUsage(
-            "cannot locate the lake: the store URL must be file:///path or"
-            f" s3://bucket/prefix?endpoint=…&region=…, url=`{store_url}`"
+            "cannot locate the lake: its libraries know no other options than endpoint and region;"
+            f" remove the others, url=`{store_url}`"
         )
-    prefix = parts.path.strip("/")
-    place = "/".join(part for part in (parts.netloc, prefix, f"{LAKE}{table}") if part)
+    if _PREFIX.fullmatch(store.prefix) is None:
+        raise BadUsage(
+            "cannot locate the lake: its libraries do not find tables below such a prefix; use a"
+            f" store whose prefix has ASCII letters, digits, - and _ only, prefix=`{store.prefix}`"
+        )
     return TableLocation(
-        uri=f"s3://{place}",
-        endpoint=query.get("endpoint", [None])[0],
-        region=query.get("region", [None])[0],
+        uri=f"s3://{store.bucket}/{store.prefix}{LAKE}{table}",
+        endpoint=store.endpoint,
+        region=store.region,
     )
 
 

@@ -65,6 +65,11 @@ def parse_s3_url(url: str) -> S3Settings:
         raise BadUsage(
             f"invalid store URL: use s3://bucket/prefix without credentials, url=`{url}`"
         )
+    if "#" in url:
+        raise BadUsage(
+            "invalid store URL: the characters from # on would be ignored; choose a prefix"
+            f" without it, url=`{url}`"
+        )
     if _names_several_buckets(parts.netloc, options.get("endpoint", "")):
         raise BadUsage(
             "a Multi-Region Access Point cannot be the store: its buckets copy objects later, so"

@@ -2,6 +2,7 @@ import pytest
 
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_protocol.errors import BadUsage
+from sluice_store.s3.settings import parse_s3_url
 
 
 def test_a_table_of_a_directory_is_a_path() -> None:
@@ -31,7 +32,28 @@ def test_absolute_paths_of_data_files_are_kept() -> None:
         assert location.uri_of(path) == path
 
 
-@pytest.mark.parametrize("url", ["http://host/store", "s3://", "s3://bucket?colour=red"])
+@pytest.mark.parametrize(
+    ("url", "uri"),
+    [
+        ("s3://bucket/a%3Db?endpoint=http://s3:9000", "s3://bucket/a=b/lake/v1/logs"),
+        ("s3://bucket/data/?endpoint=http://s3:9000/", "s3://bucket/data/lake/v1/logs"),
+        ("s3://bucket?endpoint=http://old:1&endpoint=http://s3:9000", "s3://bucket/lake/v1/logs"),
+    ],
+)
+def test_a_table_is_in_the_place_of_its_store(url: str, uri: str) -> None:
+    """The store's client decodes the prefix, and ignores a slash behind the endpoint."""
+    location, store = lake_location(url, "logs"), parse_s3_url(url)
+    assert location.uri == uri == f"s3://{store.bucket}/{store.prefix}lake/v1/logs"
+    assert location.endpoint == store.endpoint == "http://s3:9000"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://host/store", "s3://", "s3://bucket?colour=red", "s3://bucket?profile=ops"),
+        *(f"s3://bucket/{one}" for one in ("a#1", "a%231", "a%2520b", "a%20b", "a~b", "a//b", "é")),
+    ],
+)
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(BadUsage, match="cannot locate the lake"):
         lake_location(url, "logs")

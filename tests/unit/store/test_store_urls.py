@@ -1,4 +1,4 @@
-"""Store URLs that name more than one bucket are refused."""
+"""Store URLs that name more than one bucket, or that would be cut, are refused."""
 
 import pytest
 
@@ -30,3 +30,11 @@ def test_buckets_with_similar_names_are_accepted(bucket: str) -> None:
         parse_s3_url(f"s3://{bucket}/p?endpoint=https://s3.eu-west-1.amazonaws.com").bucket
         == bucket
     )
+
+
+def test_a_url_with_a_fragment_is_refused() -> None:
+    """Two stores that differ behind it only would be one, and its options would be ignored."""
+    for url in ("s3://bucket/team#1", "s3://bucket/p?region=eu-1#x", "s3://bucket#"):
+        with pytest.raises(BadUsage, match="from # on would be ignored"):
+            parse_s3_url(url)
+    assert parse_s3_url("s3://bucket/team%231").prefix == "team#1/"
