@@ -139,7 +139,7 @@ def test_missing_record_table_stops_the_job(tmp_path: Path) -> None:
         consumers.open(snapshot.committed_through)
         job, rows = ingester(deployment.url, consumers), pending_rows(deployment.url)
         (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
-        with pytest.raises(LakeInconsistent, match="sluice rebuild"):
+        with pytest.raises(LakeInconsistent, match="rebuild the lake"):
             job.ingest(rows)
 
 
@@ -180,6 +180,6 @@ def test_commit_that_another_tool_overwrote_stops_the_job(tmp_path: Path) -> Non
     newest = max((tmp_path / "lake/v1/logs/_delta_log").glob("*.json"))
     newest.write_text('{"commitInfo":{"operation":"OPTIMIZE"}}\n')
     deployment.deliver([make_batch(20)])
-    with pytest.raises(ResumeRefused, match="run `sluice rebuild`"):
+    with pytest.raises(ResumeRefused, match=r"the lake: docs/spark\.md"):
         ingest_locally(deployment.url)
     assert len(deployment.rows("batches")) == 2
