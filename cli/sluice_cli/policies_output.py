@@ -10,7 +10,7 @@ from sluice_policies.probes import ProbeOutcome
 if TYPE_CHECKING:
     from rich.console import Console
 
-if TYPE_CHECKING:  # they need z3, which is an extra
+    # They need z3, which is an extra.
     from sluice_policies.prove import Verdict
     from sluice_policies.verify import Verification
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from sluice_lake.durable_files import sync_new_table
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
 from sluice_lake.lane_versions import read_lane_versions
@@ -148,7 +149,7 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
     if location.is_local:
         Path(location.uri).mkdir(parents=True, exist_ok=True)
     with delta_errors_translated(location):
-        return DeltaTable.create(
+        created = DeltaTable.create(
             location.uri,
             delta_schema(table),
             mode="error",
@@ -156,6 +157,8 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
             configuration=CONFIGURATION,
             storage_options=dict(location.storage_options),
         )
+        sync_new_table(location.uri)
+    return created
 
 
 def check_tables(store_url: str) -> None:

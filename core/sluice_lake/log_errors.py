@@ -54,8 +54,8 @@ def read_transaction(opened: DeltaTable, app: str) -> int | None:
         StoreUnavailable: The bucket is unreachable, or the disk failed.
     """
     with log_errors_translated(opened.table_uri):
-        last: int | None = opened.transaction_version(app)
-        return last
+        version: int | None = opened.transaction_version(app)
+    return version
 
 
 def _refused(uri: str, what: str) -> TableRefused:

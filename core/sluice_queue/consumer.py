@@ -338,8 +338,9 @@ def _check_resume(lane: Lane, state: Register, resume_after: int | None) -> None
         return
     if resume_after < state.acked_through:
         reason = (
-            f"entries after the stored sequence are acknowledged and deleted; run `sluice "
-            f"rebuild`, acked_through=`{state.acked_through}`"
+            f"entries after the stored sequence are acknowledged and deleted: what the consumer "
+            f"stored is lost or an older copy; rebuild it from the accepted batches (the lake: "
+            f"docs/spark.md), acked_through=`{state.acked_through}`"
         )
         raise ResumeRefused(lane.key, resume_after, reason)
     if resume_after >= state.next_sequence:

@@ -13,6 +13,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import delta_errors_translated, delta_schema, find_table
+from sluice_lake.durable_files import sync_commits, sync_state
 from sluice_lake.errors import CommitConflict
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.log_errors import log_errors_translated, read_transaction
@@ -20,7 +21,7 @@ from sluice_lake.tables import Table, ingest_app_id
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.exactly_once import REBUILD, RowId
+from sluice_spark.exactly_once import REBUILD_LAKE, RowId
 from sluice_spark.written_files import WrittenFile
 
 LaneVersions = Mapping[int, int]
@@ -48,10 +49,13 @@ def commit_files(
 ) -> None:
     """Append written files and advance the lanes' versions, in one commit based on this state.
 
+    On a directory the commit is durable when this function returns.
+
     Raises:
         CommitConflict: The table has changed in a way that may matter; read everything again.
+        OutcomeUnknown: The store failed; the commit may have been made, and may not be durable.
     """
-    location = TableLocation(uri=opened.table_uri)
+    location, based_on = TableLocation(uri=opened.table_uri), opened.version()
     actions = [add_action(table, file, data_change=True) for file in files]
     transactions = [Transaction(ingest_app_id(lane), last) for lane, last in versions.items()]
     with delta_errors_translated(location):
@@ -64,6 +68,7 @@ def commit_files(
                 app_transactions=transactions, custom_metadata=dict(metadata)
             ),
         )
+        sync_commits(location.uri, based_on)
 
 
 def encode_commit_metadata(
@@ -119,7 +124,7 @@ def read_unreadable(records: DeltaTable, ahead: Mapping[int, int]) -> set[RowId]
     raise LakeInconsistent(
         lane,
         f"the table's history does not contain the commit that reached sequence {end}",
-        REBUILD,
+        REBUILD_LAKE,
     )
 
 
@@ -169,7 +174,8 @@ def commit_from_state(
     delta-rs accepts the removal of a file that another commit has already removed, which would
     duplicate its rows. Therefore each attempt checks that every file is still part of the table,
     and commits from exactly that state without a rebase. Any commit in between causes another
-    attempt.
+    attempt. On a directory that state is durable before the commit, which contains rows of its
+    files, and the commit is durable when this function returns.
 
     Args:
         store_url: The store.
@@ -193,6 +199,7 @@ def commit_from_state(
         properties = CommitProperties(app_transactions=[advance(opened)], max_commit_retries=0)
         try:
             with delta_errors_translated(location):
+                sync_state(opened)
                 opened.create_write_transaction(
                     [*removals, *additions],
                     "append",
@@ -200,6 +207,7 @@ def commit_from_state(
                     [table.partition_column],
                     commit_properties=properties,
                 )
+                sync_commits(location.uri, opened.version())
         except CommitConflict:
             continue
         return

@@ -30,7 +30,8 @@ from sluice_spark.errors import LakeInconsistent
 RowId = tuple[int, int, int]
 """Lane, sequence of the queue entry, position in its work list: identifies a row of the queue."""
 
-REBUILD = "run `sluice rebuild`"
+REBUILD_LAKE = "rebuild the lake (docs/spark.md)"
+"""`sluice rebuild` does not help: the queue no longer contains what the tables have lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ def plan_boundary(rows: Sequence[PendingBatch], positions: TablePositions) -> di
                 row.lane,
                 f"the ledger has committed up to sequence {before}, but the next entry is "
                 f"{row.sequence}",
-                f"delete the checkpoint; if the error remains, {REBUILD}",
+                f"delete the checkpoint; if the error remains, {REBUILD_LAKE}",
             )
         if row.sequence > before:
             last[row.lane] = row.sequence
@@ -137,7 +138,7 @@ def _unfinished(lane: int, end: int, positions: TablePositions) -> int:
                 lane,
                 f"table {kind} has committed up to sequence {found.get(lane, 0)}, the ledger up "
                 f"to {entered}",
-                REBUILD,
+                REBUILD_LAKE,
             )
     ahead = max(found.get(lane, 0) for found in positions.records.values())
     return min(end, ahead) if ahead > entered else end

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile
+from sluice_lake.durable_files import sync_file
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
@@ -24,7 +25,6 @@ from sluice_spark.written_files import (
     WrittenFile,
     file_statistics,
     partition_folder,
-    sync_file,
 )
 
 _NS_PER_US: Final = 1000

@@ -13,9 +13,11 @@ import structlog
 from deltalake import DeltaTable
 
 from sluice_lake.delta import open_or_create_table
+from sluice_lake.durable_files import sync_state
 from sluice_lake.errors import CommitConflict
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
+from sluice_lake.log_errors import log_errors_translated
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.manifests import Kind
@@ -87,11 +89,15 @@ class LakeSnapshot:
         return read_lane_versions(lake_location(self.store_url, table.name), opened, lanes)
 
     def committed_through(self, lanes: Sequence[int]) -> dict[int, int]:
-        """Return the sequence up to which every table has committed each lane.
+        """Return the sequence up to which every table has durably committed each lane.
 
         Raises:
-            StoreUnavailable: The bucket is unreachable.
+            StoreUnavailable: The bucket is unreachable, or the disk failed.
+            TableRefused: The log of a table is damaged.
         """
+        for opened in (*self.records.values(), self.ledger):
+            with log_errors_translated(opened.table_uri):
+                sync_state(opened)
         positions = self.positions(lanes)
         return {lane: positions.committed_through(lane) for lane in lanes}
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_lake.data_files import DataFile, total_bytes
+from sluice_lake.durable_files import sync_file
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_DATE, Column, ColumnType, Table
@@ -33,7 +34,6 @@ from sluice_spark.written_files import (
     file_statistics,
     parquet_options,
     partition_folder,
-    sync_file,
 )
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024

@@ -98,8 +98,7 @@ class RollupInputReader:
         snapshot = open_snapshot(self.store_url)
         async with open_store(self.store_url) as store:
             lanes = range((await read_authority(store)).lanes)
-            positions = snapshot.positions(list(lanes))
-            ends = {lane: positions.committed_through(lane) for lane in lanes}
+            ends = snapshot.committed_through(list(lanes))
             previous = await read_source_range(store, done) if done else None
             if done and previous is None:
                 raise InvalidRecord(

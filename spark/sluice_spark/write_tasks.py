@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_lake.blobs import RejectedBlob, decode_blob, states_times_of
+from sluice_lake.durable_files import sync_file
 from sluice_lake.kept_records import kept_batches
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
 from sluice_lake.records import DecodedBatch, records_table
@@ -38,7 +39,6 @@ from sluice_spark.written_files import (
     file_statistics,
     parquet_options,
     partition_folder,
-    sync_file,
 )
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024

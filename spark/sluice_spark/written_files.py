@@ -4,9 +4,7 @@ A result is a written file with its statistics, a batch that could not be read, 
 manifest states wrong times.
 """
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -159,13 +157,3 @@ def _leaves(column: pa.Field) -> list[str]:
 def partition_folder(column: str, value: str) -> str:
     """Return the folder of a partition, `column=value`, as Delta and Hive name it."""
     return f"{column}={quote(value, safe='-_.')}"
-
-
-def sync_file(path: str) -> None:
-    """Sync a local file and its folder to disk, so that a committed file survives a crash."""
-    for place in (path, str(Path(path).parent)):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

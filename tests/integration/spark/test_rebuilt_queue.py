@@ -14,6 +14,7 @@ from support.spark_local import die_at, ingest_locally, ingester, pending_rows
 from sluice_cli.queue import status
 from sluice_cli.rebuild import rebuild
 from sluice_protocol.errors import BadUsage, Fenced
+from sluice_queue.errors import ResumeRefused
 from sluice_queue.pending import PendingBatch
 from sluice_reconciler.app import run_once
 from sluice_reconciler.settings import ReconcilerSettings
@@ -152,6 +153,28 @@ def test_the_lake_is_rebuilt_after_an_unfinished_run_lost_its_lists(tmp_path: Pa
     deployment.accept([make_batch(n * 10, at_ns=T0_NS + n) for n in range(3)])
     assert reconcile(deployment) == 3
     die_at(deployment.url, "before_ledger")
+    lose(deployment, "manifests", "lake", "queue", "reconciler")
+    assert rebuild(store=deployment.url) == 0
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_a_lake_that_was_restored_from_a_copy_is_rebuilt(tmp_path: Path) -> None:
+    """The queue has acknowledged entries that the copy does not contain."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    copy = tmp_path.with_name(f"{tmp_path.name}-copy")
+    for n in range(2):
+        deployment.accept([make_batch(n * 10)])
+        assert reconcile(deployment) == 1
+        ingest_locally(deployment.url)
+        if n == 0:
+            shutil.copytree(tmp_path / "lake", copy)
+    shutil.rmtree(tmp_path / "lake")
+    shutil.copytree(copy, tmp_path / "lake")
+    with pytest.raises(ResumeRefused, match=r"the lake: docs/spark\.md"):
+        ingest_locally(deployment.url)
+    with pytest.raises(BadUsage, match="rebuild the lake"):
+        rebuild(store=deployment.url)
     lose(deployment, "manifests", "lake", "queue", "reconciler")
     assert rebuild(store=deployment.url) == 0
     ingest_locally(deployment.url)
