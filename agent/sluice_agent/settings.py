@@ -27,6 +27,7 @@ from sluice_agent.listen_settings import (
     parse_syslog_address,
 )
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.request_identity import check_sender_id
 
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
@@ -236,6 +237,7 @@ class AgentSettings:
             raise BadUsage(
                 f"gateways must be base URLs such as http://host:port, gateway=`{self.gateway}`"
             )
+        check_sender_id(self.agent_id)
         if self.spool_bytes < SPOOL_BYTES_LEAST:
             raise BadUsage(
                 f"spool must have at least {SPOOL_BYTES_LEAST} bytes, "

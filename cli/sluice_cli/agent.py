@@ -10,6 +10,7 @@ from sluice_cli.agent_run import KEY_DEFAULT, run_and_report
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode
+from sluice_protocol.request_identity import check_sender_id
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +44,9 @@ def init(*, key: Path = KEY_DEFAULT, agent_id: str | None = None, json: Json = F
     """
     from sluice_agent.signing_key import make_key, principal_entry, read_key  # noqa: PLC0415 - quick help
 
-    made = read_key(key) if key.exists() else make_key(key)
     name = agent_id or default_agent_id()
+    check_sender_id(name)
+    made = read_key(key) if key.exists() else make_key(key)
     entry = principal_entry(name, name, made)
     value = {
         "key": str(key),

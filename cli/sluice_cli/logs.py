@@ -1,6 +1,9 @@
 """Logs of commands, on standard error: standard output contains results only."""
 
 import sys
+from typing import TextIO, cast
+
+from sluice_web.log_output import LogOutput
 
 # structlog imports rich's tracebacks, and with them pygments, for a renderer that is not used.
 _RICH = sys.modules.pop("rich", None)
@@ -32,6 +35,6 @@ def configure_logs() -> None:
     )
 
 
-def _print_to_stderr(*_: object) -> structlog.PrintLogger:
+def _print_to_stderr(*_: object) -> structlog.WriteLogger:
     """Return a logger on the current standard error, which tests replace."""
-    return structlog.PrintLogger(sys.stderr)
+    return structlog.WriteLogger(cast("TextIO", LogOutput(sys.stderr)))

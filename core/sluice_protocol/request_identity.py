@@ -26,8 +26,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.identity import Identity
+from sluice_protocol.errors import BadUsage, InvalidFrame
+from sluice_protocol.identity import Identity, check_id
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import AGENT_ID_BYTES_MAX
 
@@ -43,6 +43,7 @@ BOOT_DIGITS: Final = 32
 _LANE_DIGITS: Final = 2
 _FORM: Final = b"sluice-request-1"
 _HEADS_MAX: Final = 1_024
+_SHOWN_CHARS_MAX: Final = 80
 _PRINCIPAL_BYTES_MAX: Final = AGENT_ID_BYTES_MAX - len(DOOR_AGENT_PREFIX) - 1 - _LANE_DIGITS
 _REQUEST_BOOT: Final = re.compile(rf"[0-9a-f]{{{BOOT_DIGITS}}}", re.ASCII)
 
@@ -115,6 +116,24 @@ def check_door_principal(name: str) -> None:
 def is_door_agent(agent_id: str) -> bool:
     """Return whether an agent id is reserved for gateways."""
     return agent_id.startswith(DOOR_AGENT_PREFIX)
+
+
+def check_sender_id(agent_id: str) -> None:
+    """Check that an agent may send under an id, before it has read anything.
+
+    Raises:
+        BadUsage: The id breaks a rule of identities, or is reserved for gateways.
+    """
+    try:
+        check_id("agent_id", agent_id, AGENT_ID_BYTES_MAX)
+    except InvalidFrame as error:
+        reason = error.reason
+    else:
+        if not is_door_agent(agent_id):
+            return
+        reason = f"ids that begin with `{DOOR_AGENT_PREFIX}` are reserved for gateways"
+    shown = ascii(agent_id[:_SHOWN_CHARS_MAX])[1:-1]
+    raise BadUsage(f"{reason}: set another --agent-id, agent_id=`{shown}`")
 
 
 def is_single_request(agent_id: str, boot_id: str) -> bool:

@@ -70,10 +70,16 @@ def _same(wanted: Authority, found: Authority) -> Authority:
     chosen = msgspec.structs.replace(
         wanted, authority_id=found.authority_id, created_at_unix_ns=found.created_at_unix_ns
     )
-    if chosen != found:
+    other = [
+        f"{name}=`{value}`"
+        for name, value in msgspec.structs.asdict(found).items()
+        if value != getattr(chosen, name)
+    ]
+    if other:
         raise BadUsage(
-            f"cannot create settings: the store has other ones, found=`{found}`; change the mode "
-            f"with `sluice switch`"
+            "cannot create settings: the store has other ones, and `sluice switch` can change the"
+            f" mode and its writer only; omit these options or use another store,"
+            f" {', '.join(other)}"
         )
     return found
 

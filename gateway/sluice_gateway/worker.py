@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TextIO, cast
 
 import structlog
 import uvloop
@@ -32,6 +32,7 @@ from sluice_store import open_store
 from sluice_store.authority import read_history
 from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
+from sluice_web.log_output import LogOutput
 
 GC_THRESHOLD: Final = 20_000
 """Allocations between two collections of the youngest objects; an upload makes some hundred."""
@@ -225,7 +226,7 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", LogOutput(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     send_library_logs()

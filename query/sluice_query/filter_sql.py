@@ -1,13 +1,22 @@
 """SQL of fields and of conditions on them."""
 
+import math
 from collections.abc import Sequence
 from typing import Final, assert_never
 
 from sluice_protocol.ndjson import METRIC_TYPES
 from sluice_query.fields import RecordField
 from sluice_query.filters import FilterOperator, RecordFilter
-from sluice_query.statements import SqlStatement, any_condition
+from sluice_query.statements import SqlStatement, SqlValue, any_condition
 
+IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"
+"""Whether the value of a sample is not NaN. The statistics of a Parquet file omit NaN, and DuckDB
+may decide `isnan(value)` and comparisons of `value` by them alone.
+"""
+_IS_NAN: Final = "isnan(nextafter(value, seq))"
+"""Whether it is NaN. DuckDB leaves out row groups by the statistics of the only column of a
+condition, so this one has a second column.
+"""
 _TYPE: Final = (
     "CASE type "
     + " ".join(f"WHEN {number} THEN '{name}'" for number, name in enumerate(METRIC_TYPES))
@@ -37,8 +46,16 @@ def filter_conditions(filters: Sequence[RecordFilter]) -> list[SqlStatement]:
 
 
 def _condition(one: RecordFilter) -> SqlStatement:
+    if one.field.column == "value" and not isinstance(one.value, str):
+        return _number_condition(one.operator, one.value)
     value = field_sql(one.field)
-    text, values, given = value.text, value.values, (one.value,)
+    return _text_or_level_condition(one, value.text, value.values)
+
+
+def _text_or_level_condition(
+    one: RecordFilter, text: str, values: tuple[SqlValue, ...]
+) -> SqlStatement:
+    given = (one.value,)
     match one.operator:
         case FilterOperator.EXISTS:
             return SqlStatement(f"{text} IS NOT NULL", values)
@@ -61,3 +78,13 @@ def _condition(one: RecordFilter) -> SqlStatement:
             return SqlStatement(f"{text} {one.operator} ?", values + given)
         case _:
             assert_never(one.operator)
+
+
+def _number_condition(operator: FilterOperator, number: float) -> SqlStatement:
+    """Return the condition on the value of a sample, which may be NaN: it is in no range."""
+    unequal = operator is FilterOperator.UNEQUAL
+    if math.isnan(number):
+        return SqlStatement(IS_NUMBER if unequal else _IS_NAN)
+    if unequal:
+        return SqlStatement(f"(value <> ? OR {_IS_NAN})", (number,))
+    return SqlStatement(f"(value {operator} ? AND {IS_NUMBER})", (number,))

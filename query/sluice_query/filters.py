@@ -1,5 +1,6 @@
 """Conditions on single fields: `FIELD=VALUE`, `FIELD!=VALUE`, `FIELD`, `!FIELD` and others."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,7 +95,10 @@ def parse_filter(text: str, kind: Kind) -> RecordFilter:
         return RecordFilter(field, operator, found["value"])
     if operator in PATTERN_OPERATORS:
         raise BadUsage(f"a number does not match a pattern: use = or >=, field=`{field.name}`")
-    return RecordFilter(field, operator, _parse_number(field, found["value"]))
+    number = _parse_number(field, found["value"])
+    if operator in ORDER_OPERATORS and math.isnan(number):
+        raise BadUsage(f"NaN has no order: use = or !=, field=`{field.name}`")
+    return RecordFilter(field, operator, number)
 
 
 def agents_of(filters: Sequence[RecordFilter]) -> tuple[str, ...]:

@@ -10,14 +10,13 @@ from typing import Final
 
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
+from sluice_query.filter_sql import IS_NUMBER
 from sluice_query.request import Aggregate, Query, Series
 from sluice_query.rollup_plan import HOUR_NS, MINUTE_NS, RollupPlan, TimeSpan
 from sluice_query.sql import condition, is_agent, text_condition
 from sluice_query.statements import SqlStatement, all_conditions, any_condition
 
 _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"
-_IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"
-"""DuckDB takes `isnan(value)` for false from the statistics of a Parquet file, which omit NaN."""
 _LANE: Final = "(CAST('0x' || substr(sha256(agent_id), 1, 16) AS UBIGINT) % {lanes})::BIGINT"
 
 
@@ -133,7 +132,7 @@ def _partial(
 
 def _samples(query: Query, source: SampleSource, sources: SeriesSources) -> list[SqlStatement]:
     """Return conditions that together select the samples of one source, each of them once."""
-    parts = [condition(query, sources.deletes), SqlStatement(_IS_NUMBER)]
+    parts = [condition(query, sources.deletes), SqlStatement(IS_NUMBER)]
     if source.later_than is not None:
         # The plain comparison is first, because the engine skips row groups by it.
         parts.append(SqlStatement("queue_sequence > ?", (min(source.later_than),)))

@@ -10,6 +10,7 @@ import pytest
 from sluice_agent.app import run_agent, run_forward
 from sluice_agent.settings import AgentSettings, Durability
 from sluice_agent.settings_checks import check_agent_settings
+from sluice_cli.agent import init
 from sluice_protocol.errors import BadUsage
 
 PEM = Path("a.pem")
@@ -100,3 +101,23 @@ def test_the_settings_of_a_pipe_are_checked_too(
 )
 def test_settings_that_belong_together_are_accepted(how: dict[str, Any]) -> None:
     check_agent_settings(settings(**how))
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "message"),
+    [
+        ("door:shop:c1", "ids that begin with `door:` are reserved for gateways"),
+        ("a\tb", "id contains a control character: set another --agent-id, agent_id=`a\\\\tb`"),
+        ("a" * 121, "id must be 1 to 120 bytes"),
+        ("", "id must be 1 to 120 bytes"),
+        ("\udc80", "id is not valid UTF-8"),
+    ],
+)
+def test_an_id_that_no_gateway_accepts_is_refused_before_anything_is_read(
+    agent_id: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadUsage, match=message):
+        settings(agent_id=agent_id)
+    with pytest.raises(BadUsage, match=message):
+        init(agent_id=agent_id or "x" * 121, key=tmp_path / "key.pem")
+    assert not list(tmp_path.iterdir())

@@ -62,6 +62,7 @@ def test_a_filter_is_a_field_an_operator_and_a_value(
         ("severity=1_0", "logs", "must be a number"),
         ("severity=\u0661", "logs", "must be a number"),
         ("severity=~1", "logs", "a number does not match a pattern"),
+        ("value>=NaN", "metrics", "NaN has no order"),
         ("body<x", "logs", "only severity and value have an order"),
         ("!body=x", "logs", "a filter with `!` has no value"),
         ("body=\ud800", "logs", "not valid UTF-8"),

@@ -1,0 +1,26 @@
+"""Standard error as the place of log events: a line that cannot be written is lost, nothing else.
+
+The reader of a pipe may end, and the disk of a file may be full. A service must then continue: an
+error of a log line would end the task that reports it, for example that the disk is full.
+"""
+
+from contextlib import suppress
+from typing import TextIO
+
+
+class LogOutput:
+    """A text stream for loggers; its methods raise no error of the system."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Bind a stream."""
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write text if the stream can be written."""
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Pass buffered text on, if that is possible; a later line tries it again."""
+        with suppress(OSError):
+            self._stream.flush()

@@ -1,0 +1,51 @@
+"""Log lines that cannot be written are lost, and nothing else fails."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TextIO
+
+import pytest
+import structlog
+
+from sluice_cli import logs
+from sluice_gateway import worker
+
+
+@pytest.fixture(params=["full disk", "closed pipe"])
+def unwritable(request: pytest.FixtureRequest) -> Iterator[TextIO]:
+    if request.param == "full disk":
+        stream = open("/dev/full", "w", buffering=1)  # noqa: PTH123, SIM115 - closed below
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        stream = os.fdopen(writer, "w", buffering=1)
+    yield stream
+    with suppress(OSError):
+        stream.close()
+
+
+@pytest.fixture
+def kept_configuration() -> Iterator[None]:
+    known = structlog.get_config()
+    yield
+    structlog.configure(**known)
+
+
+def of_gateways() -> None:
+    worker.configure_logs(worker=0, skip_probe=False)
+
+
+@pytest.mark.usefixtures("kept_configuration")
+@pytest.mark.parametrize("configure", [logs.configure_logs, of_gateways])
+def test_a_log_line_that_cannot_be_written_is_lost(
+    configure: Callable[[], None], unwritable: TextIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service goes on while the disk of its log is full, or after the reader of its log ended."""
+    monkeypatch.setattr(worker, "send_library_logs", lambda: None)
+    monkeypatch.setattr(sys, "stderr", unwritable)
+    configure()
+    log = structlog.get_logger("sluice.test")
+    log.warning("first", text="x" * 10_000)
+    log.error("second")

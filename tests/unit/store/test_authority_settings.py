@@ -1,0 +1,26 @@
+"""Settings of a deployment that exist already."""
+
+import asyncio
+
+import pytest
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
+from sluice_store.authority import create_authority
+from sluice_store.memory import open_memory_store
+
+
+def test_other_settings_are_refused_with_those_that_differ() -> None:
+    store, _ = open_memory_store()
+
+    async def create(**chosen: int) -> Authority:
+        return await create_authority(store, Authority(authority_id="A" * 26, **chosen))
+
+    async def run() -> None:
+        made = await create(lanes=8)
+        assert await create(lanes=8) == made
+        with pytest.raises(BadUsage, match="omit these options") as refused:
+            await create(lanes=4, margin_s=7200)
+        assert str(refused.value).endswith("or use another store, margin_s=`3600`, lanes=`8`")
+
+    asyncio.run(run())
