@@ -23,9 +23,14 @@ def json_text(value: object) -> str:
         BodyUnreadable: It is nested too deeply.
     """
     try:
-        return _JSON.encode(value).decode()
+        return _encoded(value)
     except RecursionError as error:
         raise BodyUnreadable("cannot read body: a value is nested too deeply") from error
+
+
+def _encoded(value: object) -> str:
+    try:
+        return _JSON.encode(value).decode()
     except (UnicodeEncodeError, OverflowError):  # surrogates, integers of more than 64 bits
         return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 

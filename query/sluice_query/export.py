@@ -67,7 +67,7 @@ async def export_records(searcher: Searcher, export: Export) -> AsyncGenerator[E
         sources = await reader.bounded(partial(evaluator.sources, newest_files(read.files.read)))
         make = _ParquetWriter if export.format == "parquet" else _NdjsonWriter
         writer: _ParquetWriter | _NdjsonWriter = make(query.kind)
-        results, more = 0, False
+        rows_found = 0
         if sources.names:
             columns = ", ".join(returned_columns(query.kind))
             # One record over the limit shows whether there are more.
@@ -75,11 +75,11 @@ async def export_records(searcher: Searcher, export: Export) -> AsyncGenerator[E
             engine = reader.engine
             rows = await reader.bounded(partial(engine.open_reader, statement, ROWS_PER_PART))
             while (found := await reader.bounded(partial(engine.next_rows, rows))) is not None:
-                kept = found.slice(0, export.limit - results)
-                more = more or kept.num_rows < found.num_rows
-                results += kept.num_rows
+                kept = found.slice(0, max(export.limit - rows_found, 0))
+                rows_found += found.num_rows
                 if kept.num_rows:
                     yield ExportPart(data=await reader.bounded(partial(writer.add, kept)))
+        results, more = min(rows_found, export.limit), rows_found > export.limit
         summary = reader.summarize(QuerySummary(results=results, more=more), read)
         yield ExportPart(data=writer.finish(summary), summary=summary)
 

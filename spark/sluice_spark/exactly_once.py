@@ -14,7 +14,9 @@ not be read is named in the metadata of the record commit. It is not entered in 
 it can be enqueued again.
 
 An unfinished run is completed first, up to the position that it reached, before later rows are
-written. So at most one commit of each record table is ahead of the ledger.
+written. Several commits of a record table can still be ahead of the ledger: if runs with fewer rows
+stop too, the table reaches that position in steps. So each commit also names the unreadable rows of
+those before it, and the newest one suffices.
 
 Source: `docs/adr/0050-exactly-once-into-delta.md`.
 """
@@ -81,6 +83,7 @@ class IngestRound:
         recovered: Rows whose records are committed and whose ledger rows are missing.
         fresh: Rows to write and then to enter in the ledger.
         judged: Every row from the ledger position to the end of the round.
+        lost: Identities of recovered rows that an earlier run could not read.
     """
 
     versions: Mapping[int, int]
@@ -88,6 +91,7 @@ class IngestRound:
     recovered: tuple[PendingBatch, ...]
     fresh: tuple[PendingBatch, ...]
     judged: tuple[PendingBatch, ...]
+    lost: frozenset[Identity] = frozenset()
 
     def unreadable_rows(self, kind: Kind, unreadable: Collection[RowId]) -> list[RowId]:
         """Return the unreadable rows to name in the metadata of a kind's record commit.
@@ -96,7 +100,7 @@ class IngestRound:
         other boundaries may read a repetition without the row that it repeats. Rows of other kinds
         are omitted, because another attempt may still read them.
         """
-        identities = {row.identity for row in self.fresh if row.order in unreadable}
+        identities = self.lost.union(row.identity for row in self.fresh if row.order in unreadable)
         return [
             row.order
             for row in self.judged
@@ -188,4 +192,5 @@ def plan_round(
         recovered=tuple(recovered),
         fresh=tuple(fresh),
         judged=tuple(judged),
+        lost=frozenset(row.identity for row in judged if row.order in unreadable),
     )

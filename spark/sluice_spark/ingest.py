@@ -27,6 +27,7 @@ from sluice_spark.session import (
     S3A_PACKAGE,
     Session,
     SessionSettings,
+    check_startable,
     checkpoint_folder,
     open_session,
     read_hadoop_version,
@@ -93,9 +94,12 @@ def run_ingest(
         spark: A running session; without it, one is started and stopped.
 
     Raises:
+        BadUsage: There is no Java, or it is too old; nothing has changed.
         Fenced: A newer job has acquired the queue; this job has changed nothing since.
         SluiceError: The job failed.
     """
+    if spark is None:
+        check_startable()  # a job that cannot start must not fence the running one
     with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
         snapshot = open_snapshot(store_url)
         find_table(store_url, DEAD_LETTERS, for_writing=True)  # refuse it now, not at its first use

@@ -169,11 +169,10 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    check_startable()
     # Imported here because it takes most of a second and most commands do not need it.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    if not _submitted() and SparkSession.getActiveSession() is None:
-        check_java()
     given = _submitted_conf() if _submitted() else {"spark.master": settings.master}
     settings = replace(settings, master=given.get("spark.master", settings.master))
     if settings.master.startswith("local"):
@@ -190,6 +189,18 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
     # pyspark prints each error with the stack of the JVM; the error is raised anyway.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     return session
+
+
+def check_startable() -> None:
+    """Check that `open_session` has a session, or the Java to start one.
+
+    Raises:
+        BadUsage: A JVM must be started, and there is no Java or it is too old.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as in `open_session`
+
+    if not _submitted() and SparkSession.getActiveSession() is None:
+        check_java()
 
 
 def _submitted() -> bool:

@@ -15,7 +15,7 @@ from functools import cache
 
 from msgspec.structs import replace
 from support.model_store import KINDS, applied, checked_by_writer, perform
-from support.model_sweeper import sweeper_moves
+from support.model_sweeper import PROVED_NAMED, sweeper_moves
 from support.model_types import (
     HORIZON,
     LOST,
@@ -214,6 +214,13 @@ def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tup
 # --- guarantees --------------------------------------------------------------------------------
 
 
+_FORBIDDEN = {
+    "cache without a proof": "was answered from memory after its proof had ended",
+    PROVED_NAMED: "was proved unnamed while a manifest named it",
+}
+"""Kinds of verdicts that no actor may send."""
+
+
 def broken_guarantee(world: World) -> str | None:
     """Return the first guarantee that this state breaks."""
     store = world.store
@@ -227,8 +234,8 @@ def broken_guarantee(world: World) -> str | None:
             return f"200 was sent for {digest} and the manifest names {owner}"
         if kind == "409" and owner in {None, digest}:
             return f"409 was sent for {digest} and the manifest names {owner}"
-        if kind == "cache without a proof":
-            return f"{digest} was answered from memory after its proof had ended"
+        if kind in _FORBIDDEN:
+            return f"{digest} {_FORBIDDEN[kind]}"
         if kind == "failed without effect" and owner == digest:
             return f"{digest} was said to have had no effect and it owns the identity"
     return None

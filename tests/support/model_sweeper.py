@@ -13,6 +13,9 @@ from support.model_types import Blob, Bounds, Late, Rules, Store, Sweeper, World
 from sluice_protocol import blob_deletion as d
 from sluice_protocol.units import Digest, ObjectKey, ObjectVersion, UnixNs
 
+PROVED_NAMED = "proved although it is named"
+"""The kind of a verdict of a sweeper that breaks invariant I7."""
+
 
 def sweeper_moves(
     world: World, index: int, sweeper: Sweeper, rules: Rules, bounds: Bounds
@@ -53,8 +56,8 @@ def sweeper_moves(
             blob = sweeper.target
             verdicts = _still_proved(world.store, world.now, sweeper, blob, rules)
             if True in verdicts:
-                proved = replace(sweeper, phase="proved")
-                yield f"{who}: proves {blob.digest}#{blob.number} again", put(proved)
+                proved = put(replace(sweeper, phase="proved"), _judged(world, blob))
+                yield f"{who}: proves {blob.digest}#{blob.number} again", proved
             if False in verdicts:
                 yield (
                     f"{who}: keeps {blob.digest}#{blob.number}",
@@ -67,6 +70,20 @@ def sweeper_moves(
             yield f"{who}: sends delete of {blob.digest}#{blob.number}", sent
         case _:
             return
+
+
+def _judged(world: World, blob: Blob) -> World:
+    """Return the world with a note if a manifest names the version that a sweeper has proved.
+
+    An older version may go although it is named: its manifest has the current version.
+    """
+    store = world.store
+    current = store.current(blob.digest)
+    named = {one.digest for one in (store.manifest, *store.quarantine) if one is not None}
+    replaced = current is not None and current != blob and not current.wrong
+    if replaced or blob.digest not in named:
+        return world
+    return replace(world, acked=world.acked | {(PROVED_NAMED, blob.digest, False)})
 
 
 def _accepted_names(store: Store, rules: Rules) -> frozenset[str]:

@@ -109,10 +109,10 @@ def merge_locally(url: str, table: Table) -> None:
     replace_files(url, table, list_files(opened, table), added, data_change=False)
 
 
-def stop_at(url: str, step: str) -> None:
+def stop_at(url: str, step: str, entries_max: int | None = None) -> None:
     """Ingest the backlog up to a step, at which an exception ends the work."""
     with suppress(Stopped):
-        ingest_locally(url, failpoint=FailPoint(step=step, action=_stop))
+        ingest_locally(url, entries_max, FailPoint(step=step, action=_stop))
         raise AssertionError(step)
 
 

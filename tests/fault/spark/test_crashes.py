@@ -84,6 +84,26 @@ def test_run_over_all_entries_completes_a_crashed_run_over_few(step: str, tmp_pa
     assert lost not in good
 
 
+def test_a_batch_that_several_stopped_runs_could_not_read_is_not_in_the_ledger(
+    tmp_path: Path,
+) -> None:
+    """Its table is two commits ahead of the ledger, and only the first one read it."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    good, lost = [make_batch(0), make_batch(10)], make_batch(5000, kind="metrics")
+    deployment.accept(good)
+    deployment.accept([lost], blobs=False)
+    deployment.enqueue([good[0], lost])
+    deployment.enqueue([good[1], lost])
+    stop_at(deployment.url, "after_records_logs")
+    stop_at(deployment.url, "before_ledger", entries_max=1)
+    stop_at(deployment.url, "before_ledger")
+    deployment.put_blob(lost)
+    ingest_locally(deployment.url)
+    deployment.enqueue([lost])
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, [*good, lost])
+
+
 def test_a_micro_batch_opens_each_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

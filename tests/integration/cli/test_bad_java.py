@@ -13,6 +13,10 @@ def run(folder: Path, java: str, *words: str) -> CommandResult:
     return sluice(*words, folder=folder, JAVA_HOME=java)
 
 
+def files_of(folder: Path) -> set[Path]:
+    return {path for path in (folder / ".sluice").rglob("*") if path.is_file()}
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     assert run(tmp_path, "", "init").returncode == 0
@@ -21,9 +25,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("job", ["ingest --once", "compact", "rollup", "index"])
 def test_a_job_without_java_is_one_line(folder: Path, job: str) -> None:
+    """It changes nothing in the store: an ingest job that cannot start fences no other."""
+    before = files_of(folder)
     done = run(folder, make_java_home(folder, None), "spark", *job.split())
     assert done.stderr == f"sluice: no Java: {REMEDY} or set JAVA_HOME\n"
     assert done.returncode == 2
+    assert files_of(folder) == before
 
 
 def test_a_job_with_an_old_java_is_one_line(folder: Path) -> None:

@@ -355,7 +355,7 @@ def refused(tmp_path: Path, *flags: str) -> str:
         ),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,  # bounds a hang; a start takes 30 s while other tests load the disk
         check=False,
         env=clean_env(),
         cwd=tmp_path,

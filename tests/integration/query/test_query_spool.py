@@ -197,6 +197,17 @@ def test_a_transferred_batch_that_moves_between_two_reads_is_found_once(
     assert _found(here) == ["moving"]
 
 
+@pytest.mark.parametrize("step", ["read_spooled", "read_pending"])
+def test_a_batch_that_leaves_the_bounds_of_the_spool_is_found_in_the_queue(
+    here: Site, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The spool is listed before the queue: what the listing omits was enqueued earlier."""
+    batch = log_batch(["moving"])
+    here.accept([batch])
+    _move_before(monkeypatch, step, lambda: _advance(here, batch, "enqueued"))
+    assert _found(here, QuerySettings(landed_s=0.0)) == ["moving"]
+
+
 @pytest.mark.parametrize("step", ["read_ledger", "select_files", "read_pending 2"])
 def test_a_batch_between_the_two_commits_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str

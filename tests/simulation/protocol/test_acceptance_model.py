@@ -3,6 +3,7 @@
 No interleaving breaks a guarantee, and each planted omission breaks one.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -148,6 +149,7 @@ LARGE = ("two uploads of the same bytes", "two uploads of other bytes", "two swe
 def test_acceptance_keeps_its_guarantees(name: str) -> None:
     """No interleaving within the bounds ends in a 200 or a 409 whose blob is deleted.
 
+    No sweeper proves a blob unnamed that a manifest names at that moment.
     References are a second defence: at each deletion, the sweeper may read them or not.
     """
     start, bounds = SOUND[name]
@@ -163,6 +165,19 @@ UNVERSIONED = tuple(
     if clause not in {d.versioning_enabled, d.incarnation_exact, d.still_listed}
 )
 """The checks of a sweeper that takes a key for an object version."""
+
+
+def blind(key: str) -> tuple[d.ClauseCheck, ...]:
+    """Return the clauses of a sweeper that does not read one of the two keys of the envelope."""
+
+    def check(evidence: d.Evidence) -> d.Keep | None:
+        assert evidence.envelope is not None
+        changed: dict[str, d.ManifestLookup] = {key: d.ManifestLookup.ABSENT}
+        envelope = dataclasses.replace(evidence.envelope, **changed)
+        return d.envelope_unnamed(dataclasses.replace(evidence, envelope=envelope))
+
+    return tuple(check if c is d.envelope_unnamed else c for c in WITHOUT_REFERENCES)
+
 
 ONE_FAULT = Bounds(time_max=4)
 
@@ -210,6 +225,16 @@ PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
     "a sweeper with a shorter horizon": (
         Rules(sweeper_horizon=HORIZON - 3),
         world(ORPHAN, NEW),
+        BRIEF,
+    ),
+    "a deletion that does not read the accepted key": (
+        Rules(deletion_clauses=(blind("accepted"),)),
+        world(ORPHAN, NEW),
+        BRIEF,
+    ),
+    "a deletion that does not read the quarantine key": (
+        Rules(deletion_clauses=(blind("quarantine"),)),
+        world(OWNED_BY_OTHER, NEW),
         BRIEF,
     ),
     "suspended versioning": (

@@ -13,10 +13,12 @@ from support.door_bodies import (
     REMOTE_WRITE,
     REMOTE_WRITE_2,
     label,
+    timestamp,
 )
 from support.golden import golden
 from support.proto_bytes import double, integer, part, signed
 
+from sluice_doors.any_values import json_text
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import RECORDS_MAX, BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.elasticsearch import BulkItem, decode_bulk
@@ -86,6 +88,16 @@ def test_json_without_records_is_empty(body: bytes) -> None:
 def test_json_without_an_object_is_refused(body: bytes) -> None:
     with pytest.raises(BodyUnreadable):
         plain_json(body)
+
+
+@pytest.mark.parametrize("first", ["plain", "\ud800", 2**70])
+def test_a_value_that_is_nested_too_deeply_is_refused(first: object) -> None:
+    """Also after a surrogate or a large integer, of which the text is made in another way."""
+    deep: object = "x"
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(BodyUnreadable, match="nested too deeply"):
+        json_text({"a": first, "b": deep})
 
 
 def test_one_bad_line_is_kept_as_text() -> None:
@@ -205,6 +217,16 @@ def test_bad_lines_labels_and_times_of_loki_are_kept() -> None:
     (found,) = decode_loki(body, PROTOBUF, received_ns=NOW)
     assert dict(found.resource) == {"loki.labels": "no labels"}
     assert found.unreadable == 1
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(-1, 0), (0, -1), (1, -1_000_000_001)])
+def test_a_time_of_loki_before_1970_is_kept_as_text(seconds: int, nanos: int) -> None:
+    entry = part(1, timestamp(seconds, nanos)) + part(2, "x")
+    (found,) = decode_loki(part(1, part(1, "{}") + part(2, entry)), PROTOBUF, received_ns=NOW)
+    (line,) = lines((found,))
+    assert line["ts"].startswith("2025-11-13T02:13:20")  # `NOW`
+    assert line["attributes"]["timestamp"] == f"{seconds} s {nanos} ns"
+    assert (found.unreadable, found.timed) == (1, False)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,50 @@ def test_a_process_after_a_kill_starts_offline_and_continues_the_journal() -> No
     at_site(body)
 
 
+def test_what_landed_before_the_journal_is_continued_is_in_its_next_object() -> None:
+    async def body(site: Site) -> None:
+        first = site.start()
+        await first.open()
+        await land(first, 0)
+        site.away = True
+        second = site.start()
+        await second.open()
+        second.note_landed(entry(10))
+        with pytest.raises(StoreError):
+            await second.flush()
+        site.away = False
+        await second.flush()
+        assert await site.only_journal() == [([0], False), ([10], False)]
+
+    at_site(body)
+
+
+def test_a_flush_registers_first_and_registering_claims_the_authority() -> None:
+    async def body(site: Site) -> None:
+        site.away = True
+        journal = site.start()
+        with pytest.raises(StoreError):
+            await land(journal, 0)
+        assert (await registrations(site.authority), await journals(site.authority)) == ({}, {})
+        site.away = False
+        await journal.flush()
+        assert await site.only_journal() == [([0], False)]
+
+    at_site(body)
+
+
+def test_a_journal_without_objects_is_continued_with_the_first_number() -> None:
+    async def body(site: Site) -> None:
+        await site.start().open()
+        second = site.start()
+        await second.open()
+        await land(second, 10)
+        ((only,),) = (await journals(site.authority)).values()
+        assert only.header.number == 1
+
+    at_site(body)
+
+
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_a_number_that_the_killed_process_used_is_not_taken_for_an_own_write(fault: Fault) -> None:
     """The killed process had other entries in it: those of the next one need another number."""
@@ -215,6 +259,23 @@ def test_a_stop_with_batches_left_keeps_the_journal_open() -> None:
         await first.close(landed=False)
         assert await site.only_journal() == [([0], False)]
         assert (await site.state()).status == "open"
+
+    at_site(body)
+
+
+def test_a_journal_whose_last_object_is_not_written_stays_open() -> None:
+    async def body(site: Site) -> None:
+        plan = Failing(prefix="never", fault=Fault.DENIED)
+        first = site.start(plan)
+        await first.open()
+        await land(first, 0)
+        plan.prefix = GATEWAY_JOURNALS
+        await first.close(landed=True)
+        assert (await site.state()).status == "closing"
+        await site.start().open()
+        assert [one[-1].header.closed for one in (await journals(site.authority)).values()] == [
+            True
+        ]
 
     at_site(body)
 

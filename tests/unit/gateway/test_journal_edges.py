@@ -1,0 +1,63 @@
+"""A journal that lapses or stops: what its registration and its last object prove."""
+
+import asyncio
+
+import pytest
+from support.gateway_journal import entry, journals, named, open_world
+
+from sluice_gateway.journal_writer import SUPERSEDED_S_MAX
+from sluice_protocol.journals import FENCE_S
+from sluice_protocol.keys import GATEWAY_PROCESSES
+from sluice_web.problems import HttpRefusal
+
+
+def test_the_age_of_a_registration_counts_from_before_its_write() -> None:
+    """A write that takes long may have been visible for all of that time."""
+
+    async def main() -> None:
+        seen = await open_world(registered=False)
+
+        def delay(call: object) -> None:
+            if str(getattr(call, "key", "")).startswith(GATEWAY_PROCESSES):
+                seen.pass_s(FENCE_S + 1)
+
+        seen.plan.seen = delay
+        await seen.journal.open()
+        assert seen.journal.process
+        assert not seen.journal.is_current
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_worker_that_stops_sends_no_200(landed: bool) -> None:
+    """Also with batches left in a spool, when no closed object is written."""
+
+    async def main() -> None:
+        seen = await open_world()
+        await seen.journal.close(landed=landed)
+        with pytest.raises(HttpRefusal):
+            await seen.journal.require_current()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("age_s", "closed"), [(FENCE_S + 1, True), (SUPERSEDED_S_MAX + 1, False)])
+def test_a_stop_closes_the_journals_of_earlier_registrations(age_s: float, *, closed: bool) -> None:
+    """A journal older than an hour is left to a full pass, which may have replaced it already."""
+
+    async def main() -> None:
+        seen = await open_world()
+        first = seen.journal.process
+        seen.journal.note(entry(0))
+        seen.pass_s(age_s)
+        await seen.journal.require_current()
+        second = seen.journal.process
+        assert second != first
+        await seen.journal.close(landed=True)
+        found = await journals(seen.inner)
+        assert [one.header.closed for one in found.get(first, [])] == [True] * closed
+        assert found[second][-1].header.closed
+        assert named(found[second]) == [0]
+
+    asyncio.run(main())
