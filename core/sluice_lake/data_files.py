@@ -63,8 +63,11 @@ class DataFile:
 
     @property
     def times_ns(self) -> tuple[int, int] | None:
-        """Bounds of all records' times, Unix ns; None when unknown or when a record has no time."""
-        if self.ts.range_ns is None or self.ts.nulls:
+        """Bounds of all records' times, Unix ns; None when unknown or if a record may have no time.
+
+        Another writer may record the range and not how many records have no time.
+        """
+        if self.ts.range_ns is None or self.ts.nulls != 0:
             return None
         earliest, latest = self.ts.range_ns
         return (earliest - STATS_SLACK_NS, latest + STATS_SLACK_NS)

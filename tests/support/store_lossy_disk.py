@@ -21,6 +21,7 @@ POINTS: Final = (
     "utime",
     "fsync",
     "mkdir",
+    "rmdir",
     "link",
     "replace",
     "rename",
@@ -131,7 +132,10 @@ class LossyDisk:
         def around(call: Callable[..., Any]) -> Callable[..., Any]:
             def pointed(*args: Any, **kwargs: Any) -> Any:
                 self.at_point()
-                return call(*args, **kwargs)
+                found = call(*args, **kwargs)
+                if call is kept["mkdir"]:  # it contains nothing of a folder that had its name
+                    self.folders.pop(Path(args[0]), None)
+                return found
 
             return pointed
 

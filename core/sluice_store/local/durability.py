@@ -196,6 +196,8 @@ class DirectorySync(Protocol):
     def sync(self, directories: Iterable[str]) -> None:
         """Return when every entry that existed in these directories at the call is durable.
 
+        If a directory was removed, its removal is durable.
+
         Raises:
             OSError: A directory could not be synced; its entries may or may not be durable.
         """
@@ -209,6 +211,17 @@ def fsync_directory(directory: Path | str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _fsync_existing(directory: str) -> None:
+    """Sync a directory; of one that another caller removed, the nearest one above it."""
+    while True:
+        try:
+            fsync_directory(directory)
+        except FileNotFoundError:
+            directory = os.path.dirname(directory)  # noqa: PTH120 - a string, as in the callers
+        else:
+            return
 
 
 @dataclass(slots=True)
@@ -277,7 +290,7 @@ class GroupSync:
 
     def _run(self, directory: str, folder: _Folder, joined: _Round) -> None:
         try:
-            fsync_directory(directory)
+            _fsync_existing(directory)
         except OSError as error:
             joined.error = error
         finally:

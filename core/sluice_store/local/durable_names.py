@@ -8,6 +8,8 @@ from typing import Final
 
 _STATES_MAX: Final = 65_536
 _FOLDERS_MAX: Final = 65_536
+_TRIES: Final = 16
+"""Tries to name a file whose folder is removed each time."""
 
 
 class DurableNames:
@@ -38,6 +40,13 @@ class DurableNames:
                 self._folders = set()
             self._folders.update(folders)
 
+    def forget_folders(self, folder: str) -> None:
+        """Forget a folder that does not exist, and every folder above it."""
+        with self._lock:
+            while folder != self._root:
+                self._folders.discard(folder)
+                folder = os.path.dirname(folder)  # noqa: PTH120 - as above
+
     def has_state(self, path: str, stamp: int) -> bool:
         """Return True when this state of a file is known to be durable."""
         return (path, stamp) in self._states
@@ -49,7 +58,7 @@ class DurableNames:
             while len(self._states) > _STATES_MAX:
                 self._states.popitem(last=False)
 
-    def make_folders(self, folder: str) -> list[str]:
+    def _make_folders(self, folder: str) -> list[str]:
         """Create a folder; return those on its path that are not known to be durable."""
         made = self.unknown_folders(folder)
         for one in reversed(made):
@@ -58,6 +67,33 @@ class DurableNames:
             except FileExistsError:
                 if not os.path.isdir(one):  # noqa: PTH112 - as above
                     raise
-            except FileNotFoundError:  # a folder above was removed after it was known
-                os.makedirs(one, exist_ok=True)  # noqa: PTH103 - as above
         return made
+
+    def link(self, source: str, path: str) -> tuple[list[str], bool]:
+        """Give a file another name, and create the folders that the name needs.
+
+        A folder that another process removes in between is created again.
+
+        Returns:
+            The folders on the path that are not known to be durable, and whether the file has the
+            name now; False if the name existed.
+
+        Raises:
+            OSError: The name could not be given.
+        """
+        folder = os.path.dirname(path)  # noqa: PTH120 - for each new object
+        tries = 0
+        while True:
+            try:
+                made = self._make_folders(folder)
+                try:
+                    os.link(source, path)
+                except FileExistsError:
+                    return made, False
+            except FileNotFoundError:  # a folder was removed after it was known or created
+                tries += 1
+                if tries == _TRIES or not os.path.lexists(source):
+                    raise
+                self.forget_folders(folder)
+            else:
+                return made, True

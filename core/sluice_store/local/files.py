@@ -52,6 +52,7 @@ from sluice_store.local.group_writes import (
 )
 from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
 from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
+from sluice_store.local.partitions import remove_empty_partitions
 from sluice_store.local.verified_digest import read_verified
 from sluice_store.local.visibility import FileState, Visibility, applied_at, state_of
 from sluice_store.pairs import NewPair, PairOutcome
@@ -113,12 +114,8 @@ class LocalFiles:
         """Write an object under a key that does not exist."""
         path = self._layout.file_of(key)
         with translated("create", key), self._hidden.written(key, body, sha256) as written:
-            made = self._known.make_folders(_folder_of(path))
-            try:
-                os.link(written.path, path)
-            except FileExistsError:
-                return self._exists(path, made)
-            return self._settle(path, written, made)
+            made, is_named = self._known.link(written.path, path)
+            return self._settle(path, written, made) if is_named else self._exists(path, made)
 
     def create_first(self, pair: NewPair) -> PairOutcome:
         """Create the first object of a pair separately; the caller creates the second."""
@@ -172,11 +169,12 @@ class LocalFiles:
         """Write an object, whether or not the key exists; the old state stays noncurrent."""
         path = self._layout.file_of(key)
         with translated("overwrite", key), self._locked(key):
-            made = self._known.make_folders(_folder_of(path))
+            made = self._known.unknown_folders(_folder_of(path))
             if not os.path.exists(path):  # noqa: PTH110 - as for the other verbs
-                with self._hidden.written(key, body, sha256) as written, suppress(FileExistsError):
-                    os.link(written.path, path)
-                    return self._settle(path, written, made)
+                with self._hidden.written(key, body, sha256) as written:
+                    made, is_named = self._known.link(written.path, path)
+                    if is_named:
+                        return self._settle(path, written, made)
             old = self._stamp_of(path)  # settled first, so that the new timestamp is above it
             with self._hidden.written(key, body, sha256) as written:
                 made += self._keep_old(key, path, old)
@@ -241,26 +239,34 @@ class LocalFiles:
         path = self._layout.file_of(key)
         with translated("delete", key):
             with self._locked(key):
-                self._remove(key, path, incarnation)
-            folders = (_folder_of(path), str(self._layout.generations_of(key)))
+                was_current = self._remove(key, path, incarnation)
+            folders, old = {_folder_of(path)}, str(self._layout.generations_of(key))
+            if not was_current or os.path.isdir(old):  # noqa: PTH112 - strings, as everywhere here
+                folders.add(old)
+            for folder in folders:
+                remove_empty_partitions(folder)
             try:
-                self._syncer.sync({folder for folder in folders if os.path.isdir(folder)})  # noqa: PTH112 - strings, as everywhere here
+                self._syncer.sync(folders)
             except OSError as error:
                 return Unknown(reason=UnknownReason.SERVER_ERROR, detail=str(error))
             return Deleted(date_ns=self._stamps.now_ns())
 
-    def _remove(self, key: ObjectKey, path: str, incarnation: ObjectVersion) -> None:
-        """Remove one version. The noncurrent name is first: a crash may have left both."""
+    def _remove(self, key: ObjectKey, path: str, incarnation: ObjectVersion) -> bool:
+        """Remove one version; return True if it was the current one.
+
+        The noncurrent name is first: a crash may have left both.
+        """
         with suppress(FileNotFoundError, NotADirectoryError):
             self._layout.generation_of(key, incarnation).unlink()
         if self._stamp_of(path) != incarnation:
-            return
+            return False
         found = incarnations_of(self._layout, key, self._visible.find)
         heir = next((old for old in found if not old.current), None)
         if heir is None:
             os.unlink(path)  # noqa: PTH108 - as for the other verbs
         else:
             self._layout.generation_of(key, heir.incarnation).replace(path)
+        return True
 
     def _exists(self, path: str, made: list[str]) -> Exists:
         """Make an object of another writer durable, with its folders, before it is reported."""
@@ -284,9 +290,7 @@ class LocalFiles:
     def _keep_old(self, key: ObjectKey, path: str, stamp: ObjectVersion | None) -> list[str]:
         """Give the current state a durable second name among the noncurrent versions."""
         old = str(self._layout.generation_of(key, stamp or ObjectVersion("0")))
-        made = self._known.make_folders(_folder_of(old))
-        with suppress(FileExistsError):
-            os.link(path, old)
+        made, _ = self._known.link(path, old)
         self._syncer.sync(_to_sync(_folder_of(old), made))
         return made
 

@@ -7,7 +7,6 @@ An object that follows another one of its group shares the sync of the bodies. I
 after the name of the other one is durable, and a third sync makes its own name durable.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -136,10 +135,8 @@ class GroupWrites:
 
     def _name(self, one: _Create) -> None:
         try:
-            one.made = self._known.make_folders(os.path.dirname(one.path))  # noqa: PTH120 - for each object
-            try:
-                os.link(one.file.path, one.path)
-            except FileExistsError:
+            one.made, is_named = self._known.link(one.file.path, one.path)
+            if not is_named:
                 refuse_folder(one.path)
                 one.found = True
         except OSError as error:

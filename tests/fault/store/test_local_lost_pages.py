@@ -267,7 +267,37 @@ def reported_by_others(course: Course, files: LocalFiles) -> None:
     create_group(course, files, new_objects("a1"))
 
 
-COURSES = [groups, one_by_one, group_then_delete, pairs, reported_by_others]
+def delete_known(course: Course, files: LocalFiles, key: ObjectKey) -> None:
+    found = files.get(key, 0, None)
+    assert isinstance(found, Found)
+    course.acknowledged[key].add(None)
+    assert isinstance(files.delete(key, found.info.incarnation or ObjectVersion("")), Deleted)
+    course.end(key, None, None)
+
+
+def partitions(course: Course, files: LocalFiles) -> None:
+    """A partition is removed with its last object by a process, and used again by another one."""
+    other, stamps = open_files(course.root, course.disk)
+    first, second, third = (ObjectKey(f"lists/date=1/hour=2/{name}") for name in "abc")
+    for key, maker, deleter in ((first, files, other), (second, files, files)):
+        body = body_of(key)
+        course.begin(key, body)
+        made = maker.create(key, body, None)
+        assert isinstance(made, Applied)
+        course.end(key, body, made)
+        delete_known(course, deleter, key)
+        assert not (course.root / "lists/date=1").exists()
+    create_group(course, files, [NewObject(key=third, body=body_of(third))])
+    for number in range(2):
+        body = body_of(third, str(number))
+        course.begin(third, body)
+        written = other.overwrite(third, body, None)
+        assert isinstance(written, Applied)
+        course.end(third, body, written)
+    stamps.close()
+
+
+COURSES = [groups, one_by_one, group_then_delete, pairs, reported_by_others, partitions]
 
 
 @pytest.mark.parametrize("seeds", [DAILY_SEEDS, pytest.param(8, marks=pytest.mark.long)])

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -39,14 +40,13 @@ def test_only_wanted_partitions_are_listed(tmp_path: Path) -> None:
 
 
 def test_bounds_of_times_include_what_writers_truncate() -> None:
-    known = DataFile(path="p", partition="x", size_bytes=1, ts=TimeStats(range_ns=(10, 20)))
+    ts = TimeStats(range_ns=(10, 20), nulls=0)
+    known = DataFile(path="p", partition="x", size_bytes=1, ts=ts)
     assert known.times_ns == (10 - STATS_SLACK_NS, 20 + STATS_SLACK_NS)
 
 
 def test_bounds_of_times_are_unknown_without_statistics_or_with_nulls() -> None:
-    unknown = DataFile(path="p", partition="x", size_bytes=1)
-    with_nulls = DataFile(
-        path="p", partition="x", size_bytes=1, ts=TimeStats(range_ns=(10, 20), nulls=1)
-    )
-    assert unknown.times_ns is None
-    assert with_nulls.times_ns is None
+    """A record without a time has that of its acceptance, which may be later."""
+    ranged = TimeStats(range_ns=(10, 20))
+    for ts in (TimeStats(), ranged, replace(ranged, nulls=1)):
+        assert DataFile(path="p", partition="x", size_bytes=1, ts=ts).times_ns is None

@@ -18,7 +18,7 @@ FIRST_NS, LAST_NS = T0_NS - STATS_SLACK_NS, T0_NS + 10 + STATS_SLACK_NS
 
 
 def file(size_bytes: int = 1, **more: object) -> DataFile:
-    given = {"agents": ("a", "c"), "ts": TimeStats(range_ns=(T0_NS, T0_NS + 10))} | more
+    given = {"agents": ("a", "c"), "ts": TimeStats(range_ns=(T0_NS, T0_NS + 10), nulls=0)} | more
     return DataFile(
         path=f"p{size_bytes}", partition="2026-09-21", size_bytes=size_bytes, records=1, **given
     )  # type: ignore[arg-type]
@@ -60,6 +60,8 @@ def test_retention_removes_a_file_unread_only_if_every_row_is_deleted() -> None:
     assert not removes_whole_file(file(), record(to_unix_ns=T0_NS + 11))
     assert not removes_whole_file(file(), record(agent_id=None, to_unix_ns=T0_NS + 10))
     assert not removes_whole_file(file(ts=TimeStats()), record(**old))
+    ranged = TimeStats(range_ns=(T0_NS, T0_NS + 10))  # how many have no time is not recorded
+    assert not removes_whole_file(file(ts=ranged), record(**old))
 
 
 def test_delete_condition_escapes_quotes_and_backslashes() -> None:

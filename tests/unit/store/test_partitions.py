@@ -1,0 +1,116 @@
+"""Folders of partitions leave a directory store with their last object."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from support.store_groups import ALWAYS_GROUPS, CountedSync
+
+from sluice_protocol.outcomes import Applied, Deleted, Found
+from sluice_protocol.units import ObjectKey, ObjectVersion
+from sluice_store.deletion import delete_versions
+from sluice_store.local import open_local_store
+from sluice_store.local.create_queue import GroupLimits
+from sluice_store.local.store import LocalStore
+
+LIMITS = pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["separate", "group"])
+
+
+@asynccontextmanager
+async def two_stores(
+    root: Path, limits: GroupLimits | None
+) -> AsyncIterator[tuple[LocalStore, LocalStore]]:
+    """Open a directory as two processes do."""
+    sync = CountedSync(root) if limits else None
+    async with AsyncExitStack() as stack:
+        one, other = [
+            await stack.enter_async_context(open_local_store(root, filesystem=sync, limits=limits))
+            for _ in range(2)
+        ]
+        yield one, other
+
+
+async def delete(store: LocalStore, key: ObjectKey) -> None:
+    found = await store.get(key)
+    assert isinstance(found, Found)
+    version = found.info.incarnation or ObjectVersion("")
+    assert isinstance(await store.delete(key, version), Deleted)
+
+
+def folders(root: Path) -> set[str]:
+    found = (path.relative_to(root) for path in root.rglob("*") if path.is_dir())
+    return {str(path) for path in found if path.parts[0] != ".sluice" or "@" in str(path)}
+
+
+@LIMITS
+def test_a_partition_is_removed_with_its_last_object(
+    limits: GroupLimits | None, tmp_path: Path
+) -> None:
+    """Another process may create an object in it at any time."""
+
+    async def run() -> None:
+        async with two_stores(tmp_path, limits) as (one, other):
+            keys = [ObjectKey(f"lists/v1/date=1/hour={n}/a") for n in (1, 1, 2)]
+            for key in keys[1:]:
+                assert isinstance(await one.create(key, b"1"), Applied)
+            await delete(other, keys[0])
+            assert folders(tmp_path) == {"lists", "lists/v1", *paths("lists/v1/date=1", "hour=2")}
+            await delete(one, keys[2])
+            assert folders(tmp_path) == {"lists", "lists/v1"}
+            for key in keys[1:]:
+                assert isinstance(await one.create(key, b"2"), Applied)
+            assert isinstance(await other.get(keys[0]), Found)
+
+    asyncio.run(run())
+
+
+def paths(folder: str, inner: str) -> tuple[str, str]:
+    return folder, f"{folder}/{inner}"
+
+
+def test_folders_that_are_no_partitions_stay(tmp_path: Path) -> None:
+    """A process of an earlier release may expect them to exist."""
+
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            key = ObjectKey("reconciler/v1/members/a")
+            assert isinstance(await store.create(key, b"1"), Applied)
+            await delete(store, key)
+
+    asyncio.run(run())
+    assert "reconciler/v1/members" in folders(tmp_path)
+
+
+def test_noncurrent_versions_leave_no_folder(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            key = ObjectKey("index/v1/date=1/a")
+            for body in (b"1", b"2", b"3"):
+                assert isinstance(await store.overwrite(key, body), Applied)
+            await delete_versions(store, key)
+
+    asyncio.run(run())
+    assert folders(tmp_path) == {"index", "index/v1"}
+
+
+@LIMITS
+def test_two_processes_use_one_partition_at_the_same_time(
+    limits: GroupLimits | None, tmp_path: Path
+) -> None:
+    """Each create succeeds although the other process removes the folder again and again."""
+
+    async def use(store: LocalStore, name: str) -> None:
+        for number in range(40):
+            key = ObjectKey(f"lists/date=1/hour=1/{name}{number}")
+            assert isinstance(await store.create(key, b"1"), Applied)
+            await delete(store, key)
+
+    async def run() -> None:
+        async with two_stores(tmp_path, limits) as (one, other), asyncio.TaskGroup() as group:
+            group.create_task(use(one, "a"))
+            group.create_task(use(other, "b"))
+
+    asyncio.run(run())
+    assert folders(tmp_path) == {"lists"}
