@@ -6,6 +6,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
+from sluice_store.local.partitions import is_partition
+
 _STATES_MAX: Final = 65_536
 _FOLDERS_MAX: Final = 65_536
 _TRIES: Final = 16
@@ -34,11 +36,12 @@ class DurableNames:
         return unknown
 
     def add_folders(self, folders: list[str]) -> None:
-        """Record folders whose names were synced."""
+        """Record folders whose names were synced; partitions may be others at any time."""
+        permanent = [one for one in folders if not is_partition(one)]
         with self._lock:
-            if len(self._folders) + len(folders) > _FOLDERS_MAX:
+            if len(self._folders) + len(permanent) > _FOLDERS_MAX:
                 self._folders = set()
-            self._folders.update(folders)
+            self._folders.update(permanent)
 
     def forget_folders(self, folder: str) -> None:
         """Forget a folder that does not exist, and every folder above it."""

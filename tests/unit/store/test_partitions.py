@@ -1,6 +1,7 @@
 """Folders of partitions leave a directory store with their last object."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -93,6 +94,32 @@ def test_noncurrent_versions_leave_no_folder(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert folders(tmp_path) == {"index", "index/v1"}
+
+
+def test_a_partition_that_another_process_made_again_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That process may die before it syncs the folder, so an earlier sync of it proves nothing."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    hour = tmp_path / "lists/date=1/hour=1"
+
+    async def run() -> None:
+        async with two_stores(tmp_path, None) as (one, other):
+            assert isinstance(await one.create(ObjectKey("lists/date=1/hour=1/a"), b"1"), Applied)
+            await delete(other, ObjectKey("lists/date=1/hour=1/a"))
+            hour.mkdir(parents=True)
+            synced.clear()
+            assert isinstance(await one.create(ObjectKey("lists/date=1/hour=1/b"), b"1"), Applied)
+
+    asyncio.run(run())
+    assert {str(hour), str(hour.parent), str(hour.parent.parent)} <= set(synced)
 
 
 @LIMITS
