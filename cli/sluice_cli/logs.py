@@ -3,7 +3,7 @@
 import sys
 from typing import TextIO, cast
 
-from sluice_web.log_output import LogOutput
+from sluice_web.log_output import LogOutput, replace_unprintable
 
 # structlog imports rich's tracebacks, and with them pygments, for a renderer that is not used.
 _RICH = sys.modules.pop("rich", None)
@@ -18,17 +18,16 @@ finally:
 
 def configure_logs() -> None:
     """Send events to standard error: coloured lines on a terminal, otherwise JSON lines."""
-    watched = sys.stderr.isatty()
-    shown: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if watched else structlog.processors.JSONRenderer()
-    )
+    shown: tuple[structlog.typing.Processor, ...] = (structlog.processors.JSONRenderer(),)
+    if sys.stderr.isatty():
+        shown = (replace_unprintable, structlog.dev.ConsoleRenderer())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            shown,
+            *shown,
         ],
         logger_factory=_print_to_stderr,
         cache_logger_on_first_use=False,

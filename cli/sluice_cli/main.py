@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 from sluice_cli.commands import format_help
 
 _HELP: Final = ("--help", "-h", "help")
+_BAD_USAGE: Final = 2
 _PIPE_CLOSED: Final = 141
 """The exit code of a program that SIGPIPE ended, in shells."""
 
@@ -26,10 +27,20 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has what it wants, for example `head`
-        # The interpreter would write the rest at its end, and report the error again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         code = _PIPE_CLOSED
+    except OSError as error:  # the disk of the output is full
+        from sluice_cli.output import describe_os_error, fail  # noqa: PLC0415 - rarely needed
+
+        _discard_output()
+        fail(describe_os_error(error))
+        code = _BAD_USAGE
     sys.exit(code)
+
+
+def _discard_output() -> None:
+    """Discard the rest: the interpreter would write it at its end, and report the error again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(tokens: list[str]) -> int:

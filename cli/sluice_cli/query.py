@@ -20,6 +20,7 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
+from sluice_protocol.utf8 import printable_text
 from sluice_query.parameters import FROM_DEFAULT, STEP_DEFAULT, parse_query
 from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
 from sluice_query.settings import QuerySettings, ServeSettings
@@ -350,7 +351,16 @@ def _line(kind: Kind, row: dict[str, object]) -> str:
             what = f"{row['name']} {row['value']}"
         case "entries":
             what = f"{row['key']!r} {row['value']!r}"
-    return f"{when} {row['agent_id']} {what}"
+    line = f"{when} {row['agent_id']} {what}"
+    return _terminal_text(line) if sys.stdout.isatty() else line
+
+
+def _terminal_text(text: str) -> str:
+    """Return a record for a terminal: it executes nothing, and further lines are indented.
+
+    Otherwise whoever may send records could write to the terminal, or imitate another record.
+    """
+    return "\n    ".join(printable_text(one, kept="\t") for one in text.split("\n"))
 
 
 def describe(summary: "QuerySummary") -> str:

@@ -1,4 +1,4 @@
-"""Where to cut text in UTF-8."""
+"""Where to cut text in UTF-8, and text without characters that a terminal would execute."""
 
 from typing import Final
 
@@ -14,6 +14,20 @@ def character_end(data: bytes) -> int:
             wants = 1 if octet < _CONTINUATION else _width(octet)
             return len(data) if wants <= back else len(data) - back
     return len(data)
+
+
+def printable_text(text: str, *, kept: str = "") -> str:
+    """Return text with U+FFFD instead of control characters and others that are not printed.
+
+    Args:
+        text: Text of the data or of a client.
+        kept: Characters that stay, for example a tab.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in kept else "\N{REPLACEMENT CHARACTER}" for one in text
+    )
 
 
 def _width(lead: int) -> int:

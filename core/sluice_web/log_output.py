@@ -5,7 +5,26 @@ error of a log line would end the task that reports it, for example that the dis
 """
 
 from contextlib import suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, Final, TextIO
+
+from sluice_protocol.utf8 import printable_text
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
+
+_OF_LINES: Final = frozenset({"exception", "stack"})
+"""Fields that consist of lines: tracebacks of this process."""
+
+
+def replace_unprintable(_: "WrappedLogger", __: str, event: "EventDict") -> "EventDict":
+    """Replace what a terminal would execute in texts of clients; a processor of structlog.
+
+    A line of JSON escapes such characters; what is drawn for a terminal does not.
+    """
+    return {
+        name: printable_text(value) if isinstance(value, str) and name not in _OF_LINES else value
+        for name, value in event.items()
+    }
 
 
 class LogOutput:

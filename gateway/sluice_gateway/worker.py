@@ -32,7 +32,7 @@ from sluice_store import open_store
 from sluice_store.authority import read_history
 from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
-from sluice_web.log_output import LogOutput
+from sluice_web.log_output import LogOutput, replace_unprintable
 
 GC_THRESHOLD: Final = 20_000
 """Allocations between two collections of the youngest objects; an upload makes some hundred."""
@@ -214,16 +214,16 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
             event["store_probe"] = "skipped"
         return event
 
-    render: Processor = structlog.processors.JSONRenderer()
+    render: tuple[Processor, ...] = (structlog.processors.JSONRenderer(),)
     if sys.stderr.isatty():
-        render = structlog.dev.ConsoleRenderer()
+        render = (replace_unprintable, structlog.dev.ConsoleRenderer())
     structlog.configure(
         processors=[
             bind,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            render,
+            *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", LogOutput(sys.stderr))),

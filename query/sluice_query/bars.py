@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from sluice_protocol.utf8 import printable_text
 from sluice_query.field_values import TopValuesResult
 from sluice_query.histogram import HistogramBucket, HistogramResult
 
@@ -78,7 +79,4 @@ def _shown(value: object) -> str:
     """Return a value on one line, without characters that a terminal would execute."""
     if value is None:
         return "(missing)"
-    text = str(value)
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
+    return printable_text(str(value))

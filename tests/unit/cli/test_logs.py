@@ -1,5 +1,6 @@
-"""Log lines that cannot be written are lost, and nothing else fails."""
+"""Log lines that cannot be written are lost, and those on a terminal execute nothing."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -49,3 +50,24 @@ def test_a_log_line_that_cannot_be_written_is_lost(
     log = structlog.get_logger("sluice.test")
     log.warning("first", text="x" * 10_000)
     log.error("second")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("kept_configuration")
+@pytest.mark.parametrize("configure", [logs.configure_logs, of_gateways])
+def test_a_client_cannot_write_to_the_terminal_of_a_service(
+    configure: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a request may contain any character, for example those that begin a line."""
+    terminal = Terminal()
+    monkeypatch.setattr(worker, "send_library_logs", lambda: None)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    configure()
+    structlog.get_logger("sluice.test").info("request_refused", path="/a\n\x1b]0;title\x07\x9b2J")
+    shown = terminal.getvalue()
+    assert shown.count("\n") == 1
+    assert "/a\ufffd\ufffd]0;title\ufffd\ufffd2J" in shown
