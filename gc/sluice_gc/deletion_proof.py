@@ -172,8 +172,6 @@ async def _read_identity(store: ObjectStore, candidate: Candidate) -> Identity |
         return None
     try:
         return decode_head(read.body).envelope.identity
-    except StoreUnavailable:
-        raise
     except SluiceError:
         return None
 

@@ -65,8 +65,8 @@ class _Create:
     @property
     def followed_by(self) -> "_Create | None":
         """The create that follows, if this one is durable with the timestamp that it expects."""
-        applied = self.outcome is None and self.stamp == self.dated
-        return self.second if applied and not self.found else None
+        applied = self.outcome is None and self.stamp == self.dated  # one that existed has none
+        return self.second if applied else None
 
 
 class GroupWrites:

@@ -1,20 +1,18 @@
 """Wrong input or an invalid basis is refused with its rule, and nothing is deleted."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import msgspec
 import pytest
 from support.gc_store import VersionedStore
-from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld, memory_world
+from support.gc_stories import aged, refused, run_story
+from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld
 
 from sluice_gc.certificate import certificate_key, sign_certificate
 from sluice_gc.certificate_chain import read_newest, verify_store_chain
-from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.errors import AuditIncomplete, CertificateInvalid, RefusalRule
 from sluice_gc.plan import Plan, plan_key, sign_plan
-from sluice_gc.plan_inputs import stopped_key
-from sluice_protocol.authority import VISIBILITY_S_MAX, Authority
+from sluice_protocol.authority import Authority
 from sluice_protocol.keys import (
     ACCEPTED,
     AUTHORITY_SETTINGS,
@@ -26,35 +24,8 @@ from sluice_protocol.keys import (
     digest_of,
 )
 from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Found
-from sluice_protocol.units import Digest, ObjectKey
+from sluice_protocol.units import ObjectKey
 from sluice_store.port import ListPage, Versioning
-
-Story = Callable[[GcWorld, VersionedStore], Awaitable[None]]
-
-
-def run_story(story: Story) -> VersionedStore:
-    async def run() -> VersionedStore:
-        async with memory_world() as (world, store):
-            await story(world, store)
-            return store
-
-    return asyncio.run(run())
-
-
-async def aged(world: GcWorld) -> Digest:
-    """Create an accepted batch and an orphan past its retry horizon."""
-    await world.accept(0)
-    orphan = await world.orphan(10)
-    world.clock.pass_s(HORIZON_S + 2)
-    return orphan
-
-
-async def refused(world: GcWorld, work: Awaitable[object], rule: RefusalRule) -> None:
-    with pytest.raises(GcRefused) as error:
-        await work
-    assert error.value.rule is rule
-    assert not world.store.deleted  # type: ignore[attr-defined]
 
 
 def test_plan_requires_a_certificate() -> None:
@@ -259,46 +230,6 @@ def test_changed_retry_horizon_is_refused() -> None:
         store.put(AUTHORITY_SETTINGS, encode_record(other))
         await refused(world, world.run(plan), RefusalRule.HORIZON_NOT_COVERED)
         await refused(world, world.plan(), RefusalRule.HORIZON_NOT_COVERED)
-
-    run_story(story)
-
-
-async def hide_a_manifest(world: GcWorld, store: VersionedStore, hidden_s: float) -> Plan:
-    """Plan with an audit that starts `hidden_s` after the Last-Modified of a manifest it misses."""
-    orphan = await aged(world)
-    key = accepted_key(world.identity(10))
-    await world.put_manifest(world.identity(10), orphan, indexed=False)
-    hidden = list(store.versions[key])
-    store.remove_key(key)
-    world.clock.pass_s(hidden_s)
-    await world.audit()
-    plan = await world.plan()
-    store.put(key, hidden[0].body)
-    store.versions[key][:] = hidden
-    return plan
-
-
-def test_audit_that_missed_a_manifest_stops_the_plan() -> None:
-    """A manifest that is older than the audit but missing from it stops the plan permanently."""
-
-    async def story(world: GcWorld, store: VersionedStore) -> None:
-        plan = await hide_a_manifest(world, store, VISIBILITY_S_MAX + 2)
-        await refused(world, world.run(plan), RefusalRule.AUDIT_MISSED_A_MANIFEST)
-        assert isinstance(await world.store.get(stopped_key(plan.plan_id)), Found)
-        await refused(world, world.run(plan), RefusalRule.PLAN_STOPPED)
-        assert await world.has(digest_of(world.frame(10, salt="orphan")))
-
-    run_story(story)
-
-
-def test_manifest_that_appeared_during_the_audit_keeps_its_blob_only() -> None:
-    """A manifest may appear 10 s after its Last-Modified, so the audit was complete."""
-
-    async def story(world: GcWorld, store: VersionedStore) -> None:
-        plan = await hide_a_manifest(world, store, VISIBILITY_S_MAX)
-        report = await world.run(plan)
-        assert (report.facts.deleted, report.facts.kept) == (0, {"envelope": 1})
-        assert await world.has(digest_of(world.frame(10, salt="orphan")))
 
     run_story(story)
 

@@ -11,7 +11,7 @@ from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept
 
 from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
-from sluice_protocol.keys import lane_of
+from sluice_protocol.keys import accepted_key, lane_of
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.state import LaneRecord, lane_key, read_lane_state
@@ -52,6 +52,37 @@ def test_a_released_lane_is_taken_without_a_wait_and_another_is_not() -> None:
         # The first one returns: it is fenced by the owner term, whatever the record shows.
         assert await first.enqueue([await accept(store, 40)], takeover=Takeover.ALWAYS) == 1
         assert await enqueue(second, store, 50) is None
+
+    asyncio.run(run())
+
+
+def test_a_lane_that_another_member_works_on_is_given_nothing() -> None:
+    """Neither by its last owner, nor by a process that would have to take it."""
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        owner, other = worker(store, 1), worker(store, 2)
+        assert await enqueue(owner, store, 0) == 1
+        for one in (owner, other):
+            one.is_allowed = False
+            assert await one.enqueue([await accept(store, 10)], takeover=Takeover.ALWAYS) is None
+        owner.is_allowed = True
+        assert await owner.enqueue([await accept(store, 10)], takeover=Takeover.ALWAYS) == 1
+
+    asyncio.run(run())
+
+
+def test_a_batch_is_done_when_every_queue_was_given_it() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
+        workers = LaneWorkers(store, 1, ("spark", "copy"), runtime, ReconcilerMetrics())
+        batch = await accept(store, 0)
+        done = []
+        for one in workers:
+            done.append(workers.has_batch(accepted_key(batch.identity)))
+            await one.enqueue([batch], takeover=Takeover.ALWAYS)
+        assert [*done, workers.has_batch(accepted_key(batch.identity))] == [False, False, True]
 
     asyncio.run(run())
 

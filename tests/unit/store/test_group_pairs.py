@@ -70,6 +70,7 @@ def test_pairs_share_three_syncs(store: Store) -> None:
             assert (head.etag, head.last_modified_ns) == (outcome.etag, outcome.date_ns)
             stamps.append(outcome.date_ns)
     assert len(set(stamps)) == len(stamps)
+    assert store.stamps.next_ns() > max(stamps)
 
 
 def test_a_group_without_anything_that_follows_has_two_syncs(store: Store) -> None:
