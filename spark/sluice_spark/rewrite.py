@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from sluice_lake.data_files import DataFile, total_bytes
 from sluice_lake.durable_files import sync_file
+from sluice_lake.errors import TableRefused
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_DATE, Column, ColumnType, Table
@@ -125,6 +126,7 @@ def rewrite(
 
     Raises:
         CommitConflict: The files are no longer in the table; plan again.
+        TableRefused: Fewer rows were read than the files contain.
     """
     rows = read_files(spark, store_url, table, plan.files).drop("file")
     frame = _kept_rows(rows, table, plan).selectExpr(
@@ -136,6 +138,7 @@ def rewrite(
     results = [decode_result(body) for body in found.column("result").to_pylist()]
     added = [result for result in results if isinstance(result, WrittenFile)]
     failpoint.reach("compact_after_write")
+    check_row_count(lake_location(store_url, table.name).uri, plan, added)
     if plan.check is not None:
         plan.check(added)
     replace_files(
@@ -148,6 +151,26 @@ def rewrite(
     )
     failpoint.reach("compact_after_commit")
     return added
+
+
+def check_row_count(uri: str, plan: FileRewrite, added: Sequence[WrittenFile]) -> None:
+    """Check that files that are only merged have as many rows as before.
+
+    A rewrite that drops rows may not add any.
+
+    Raises:
+        TableRefused: They do not; the new files must not be committed.
+    """
+    known = [file.records for file in plan.files if file.records is not None]
+    if len(known) < len(plan.files):
+        return
+    before, after = sum(known), sum(file.stats["numRecords"] for file in added)
+    if after > before or (after < before and not plan.changes_data):
+        raise TableRefused(
+            uri,
+            f"a rewrite of {len(known)} files would change {before} rows to {after}; nothing was "
+            f"changed: check the disk and the first file, file=`{plan.files[0].path}`",
+        )
 
 
 def content_of(table: Table) -> str:

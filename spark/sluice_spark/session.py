@@ -63,9 +63,22 @@ With it, glibc keeps freed memory for the next frame instead of returning it to 
 would clear every page again: a fifth of the time of a task (ADR 0056). Other C libraries ignore it.
 """
 
+RESULT_CONF: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+"""Settings that decide which rows a job reads and selects, and where it writes them.
+
+The defaults of a cluster often set them. With another time zone, compaction would move records to
+the partition of another date, where deletes do not search for them. With the other rule for string
+literals, a delete whose text contains a backslash or a quote would select other rows. If Spark
+ignored files that it cannot read, compaction would replace them by files without their rows.
+"""
+
 _BASE: Final = {
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ALLOCATOR.items()},
-    "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -159,7 +172,9 @@ def read_hadoop_version() -> str:
 
 
 def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = None) -> Session:
-    """Return the running session, or start one; the settings of `spark-submit` take precedence.
+    """Return the running session, or start one.
+
+    The settings of `spark-submit` take precedence, except over `RESULT_CONF`.
 
     Workers run the same Python executable. Without `PYSPARK_PYTHON` they would run the first
     `python3` of the path and fail if its version differs.
@@ -183,6 +198,8 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
             builder = builder.config(name, value)
     with site_python(settings.master):
         session = builder.getOrCreate()
+    for name, value in RESULT_CONF.items():
+        session.conf.set(name, value)
     watch_jvm(jvm_process(session))
     quiet_py4j()
     session.sparkContext.setLogLevel("ERROR")

@@ -67,6 +67,7 @@ def sdk_errors(operation: str, key: str) -> Iterator[None]:
         StoreError: Instead of an exception of the SDK.
     """
     from botocore import exceptions  # noqa: PLC0415 - the SDK is an extra
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415
 
     try:
         yield
@@ -76,6 +77,9 @@ def sdk_errors(operation: str, key: str) -> Iterator[None]:
         raise StoreDenied(operation, key, _NO_CREDENTIALS) from error
     except (exceptions.ProfileNotFound, exceptions.ParamValidationError) as error:
         raise StoreMisconfigured(operation, key, f"invalid settings: {error}") from error
+    except ResponseParserError as error:  # of a proxy, or cut off; it is no BotoCoreError
+        reason = f"the response cannot be read: {error}".partition("\n")[0]
+        raise StoreUnavailable(operation, key, reason) from error
     except (exceptions.BotoCoreError, OSError) as error:
         raise StoreUnavailable(operation, key, f"no response: {error}") from error
 
@@ -243,7 +247,11 @@ class SdkBucket:
     async def incarnations(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[IncarnationPage]:
-        """Yield pages of versions and delete markers."""
+        """Yield pages of versions and delete markers.
+
+        Raises:
+            StoreError: The store is unreachable, refused a request, or returned something else.
+        """
         query = {"Bucket": self.name, "Prefix": self._prefix + prefix}
         if start_after:
             query["KeyMarker"] = self._prefix + start_after
@@ -251,6 +259,9 @@ class SdkBucket:
         while True:
             with sdk_errors("list_incarnations", prefix):
                 response = await self._sdk.client.list_object_versions(**query)
+            if "IsTruncated" not in response:
+                reason = "the response is no listing"
+                raise StoreUnavailable("list_incarnations", prefix, reason)
             found = [self._incarnation(one, marker=False) for one in response.get("Versions", [])]
             marks = [
                 self._incarnation(one, marker=True) for one in response.get("DeleteMarkers", [])
@@ -268,10 +279,20 @@ class SdkBucket:
             yield IncarnationPage(incarnations=kept, date_ns=_date_ns(response), last=not more)
             if not more:
                 return
-            query["KeyMarker"] = response["NextKeyMarker"]
-            query.pop("VersionIdMarker", None)  # a page may end between two keys
-            if response.get("NextVersionIdMarker"):
-                query["VersionIdMarker"] = response["NextVersionIdMarker"]
+            query = self._following(query, response, prefix)
+
+    def _following(
+        self, query: Mapping[str, str], response: Mapping[str, Any], prefix: str
+    ) -> dict[str, str]:
+        """Return the query of the next page, whose place must differ."""
+        names = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
+        # A page may end between two keys; then the response names no version.
+        place = {name: str(response[found]) for name, found in names.items() if response.get(found)}
+        before = {name: text for name, text in query.items() if name in names}
+        if "KeyMarker" not in place or place == before:
+            reason = "the store continues the listing at the same place again, or nowhere"
+            raise StoreUnavailable("list_incarnations", prefix, reason)
+        return {name: text for name, text in query.items() if name not in names} | place
 
     def _key(self, entry: Mapping[str, Any]) -> ObjectKey:
         return ObjectKey(str(entry["Key"]).removeprefix(self._prefix))

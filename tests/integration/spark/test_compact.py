@@ -23,16 +23,18 @@ from sluice_lake.tables import LOGS, METRICS, Table
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark import compact as compaction
-from sluice_spark import sequence_overlaps
+from sluice_spark import sequence_overlaps, session
 from sluice_spark.commits import replace_files
 from sluice_spark.compact import CompactReport, run_compact
 from sluice_spark.rewrite import content_of
 from sluice_spark.sequence_overlaps import find_overlaps
+from sluice_spark.session import SessionSettings
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
 pytestmark = pytest.mark.spark
 
+DAY_NS = 86_400 * 10**9
 NAN, STALE_NAN = 0x7FF8_0000_0000_0000, 0x7FF0_0000_0000_0002
 """The usual NaN, and that with which Prometheus marks the end of a series."""
 
@@ -268,6 +270,39 @@ def test_a_delete_is_applied_once_to_each_file(
     assert len(kept) < 20
     assert lake_rows(deployment, "logs") == [*kept, *AFTER.rows]
     assert compact_once() == set()
+
+
+def test_defaults_of_a_cluster_do_not_change_what_is_deleted(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They set another time zone, another rule for string literals, and unreadable files."""
+    defaults = dict.fromkeys(session.RESULT_CONF, "true")
+    defaults["spark.sql.session.timeZone"] = "Asia/Tokyo"
+    monkeypatch.setattr(session, "_submitted", lambda: True)
+    monkeypatch.setattr(session, "_submitted_conf", lambda: {"spark.master": "local", **defaults})
+    for name, value in defaults.items():
+        spark.conf.set(name, value)
+    submitted = session.open_session(SessionSettings(), delta=False)
+    assert {name: spark.conf.get(name) for name in defaults} == session.RESULT_CONF
+
+    deployment = Deployment(tmp_path, lanes=1).init()
+    evening_ns = T0_NS // DAY_NS * DAY_NS + 20 * 3600 * 10**9
+    gone, kept = (make_batch(0, agent=agent, at_ns=evening_ns) for agent in ("a\\1", "b"))
+    deployment.deliver([gone, kept])
+    ingest_locally(deployment.url)
+    dates = {file.partition for file in list_files(deployment.table("logs"), LOGS)}
+    put_delete(
+        deployment,
+        DeleteRecord(
+            delete_id="01J00000000000000000000001",
+            kind="logs",
+            agent_id="a\\1",
+            accepted_until_unix_ns=evening_ns + 10**9,
+        ),
+    )
+    compact(submitted, deployment)
+    assert {row["agent_id"] for row in deployment.rows("logs")} == {"b"}
+    assert {file.partition for file in list_files(deployment.table("logs"), LOGS)} == dates
 
 
 def test_compact_drops_whole_partitions_by_retention(spark: Any, tmp_path: Path) -> None:
