@@ -358,7 +358,7 @@ def _line(kind: Kind, row: dict[str, object]) -> str:
 def _terminal_text(text: str) -> str:
     """Return a record for a terminal: it executes nothing, and further lines are indented.
 
-    Otherwise whoever may send records could write to the terminal, or imitate another record.
+    Otherwise a sender of records could write to the terminal, or imitate another record.
     """
     return "\n    ".join(printable_text(one, kept="\t") for one in text.split("\n"))
 
