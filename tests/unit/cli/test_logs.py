@@ -43,7 +43,7 @@ def of_gateways() -> None:
 def test_a_log_line_that_cannot_be_written_is_lost(
     configure: Callable[[], None], unwritable: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service goes on while the disk of its log is full, or after the reader of its log ended."""
+    """A service continues while the disk of its log is full, or after the reader of it ended."""
     monkeypatch.setattr(worker, "send_library_logs", lambda: None)
     monkeypatch.setattr(sys, "stderr", unwritable)
     configure()
