@@ -2,8 +2,10 @@
 
 Two forms are recognized at the start of a line, after an optional `[`: ISO 8601
 (`2026-11-21T02:16:19.123456+01:00`, also with a space, a comma, `Z`, or no zone) and the older
-syslog form (`Nov 21 02:16:19`, without year and zone). A timestamp without a zone is in the agent's
-zone. Any other line has its time of arrival: a wrong guess is worse than none.
+syslog form (`Nov 21 02:16:19`, without year and zone). The zone may follow a space: ` +0100`,
+` UTC` or ` GMT`, as PostgreSQL, Ruby and Go write it. A timestamp without a zone is in the agent's
+zone, and so is one with another abbreviation, of which many are ambiguous. Any other line has its
+time of arrival: a wrong guess is worse than none.
 
 Source: RFC 3339 section 5.6, RFC 3164 section 4.1.2.
 """
@@ -23,7 +25,7 @@ Bytes2D = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 _HEAD_BYTES: Final = 36
-"""`[`, 19 bytes of date and time, 10 of the fraction and 6 of the zone."""
+"""19 bytes of date and time, 10 of the fraction, a space and 6 of the zone."""
 _ISO_DIGITS: Final = (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18)
 _FRACTION_DIGITS: Final = 9
 _SLACK_NS: Final = 86_400 * NS_PER_S
@@ -34,6 +36,9 @@ _MONTHS: Final = {
     )
 }
 _HOUR_S: Final = 3600
+_ZONE_S_MAX: Final = 14 * _HOUR_S
+_ZONE_MINUTES_S: Final = (0, 30 * 60, 45 * 60)
+"""Offsets of the zones of today are at most 14 hours, and whole hours, half ones or 45 minutes."""
 
 
 def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
@@ -124,8 +129,12 @@ def _parse_iso(head: Bytes2D, zone: Zone) -> tuple[Ints, Bools]:
         (_number(head, 11, 12), _number(head, 14, 15), _number(head, 17, 18)),
     )
     fraction_ns, width = _fraction(head)
-    offset_s, named = _zone_offsets(head, 19 + width)
-    offset_s = np.where(named, offset_s, 0)
+    offset_s, named = _zone_offsets(_at(head, 19 + width))
+    spaced = ~named & (_at(head, 19 + width)[:, 0] == ord(" "))
+    if spaced.any():
+        later_s, later = _zone_offsets_after_a_space(_at(head, 20 + width))
+        offset_s = np.where(spaced, later_s, offset_s)
+        named |= spaced & later
     local = valid & ~named
     if local.any():
         offset_s[local] = _local_offsets(seconds[local], zone)
@@ -188,9 +197,31 @@ def _fraction(head: Bytes2D) -> tuple[Ints, Ints]:
     return value, np.where(width > 0, width + 1, 0)
 
 
-def _zone_offsets(head: Bytes2D, at: Ints) -> tuple[Ints, Bools]:
-    """Parse `Z`, `+HH:MM` or `+HHMM` at byte `at` of each row."""
-    zone = _at(head, at)
+def _zone_offsets(zone: Bytes2D) -> tuple[Ints, Bools]:
+    """Return the offset of `Z`, `+HH:MM` or `+HHMM`, seconds, and which rows have one."""
+    offset_s, numeric = _numeric_offsets(zone)
+    zulu = (zone[:, 0] == ord("Z")) | (zone[:, 0] == ord("z"))
+    return offset_s, numeric | zulu
+
+
+def _zone_offsets_after_a_space(zone: Bytes2D) -> tuple[Ints, Bools]:
+    """Return the offset of `+HH:MM`, `+HHMM`, `UTC` or `GMT`, seconds, and which rows have one.
+
+    What follows a space may be the message, so an offset that no zone has is not taken for one.
+    """
+    offset_s, numeric = _numeric_offsets(zone)
+    numeric &= np.isin(np.abs(offset_s) % _HOUR_S, _ZONE_MINUTES_S)
+    numeric &= np.abs(offset_s) <= _ZONE_S_MAX
+    universal = np.zeros(len(zone), np.bool_)
+    for name in (b"UTC", b"GMT"):
+        universal |= (zone[:, :3] == np.frombuffer(name, np.uint8)).all(axis=1)
+    letter = zone[:, 3] | 0x20
+    universal &= (letter < ord("a")) | (letter > ord("z"))
+    return np.where(numeric, offset_s, 0), numeric | universal
+
+
+def _numeric_offsets(zone: Bytes2D) -> tuple[Ints, Bools]:
+    """Return the offset of `+HH:MM` or `+HHMM`, seconds, otherwise 0; and which rows have one."""
     colon = zone[:, 3] == ord(":")
     minutes = (np.where(colon, zone[:, 4], zone[:, 3]), np.where(colon, zone[:, 5], zone[:, 4]))
     signed = (zone[:, 0] == ord("+")) | (zone[:, 0] == ord("-"))
@@ -198,12 +229,11 @@ def _zone_offsets(head: Bytes2D, at: Ints) -> tuple[Ints, Bools]:
     numeric = signed & _is_digit(tail).all(axis=1)
     size_s = _number(tail, 0, 1) * _HOUR_S + _number(tail, 2, 3) * 60
     offset_s = np.where(zone[:, 0] == ord("-"), -size_s, size_s)
-    zulu = (zone[:, 0] == ord("Z")) | (zone[:, 0] == ord("z"))
-    return np.where(numeric, offset_s, 0), numeric | zulu
+    return np.where(numeric, offset_s, 0), numeric
 
 
 def _at(head: Bytes2D, at: Ints) -> Bytes2D:
-    """Return six bytes of each row from byte `at`, which is at most 29."""
+    """Return six bytes of each row from byte `at`, which is at most 30."""
     if (at == at[0]).all():
         return head[:, int(at[0]) : int(at[0]) + 6]
     rows = np.arange(len(head))

@@ -1,7 +1,7 @@
 """Parse the timestamps of lines that all have the same form, as those of most files do.
 
 The form is that of the first line: an ISO 8601 time with a fixed width of the fraction and a fixed
-zone. Eight bytes are one number of 64 bits here, so a line costs a few operations. Neighbouring
+zone, which follows without a space. Eight bytes are one number of 64 bits here, so a line costs a few operations. Neighbouring
 lines of one minute share its conversion. `parse_timestamps` reads every other block; both have the
 same result.
 """
@@ -52,6 +52,8 @@ def parse_uniform(lines: TextColumn, zone: Zone) -> Ints | None:
     zone_at = found.end(2 if digits else 1) - bracket + (0 if digits else 3)
     rows = _rows(lines, bracket, zone_at)
     if rows is None or not _same_form(rows, zone_at, digits):
+        return None
+    if found[3] is None and rows[zone_at] == ord(" ") and _may_name_zones(rows, zone_at + 1):
         return None
     minutes = _minutes(rows, zone, local=found[3] is None)
     if minutes is None:
@@ -110,6 +112,14 @@ def _same_form(rows: Rows, zone_at: int, digits: int) -> bool:
         return False  # another row may have a fraction
     zone = range(zone_at, zone_at + end)
     return _equal_bytes(rows, _MINUTE_BYTES, fixed) and _equal_bytes(rows, zone_at, zone)
+
+
+def _may_name_zones(rows: Rows, at: int) -> bool:
+    """Return True if a zone may follow the space in a row: `+0100`, `UTC` or `GMT`."""
+    two = _words(rows, at) & np.uint64(0xFFFF)
+    signs = np.isin(two & np.uint64(0xFF), [ord("+"), ord("-")])
+    names = np.isin(two, [int.from_bytes(name, "little") for name in (b"UT", b"GM")])
+    return bool((signs | names).any())
 
 
 def _equal_bytes(rows: Rows, at: int, places: Iterable[int]) -> bool:

@@ -34,7 +34,7 @@ def block(form: str, *, count: int = 200, step_ms: int = 37) -> list[bytes]:
     [
         "%Y-%m-%dT%H:%M:%S.{f}+00:00", "%Y-%m-%dT%H:%M:%S.{f}-0330", "%Y-%m-%d %H:%M:%S,{f}",
         "[%Y-%m-%dT%H:%M:%SZ]", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.{f}123z",
-        "%Y-%m-%dT%H:%M:%S.{f}12Z", "%Y-%m-%d %H:%M:%S+", "%Y-%m-%dT%H:%M:%S.{f} +0100",
+        "%Y-%m-%dT%H:%M:%S.{f}12Z", "%Y-%m-%d %H:%M:%S+",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("zone", ZONES)
@@ -44,6 +44,18 @@ def test_lines_of_one_form_are_read_together(form: str, zone: Zone) -> None:
     assert found is not None
     assert found.dtype == np.int64
     assert found.tolist() == parse_mixed(lines, arrived_ns=ARRIVED, zone=zone).tolist()
+
+
+@pytest.mark.parametrize("name", [" UTC", " GMT", " +0100", " -03:30"])
+@pytest.mark.parametrize("place", [0, 100, -1])
+def test_a_zone_after_a_space_is_read_in_any_line(name: str, place: int) -> None:
+    lines = block("%Y-%m-%d %H:%M:%S.{f}")
+    lines[place] = f"2026-03-29 00:58:07.123456{name} some text".encode()
+    column = text_column(lines)
+    found = parse_timestamps(column, arrived_ns=ARRIVED, zone=ZONES[1])
+    assert found.tolist() == parse_mixed(column, arrived_ns=ARRIVED, zone=ZONES[1]).tolist()
+    named = parse_mixed(text_column([lines[place]]), arrived_ns=ARRIVED, zone=ZONES[2])
+    assert found[place] == named[0], "the zone of the line counts, not that of the agent"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +86,10 @@ def test_both_parsers_agree_on_damaged_blocks() -> None:
     """A changed byte anywhere is either no timestamp, or the same one."""
     seed = int(os.environ.get("SLUICE_FUZZ_SEED", "2026"))
     rng, uniform = random.Random(seed), 0
-    forms = ["%Y-%m-%dT%H:%M:%S.{f}+00:00", "%Y-%m-%d %H:%M:%S", "[%Y-%m-%d %H:%M:%S,{f}Z"]
+    forms = [
+        *("%Y-%m-%dT%H:%M:%S.{f}+00:00", "%Y-%m-%d %H:%M:%S", "[%Y-%m-%d %H:%M:%S,{f}Z"),
+        "%Y-%m-%d %H:%M:%S UTC",
+    ]
     for number in range(600):
         lines = block(
             rng.choice(forms), count=rng.choice([1, 3, 40]), step_ms=rng.choice([1, 5000])
@@ -82,7 +97,7 @@ def test_both_parsers_agree_on_damaged_blocks() -> None:
         changed = bytearray(lines[0])
         for _ in range(rng.randrange(3)):
             changed[rng.randrange(min(36, len(changed)))] = rng.choice(
-                b"0123456789:-+.,TZ [x\0\xff"
+                b"0123456789:-+.,TZ [x\0\xffUG"
             )
         lines = [bytes(changed)] * rng.choice([1, 1, 2]) + lines[rng.choice([0, 1]) :]
         zone = rng.choice(ZONES)
