@@ -1,9 +1,9 @@
 """Parse the timestamps of lines that all have the same form, as those of most files do.
 
 The form is that of the first line: an ISO 8601 time with a fixed width of the fraction and a fixed
-zone, which follows without a space. Eight bytes are one number of 64 bits here, so a line costs a few operations. Neighbouring
-lines of one minute share its conversion. `parse_timestamps` reads every other block; both have the
-same result.
+zone without a space. Eight bytes are one number of 64 bits here, so a line costs a few operations.
+Neighbouring lines of one minute share its conversion. `parse_timestamps` reads every other block;
+both have the same result.
 """
 
 import re
@@ -53,13 +53,11 @@ def parse_uniform(lines: TextColumn, zone: Zone) -> Ints | None:
     rows = _rows(lines, bracket, zone_at)
     if rows is None or not _same_form(rows, zone_at, digits):
         return None
-    if found[3] is None and rows[zone_at] == ord(" ") and _may_name_zones(rows, zone_at + 1):
+    local = found[3] is None
+    if local and _may_name_zones(rows, zone_at):
         return None
-    minutes = _minutes(rows, zone, local=found[3] is None)
-    if minutes is None:
-        return None
-    seconds = _number(rows, _SECOND_END, 2)
-    if seconds is None or seconds.max() > _SECONDS_MAX:
+    minutes, seconds = _minutes(rows, zone, local=local), _number(rows, _SECOND_END, 2)
+    if minutes is None or seconds is None or seconds.max() > _SECONDS_MAX:
         return None
     ts = (minutes + seconds - _offset_s(found[3])) * NS_PER_S
     if digits:
@@ -115,8 +113,10 @@ def _same_form(rows: Rows, zone_at: int, digits: int) -> bool:
 
 
 def _may_name_zones(rows: Rows, at: int) -> bool:
-    """Return True if a zone may follow the space in a row: `+0100`, `UTC` or `GMT`."""
-    two = _words(rows, at) & np.uint64(0xFFFF)
+    """Return True if a row may have a space and a zone there: `+0100`, `UTC` or `GMT`."""
+    if rows[at] != ord(" "):
+        return False  # all rows have this byte
+    two = _words(rows, at + 1) & np.uint64(0xFFFF)
     signs = np.isin(two & np.uint64(0xFF), [ord("+"), ord("-")])
     names = np.isin(two, [int.from_bytes(name, "little") for name in (b"UT", b"GM")])
     return bool((signs | names).any())
