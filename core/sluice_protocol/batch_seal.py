@@ -41,7 +41,7 @@ class SealBounds:
             later. None if the boot does not contain a time.
         before_unix_ns: When the gateway had the complete frame, by the gateway's clock: the seal is
             earlier. For a door it is the seal, up to the milliseconds of the hash. None if the
-            attempt does not contain a time.
+            attempt does not contain a time, or one long after the acceptance.
         accepted_before_unix_ns: When it was accepted, by the store's clock: the seal is earlier.
         gateway: The gateway whose clock `before_unix_ns` is of.
         meaning: What these times mean, in sentences.
@@ -59,12 +59,15 @@ def seal_bounds(manifest: AcceptedManifest) -> SealBounds:
     """Return what a manifest states about the seal of its frame."""
     sealer = _sealer(manifest)
     latest_ns = manifest.accepted_at_unix_ns + _CLOCKS_DIFFER_NS
-    begun = None if sealer is Sealer.DOOR_REQUEST else ulid_time_ns(manifest.boot_id)
-    after = begun if begun is not None and begun <= latest_ns else None
+
+    def possible(text: str) -> int | None:
+        at_ns = ulid_time_ns(text)
+        return at_ns if at_ns is not None and at_ns <= latest_ns else None
+
     return SealBounds(
         sealer=sealer,
-        after_unix_ns=after,
-        before_unix_ns=ulid_time_ns(manifest.attempt_id),
+        after_unix_ns=None if sealer is Sealer.DOOR_REQUEST else possible(manifest.boot_id),
+        before_unix_ns=possible(manifest.attempt_id),
         accepted_before_unix_ns=manifest.accepted_at_unix_ns,
         gateway=manifest.collector_id,
         meaning=_MEANINGS[sealer],

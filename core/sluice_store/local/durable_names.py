@@ -1,6 +1,7 @@
 """Folders of new objects, and a memory of the folders and states that are durable."""
 
 import os
+import stat
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -68,7 +69,8 @@ class DurableNames:
             try:
                 os.mkdir(one)  # noqa: PTH102 - several times for each new object
             except FileExistsError:
-                if not os.path.isdir(one):  # noqa: PTH112 - as above
+                # One that was removed in between is FileNotFoundError here.
+                if not stat.S_ISDIR(os.stat(one).st_mode):  # noqa: PTH116 - as above
                     raise
         return made
 

@@ -43,8 +43,10 @@ def test_bounds_of_a_seal(agent: str, boot: str, sealer: Sealer, after_s: int | 
     assert ("not recorded" in found.meaning) == (sealer is Sealer.SENDER)
 
 
-def test_an_attempt_without_a_time_bounds_nothing() -> None:
-    assert seal_bounds(manifest("host-1", "b1", attempt="foreign")).before_unix_ns is None
+@pytest.mark.parametrize("attempt", ["foreign", "7" * 26])
+def test_an_attempt_without_a_possible_time_bounds_nothing(attempt: str) -> None:
+    """The second one states the year 10889, which cannot be shown."""
+    assert seal_bounds(manifest("host-1", "b1", attempt=attempt)).before_unix_ns is None
 
 
 @pytest.mark.parametrize("text", ["", "b1", "x" * 26, "8" * 26, "é" * 26, "I" * 26])
