@@ -4,11 +4,12 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from support.gc_world import MovedClock
 from support.query_lake import DAY0_NS, make_query
 
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row
 from sluice_query.tailing import tail_by_polling
@@ -16,26 +17,10 @@ from sluice_query.tailing import tail_by_polling
 ROW: Row = {"agent_id": "host-1", "boot_id": "b", "seq": 0}
 
 
-class Seconds:
-    """A clock; each pause lasts a second."""
-
-    def __init__(self) -> None:
-        self.at_ns = DAY0_NS
-
-    def now_ns(self) -> UnixNs:
-        return UnixNs(self.at_ns)
-
-    def monotonic_ns(self) -> int:
-        return self.at_ns
-
-    async def sleep(self, seconds: float) -> None:
-        self.at_ns += round(seconds * NS_PER_S)
-
-
 @pytest.mark.parametrize("tries_s", [0, 14, 16, UPLOAD_TIME_S_MAX])
 def test_a_batch_whose_upload_was_tried_for_long_is_sent_once(tries_s: int) -> None:
     """Its time of acceptance is that before the first try; every poll is complete until now."""
-    clock = Seconds()
+    clock = MovedClock(DAY0_NS)
     accepted_ns = DAY0_NS + 5 * NS_PER_S
     acknowledged_ns = accepted_ns + tries_s * NS_PER_S
 
