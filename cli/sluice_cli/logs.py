@@ -1,9 +1,8 @@
 """Logs of commands, on standard error: standard output contains results only."""
 
 import sys
-from typing import TextIO, cast
 
-from sluice_web.log_output import LogOutput, replace_unprintable
+from sluice_web.log_output import last_processors, log_stream
 
 # structlog imports rich's tracebacks, and with them pygments, for a renderer that is not used.
 _RICH = sys.modules.pop("rich", None)
@@ -18,17 +17,8 @@ finally:
 
 def configure_logs() -> None:
     """Send events to standard error: coloured lines on a terminal, otherwise JSON lines."""
-    shown: tuple[structlog.typing.Processor, ...] = (structlog.processors.JSONRenderer(),)
-    if sys.stderr.isatty():
-        shown = (replace_unprintable, structlog.dev.ConsoleRenderer())
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            *shown,
-        ],
+        processors=[structlog.contextvars.merge_contextvars, *last_processors()],
         logger_factory=_print_to_stderr,
         cache_logger_on_first_use=False,
     )
@@ -36,4 +26,4 @@ def configure_logs() -> None:
 
 def _print_to_stderr(*_: object) -> structlog.WriteLogger:
     """Return a logger on the current standard error, which tests replace."""
-    return structlog.WriteLogger(cast("TextIO", LogOutput(sys.stderr)))
+    return structlog.WriteLogger(log_stream())

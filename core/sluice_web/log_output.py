@@ -1,19 +1,44 @@
-"""Standard error as the place of log events: a line that cannot be written is lost, nothing else.
+"""Standard error as the place of log events, and how they are shown there.
 
-The reader of a pipe may end, and the disk of a file may be full. A service must then continue: an
-error of a log line would end the task that reports it, for example that the disk is full.
+A line that cannot be written is lost, and nothing else fails. The reader of a pipe may end, and the
+disk of a file may be full. A service must then continue: an error of a log line would end the task
+that reports it, for example that the disk is full.
 """
 
+import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from sluice_protocol.utf8 import printable_text
 
 if TYPE_CHECKING:
-    from structlog.typing import EventDict, WrappedLogger
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 _OF_LINES: Final = frozenset({"exception", "stack"})
 """Fields that consist of lines: tracebacks of this process."""
+
+
+def last_processors() -> "tuple[Processor, ...]":
+    """Return what ends every list of processors: level, time, and the form of the line.
+
+    A terminal gets coloured lines, everything else lines of JSON.
+    """
+    import structlog  # noqa: PLC0415 - the command line imports it without rich
+
+    shown: tuple[Processor, ...] = (structlog.processors.JSONRenderer(),)
+    if sys.stderr.isatty():
+        shown = (replace_unprintable, structlog.dev.ConsoleRenderer())
+    return (
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        *shown,
+    )
+
+
+def log_stream() -> TextIO:
+    """Return the current standard error for a logger: writing to it raises no error."""
+    return cast("TextIO", LogOutput(sys.stderr))
 
 
 def replace_unprintable(_: "WrappedLogger", __: str, event: "EventDict") -> "EventDict":

@@ -7,11 +7,11 @@ import multiprocessing
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final, TextIO, cast
+from typing import Final
 
 import structlog
 import uvloop
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, WrappedLogger
 
 from sluice_gateway.app import Gateway, build_gateway
 from sluice_gateway.background import start_background_tasks
@@ -32,7 +32,7 @@ from sluice_store import open_store
 from sluice_store.authority import read_history
 from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
-from sluice_web.log_output import LogOutput, replace_unprintable
+from sluice_web.log_output import last_processors, log_stream
 
 GC_THRESHOLD: Final = 20_000
 """Allocations between two collections of the youngest objects; an upload makes some hundred."""
@@ -214,19 +214,10 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
             event["store_probe"] = "skipped"
         return event
 
-    render: tuple[Processor, ...] = (structlog.processors.JSONRenderer(),)
-    if sys.stderr.isatty():
-        render = (replace_unprintable, structlog.dev.ConsoleRenderer())
     structlog.configure(
-        processors=[
-            bind,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            *render,
-        ],
+        processors=[bind, *last_processors()],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", LogOutput(sys.stderr))),
+        logger_factory=structlog.WriteLoggerFactory(log_stream()),
         cache_logger_on_first_use=True,
     )
     send_library_logs()
