@@ -126,10 +126,11 @@ def decode_firehose(
         return ()
     shared = shared_resource([{**one.pairs} for one in parts])
     tally = Tally()
-    tally.check_repeated((len(one.objects), _own_pairs(one, dict(shared))) for one in parts)
+    in_all = dict(shared)
+    tally.check_repeated((len(one.objects), _own_pairs(one, in_all)) for one in parts)
     rows = log_pieces(tally)
     for one in parts:
-        for row in _rows(one, dict(shared), received_ns, tally):
+        for row in _rows(one, in_all, received_ns, tally):
             rows.append(row)
             check_count(rows)
     return (tally.decoded(rows.columns(), shared),)

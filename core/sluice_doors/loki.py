@@ -103,10 +103,11 @@ def _decoded(read: Iterable[_Stream], received_ns: int) -> DecodedRecords | None
         return None
     tally = Tally()
     shared = shared_resource([one.labels for one in streams])
-    tally.check_repeated((len(one.lines), _own_labels(one, dict(shared))) for one in streams)
+    common = dict(shared)
+    tally.check_repeated((len(one.lines), _own_labels(one, common)) for one in streams)
     rows = log_pieces(tally)
     for one in streams:
-        _add_stream(rows, one, dict(shared), received_ns, tally)
+        _add_stream(rows, one, common, received_ns, tally)
     return tally.decoded(rows.columns(), shared)
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from deltalake import DeltaTable
 
+from sluice_lake.log_errors import log_errors_translated
 from sluice_store.url import parse_local_path
 
 RECENT_ENTRIES: Final = 64
@@ -51,7 +52,7 @@ def sync_commits(uri: str, after: int) -> None:
 
 
 def sync_state(opened: DeltaTable) -> None:
-    """Make a state of a table durable before something is recorded that relies on it.
+    """Make a state of a table durable before a commit relies on it.
 
     Raises:
         OSError: The disk failed; the state may not be durable.
@@ -63,6 +64,18 @@ def sync_state(opened: DeltaTable) -> None:
     while oldest < opened.version() and not _entry_of(folder, oldest + 1).exists():
         oldest += 1  # Delta has removed the entries before a checkpoint
     sync_commits(opened.table_uri, oldest)
+
+
+def require_durable(opened: DeltaTable) -> None:
+    """Make a state of a table durable before another object names it or what it contains.
+
+    A version that is lost would be assigned to other files.
+
+    Raises:
+        StoreUnavailable: The disk failed; the state may not be durable.
+    """
+    with log_errors_translated(opened.table_uri):
+        sync_state(opened)
 
 
 def sync_new_table(uri: str) -> None:

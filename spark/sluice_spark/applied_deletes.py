@@ -22,8 +22,7 @@ import structlog
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, remove_old_parts, with_ids
 from sluice_lake.delta import find_table, list_paths_at
-from sluice_lake.durable_files import sync_state
-from sluice_lake.log_errors import log_errors_translated
+from sluice_lake.durable_files import require_durable
 from sluice_lake.tables import Table
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import LAKE
@@ -261,8 +260,7 @@ def record_applied(
     if others is None:
         _log.info("applied_deletes_not_recorded", table=table.name)
         return
-    with log_errors_translated(opened.table_uri):
-        sync_state(opened)  # a version that is lost would be assigned to other files
+    require_durable(opened)
     table_id, table_version = str(opened.metadata().id), opened.version()
 
     async def write() -> None:

@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 
 from sluice_lake.data_files import DataFile, list_files, partitions_of
 from sluice_lake.delta import find_table, list_paths_at
-from sluice_lake.durable_files import sync_state
+from sluice_lake.durable_files import require_durable
 from sluice_lake.locations import lake_location, open_filesystem
-from sluice_lake.log_errors import log_errors_translated
 from sluice_lake.tables import LOGS
 from sluice_protocol.index_chunk import (
     AGENTS_MAX,
@@ -186,8 +185,7 @@ def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -
     opened = find_table(store_url, LOGS, for_writing=True)
     if opened is None:
         return IndexReport()
-    with log_errors_translated(opened.table_uri):
-        sync_state(opened)  # a version that is lost would be assigned to other files
+    require_durable(opened)
     files = list_files(opened, LOGS)
     now = IndexProgress(table_id=str(opened.metadata().id), table_version=opened.version())
     plan = asyncio.run(_plan(store_url, files, now))

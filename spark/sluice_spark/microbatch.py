@@ -13,11 +13,10 @@ import structlog
 from deltalake import DeltaTable
 
 from sluice_lake.delta import open_or_create_table
-from sluice_lake.durable_files import sync_state
+from sluice_lake.durable_files import require_durable
 from sluice_lake.errors import CommitConflict
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
-from sluice_lake.log_errors import log_errors_translated
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.manifests import Kind
@@ -96,8 +95,7 @@ class LakeSnapshot:
             TableRefused: The log of a table is damaged.
         """
         for opened in (*self.records.values(), self.ledger):
-            with log_errors_translated(opened.table_uri):
-                sync_state(opened)
+            require_durable(opened)
         positions = self.positions(lanes)
         return {lane: positions.committed_through(lane) for lane in lanes}
 

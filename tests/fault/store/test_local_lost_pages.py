@@ -156,6 +156,21 @@ def groups(course: Course, files: LocalFiles) -> None:
     create_group(course, files, [*new_objects("a3 c1 a1"), *new_objects("c1", "other")])
 
 
+def overwrite_twice(
+    course: Course, files: LocalFiles, key: ObjectKey
+) -> list[tuple[bytes, ObjectVersion]]:
+    """Overwrite an object twice; return both bodies with their versions."""
+    versions = []
+    for number in range(2):
+        body = body_of(key, str(number))
+        course.begin(key, body)
+        written = files.overwrite(key, body, None)
+        assert isinstance(written, Applied)
+        course.end(key, body, written)
+        versions.append((body, written.incarnation or ObjectVersion("")))
+    return versions
+
+
 def one_by_one(course: Course, files: LocalFiles) -> None:
     """Every other verb that writes."""
     etag = ETag("")
@@ -168,14 +183,7 @@ def one_by_one(course: Course, files: LocalFiles) -> None:
         assert isinstance(outcome, Applied)
         course.end(REGISTER, body, outcome)
         etag = outcome.etag
-    versions: list[tuple[bytes, ObjectVersion]] = []
-    for number in range(2):
-        body = body_of(KEPT, str(number))
-        course.begin(KEPT, body)
-        written = files.overwrite(KEPT, body, None)
-        assert isinstance(written, Applied)
-        course.end(KEPT, body, written)
-        versions.append((body, written.incarnation or ObjectVersion("")))
+    versions = overwrite_twice(course, files, KEPT)
     course.begin(KEPT, versions[0][0])
     assert isinstance(files.delete(KEPT, versions[1][1]), Deleted)
     course.end(KEPT, versions[0][0], None)
@@ -288,12 +296,7 @@ def partitions(course: Course, files: LocalFiles) -> None:
         delete_known(course, deleter, key)
         assert not (course.root / "lists/date=1").exists()
     create_group(course, files, [NewObject(key=third, body=body_of(third))])
-    for number in range(2):
-        body = body_of(third, str(number))
-        course.begin(third, body)
-        written = other.overwrite(third, body, None)
-        assert isinstance(written, Applied)
-        course.end(third, body, written)
+    overwrite_twice(course, other, third)
     stamps.close()
 
 
