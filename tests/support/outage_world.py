@@ -22,10 +22,11 @@ from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.uploads import AcceptedResponse, Upload
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.errors import SluiceError, StoreUnavailable
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import digest_of
+from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
 from sluice_reconciler.loop_health import RECOVERY_S
@@ -203,7 +204,10 @@ class OutageWorld:
     async def _accept(self, agent: str, number: int) -> Identity:
         who = make_identity(10 * number, agent=agent)
         if not self.journaled:
-            await accept(self.store(), 10 * number, agent=agent)
+            one = await accept(self.store(), 10 * number, agent=agent)
+            for key in (blob_key(one.digest), accepted_key(who)):
+                if isinstance(await self.store(faulty=False).head(key), NotFound):
+                    raise StoreUnavailable("create", key, "not stored: send it again")
             return who
         gateway = self.rng.choice(self.gateways)
         frame = salted_frame(who, log_columns([f"{agent} {number} {n}" for n in range(10)]))
