@@ -56,6 +56,7 @@ class ServiceClient:
         token: Its `api_token`; empty for none.
         session: The HTTP client.
         tls_name: The name in its certificate, if it is not that of the URL.
+        timeout_s: Time for one response, seconds.
     """
 
     service: str
@@ -63,6 +64,7 @@ class ServiceClient:
     token: str
     session: aiohttp.ClientSession
     tls_name: str = ""
+    timeout_s: float = TIMEOUT_S
 
     @property
     def headers(self) -> dict[str, str]:
@@ -134,7 +136,7 @@ class ServiceClient:
         return (await self._read("/metrics")).decode(errors="replace")
 
     async def _read(self, path: str) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         try:
             async with self.session.get(
                 self.url + path,
@@ -166,7 +168,7 @@ class ServiceClient:
                     raise ServiceFailed(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
                 return body
         except TimeoutError as error:
-            raise ServiceFailed(f"no response within {TIMEOUT_S:g} s: is it overloaded?") from error
+            raise ServiceFailed(f"no response within {self.timeout_s:g} s: is it overloaded?") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ServiceFailed(
                 f"unreachable: {_one_line(error)}; start the {self.service} or correct its URL"

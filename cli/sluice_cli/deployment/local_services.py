@@ -17,6 +17,9 @@ UP_STATE: Final = Path(".sluice-up") / "up.json"
 _ASKED: Final = ("reconciler", "query", "console", "maintain")
 """Services that are asked, besides the gateway."""
 
+TIMEOUT_S: Final = 3.0
+"""Time for one response. These services are on the same machine, and a person waits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalServices:
@@ -49,7 +52,11 @@ async def ask_local_services(url: str) -> LocalServices:
 
         def client(service: str) -> ServiceClient:
             return ServiceClient(
-                service=service, url=f"http://{addresses[service]}", token="", session=session
+                service=service,
+                url=f"http://{addresses[service]}",
+                token="",
+                session=session,
+                timeout_s=TIMEOUT_S,
             )
 
         async def ask_gateway() -> GatewayHealth:

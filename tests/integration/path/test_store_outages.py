@@ -211,7 +211,7 @@ def test_three_seconds_without_a_directory(tmp_path: Path) -> None:
 def test_status_names_what_stands_still(tmp_path: Path) -> None:
     """A suspended service is named within seconds, and no more after it continues."""
     names = {
-        "reconciler": "The reconciler on",
+        "reconciler": "The reconciler service does not respond",
         "gateway": "No gateway responds",
         "query": "The query service does not respond",
     }
