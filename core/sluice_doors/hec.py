@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -44,7 +43,6 @@ _METRIC_PREFIX: Final = "metric_name:"
 _METRIC_VALUE: Final = "_value"
 _NO_VALUE: Final = "metric has no number"
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_TIME_CHARACTERS_MAX: Final = 40
 _LINES: Final = msgspec.json.Decoder()
 
 
@@ -224,7 +222,7 @@ class _Reader:
 
     def _time(self, stated: object, tally: Tally) -> tuple[int, Pairs]:
         """Return the time of an event, and attributes with one that cannot be read."""
-        ts_ns = None if stated is None else _parse_time(stated)
+        ts_ns = None if stated is None else parse_time(stated, self.received_ns)
         if ts_ns is not None:
             return ts_ns, ()
         tally.timed = False
@@ -232,17 +230,6 @@ class _Reader:
             return self.received_ns, ()
         tally.unreadable += 1
         return self.received_ns, [("time", value_as_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
-
-
-def _parse_time(stated: object) -> int | None:
-    """Return a time to the nanosecond: a text keeps the digits that a number loses."""
-    if isinstance(stated, str) and len(stated) <= _TIME_CHARACTERS_MAX:
-        try:
-            exact = Decimal(stated.strip())
-        except InvalidOperation:
-            return parse_time(stated)
-        return parse_time(exact) if exact.is_finite() else None
-    return parse_time(stated)
 
 
 def _metric_values(event: object, fields: object) -> dict[str, object] | None:
