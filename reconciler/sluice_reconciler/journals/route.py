@@ -366,7 +366,8 @@ class JournalRoute:
 
     def wanted_pass_ns(self) -> UnixNs | None:
         """Return when a full pass must begin to replace a journal; None if none is needed now."""
-        return wanted_pass_ns(self.journals, self._ended, self._parts.clock.now_ns())
+        manifests = self._parts.discovery.record.listed
+        return wanted_pass_ns(self.journals, self._ended, self._parts.clock.now_ns(), manifests)
 
     def named_batches(self) -> NamedBatches:
         """Return what the journals name up to now; take it before the lanes are read."""

@@ -1,8 +1,8 @@
 """When full passes run, and what follows from each.
 
 Without journals, passes follow each other, and each is followed by a pause of four times its
-duration. With journals they are the safety net: one a day, one soon after a gateway died, and the
-continuation of one that was interrupted.
+duration. With journals they are the safety net: one a minute, rarer in a large store, one as soon as a gateway
+is late, one when it is certainly dead, and the continuation of one that was interrupted.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from sluice_reconciler.passes.progress import (
     PassProgress,
     PassRecord,
     decide_next_pass,
+    safety_interval_s,
 )
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -174,7 +175,9 @@ class PassLoop:
             parts.clock.now_ns(),
             stored,
             wanted_from_ns=parts.journals.wanted_pass_ns(),
-            interval_s=parts.settings.journaled_pass_interval_s,
+            interval_s=safety_interval_s(
+                parts.discovery.record.listed, parts.settings.journaled_pass_interval_s
+            ),
             rival_runs=parts.progress.rival_runs,
         )
 
