@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_doors.json_values import integer_of
+
 TS_END: Final = 2**63
 """Times from here on, in the year 2262, are out of the range of a column."""
 TIME_KEY: Final = "time_unix_nano"
@@ -29,11 +31,10 @@ class RecordTime:
 
 def parse_time(value: int | str) -> int | None:
     """Return a time as Unix ns, 0 if it is not set; None if it is out of range or no number."""
-    try:
-        found = int(value)
-    except ValueError:
-        return None if value else 0
-    return found if 0 <= found < TS_END else None
+    if not value:
+        return 0
+    found = integer_of(value)
+    return found if found is not None and 0 <= found < TS_END else None
 
 
 def choose_time(time: int | str, observed: int | str, *, received_ns: int) -> RecordTime:
