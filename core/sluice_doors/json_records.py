@@ -80,7 +80,6 @@ def raw_record(
     """Return what cannot be read as a record: its text, and the reason as an attribute."""
     tally.timed = False
     tally.unreadable += 1
-    tally.raw += 1
     attributes = {**extra, ERROR_ATTRIBUTE: reason}
     return LogRecord(ts_ns=fields.received_ns, body=text, attributes=attributes)
 

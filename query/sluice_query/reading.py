@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from sluice_lake.data_files import total_bytes
-from sluice_lake.tables import RECORD_TABLES
+from sluice_lake.delta import find_table
+from sluice_lake.table_check import describe_older, read_positions
+from sluice_lake.tables import BATCHES, RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
@@ -144,9 +146,10 @@ class SourceReader:
         active = await read_deletes(store, self.target.deletes)
         rollups = await self._choose_rollups(coverage, active)
         query = rollups.extended(self.query)
-        files, ledger, dead = await self.bounded(
+        opened = await self.bounded(
             lambda: self._open_tables(query, pending, coverage, every_lane=rollups.plan is not None)
         )
+        files, ledger, dead = opened.files, opened.ledger, opened.dead
         rollups, files, divided = rollups.over(files, query)
         query = rollups.extended(self.query)
         files = await prune_by_index(store, files, self.query)
@@ -154,6 +157,7 @@ class SourceReader:
         unqueued = await self._not_returned_yet(unqueued, pending, files)
         chosen = choose_newest([*missing, *unqueued.batches], settings)
         problems = (*unqueued.problems, *pending.problems, *chosen.problems, *rollups.problems)
+        problems += opened.older
         problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         known: set[Identity] = set()
@@ -213,7 +217,11 @@ class SourceReader:
         store, settings = self.target.store, self.target.settings
         later = await read_pending(store, settings, self.target.work_lists)
         url = self.target.store_url
-        ledger = await self.bounded(lambda: read_ledger(self.engine, url, unqueued.batches))
+        ledger = await self.bounded(
+            lambda: read_ledger(
+                self.engine, url, unqueued.batches, find_table(url, BATCHES)
+            )
+        )
         queues = (pending, later)
         left = choose_unqueued(unqueued, queues, ledger, files.lanes)
         left = await confirm_named(store, left, self.query, settings)
@@ -259,7 +267,7 @@ class SourceReader:
 
     def _open_tables(
         self, query: Query, pending: PendingSnapshot, coverage: Coverage, *, every_lane: bool
-    ) -> tuple[SelectedFiles, list[Identity], tuple[DeadLetter, ...]]:
+    ) -> "_OpenedTables":
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
         # readings would be dropped as ingested and be missing from the records. A batch that is in
@@ -267,10 +275,41 @@ class SourceReader:
         url = self.target.store_url
         wanted = [one for one in pending.manifests if is_of_agents(one, query)]
         wanted += [one.manifest for one in coverage.new or ()]
-        ledger = [row.identity for row in read_ledger(self.engine, url, wanted)]
+        opened = find_table(url, BATCHES)
+        ledger = [row.identity for row in read_ledger(self.engine, url, wanted, opened)]
+        acknowledged = pending.acknowledged
+        in_ledger = read_positions(url, BATCHES, opened, sorted(acknowledged))
         lanes = range(coverage.lane_count) if every_lane else self._lanes(pending, coverage)
-        files = select_files(url, RECORD_TABLES[query.kind], query, lanes)
-        return files, ledger, find_dead_letters(self.engine, url, self.query)
+        table = RECORD_TABLES[query.kind]
+        files = select_files(url, table, query, lanes)
+        needed = {lane: max(at, in_ledger.get(lane, 0)) for lane, at in acknowledged.items()}
+        older = (
+            describe_older(BATCHES.name, in_ledger, acknowledged),
+            describe_older(table.name, files.lanes, needed),
+        )
+        return _OpenedTables(
+            files=files,
+            ledger=ledger,
+            dead=find_dead_letters(self.engine, url, self.query),
+            older=tuple(one for one in older if one),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenedTables:
+    """What one query reads of the lake before the records.
+
+    Attributes:
+        files: The files of the record table that may contain matching records.
+        ledger: The batches of the ledger that the query may need.
+        dead: The dead letters that the query may need.
+        older: Why a table does not contain what the queue has handed over.
+    """
+
+    files: SelectedFiles
+    ledger: list[Identity]
+    dead: tuple[DeadLetter, ...]
+    older: tuple[str, ...]
 
 
 def _with_rollups(summary: QuerySummary, rollups: ChosenRollups) -> QuerySummary:

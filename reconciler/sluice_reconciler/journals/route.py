@@ -128,10 +128,25 @@ class JournalRoute:
         await self._read_objects()
         result = await self._process()
         if self._parts.registry.is_journaled:
-            # What another reconciler's pass has listed was not offered to this live window.
-            self._parts.live.cover(self.decide(self._parts.live.compared_ns))
+            self._cover_live()
         await self._publish()
         return result
+
+    def _cover_live(self) -> None:
+        """Record in the live window through which time the journals are read.
+
+        A journal that ended without a close bounds that time until a full pass has replaced it. If
+        this process does not make that pass, for example because it started later, the window
+        relies on the pass of another process, whose batches it reports as missing.
+        """
+        live, began_ns = self._parts.live, self._pass_began_ns()
+        live.watch()
+        own_ns, progress = live.passed_ns, self._progress()
+        if began_ns is not None and (own_ns is None or began_ns > own_ns):
+            ended = ended_processes(progress, began_ns, self._spool_left_ns)
+            if ended != ended_processes(progress, own_ns, self._spool_left_ns):
+                live.rely_on_pass(began_ns)
+        live.cover(self.decide(live.passed_ns))
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -351,7 +366,8 @@ class JournalRoute:
 
     def wanted_pass_ns(self) -> UnixNs | None:
         """Return when a full pass must begin to replace a journal; None if none is needed now."""
-        return wanted_pass_ns(self.journals, self._ended, self._parts.clock.now_ns())
+        manifests = self._parts.discovery.record.listed
+        return wanted_pass_ns(self.journals, self._ended, self._parts.clock.now_ns(), manifests)
 
     def named_batches(self) -> NamedBatches:
         """Return what the journals name up to now; take it before the lanes are read."""
