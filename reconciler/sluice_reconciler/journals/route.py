@@ -128,10 +128,22 @@ class JournalRoute:
         await self._read_objects()
         result = await self._process()
         if self._parts.registry.is_journaled:
-            # What another reconciler's pass has listed was not offered to this live window.
-            self._parts.live.cover(self.decide(self._parts.live.compared_ns))
+            self._parts.live.watch()
+            self._parts.live.cover(self.decide(self._compared_for_live()))
         await self._publish()
         return result
+
+    def _compared_for_live(self) -> UnixNs | None:
+        """Return when a full pass began that replaces journals for the live window.
+
+        What another process's pass has listed was not offered to this window. A pass that began
+        before the window did replaces them too: the window promises nothing about earlier batches.
+        """
+        live, passed_ns = self._parts.live, self._pass_began_ns()
+        since_ns = live.watched_since_ns
+        if passed_ns is None or since_ns is None or passed_ns > since_ns:
+            return live.compared_ns
+        return max(passed_ns, live.compared_ns or passed_ns)
 
     # --- reading ---------------------------------------------------------------------------------
 

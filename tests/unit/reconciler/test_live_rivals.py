@@ -4,11 +4,13 @@ import asyncio
 import random
 
 import msgspec
+from support.journal_rounds import make_pass
 from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept_logs
 
 from sluice_protocol.authority import Authority
+from sluice_protocol.journals import LAPSE_S
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.live_window import LiveView
@@ -204,5 +206,28 @@ def test_live_records_are_partial_while_nothing_was_compared_for_a_minute() -> N
         assert seen.reasons == (
             "newer batches may be missing: this reconciler has not looked for them recently",
         )
+
+    asyncio.run(run())
+
+
+def test_live_records_name_a_late_gateway_and_forget_one_that_died_before_the_start() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        first, _, writer = await journaled_pair(store)
+        await writer.append([], through_ns=store.clock.at_ns)
+        await rounds(store, first)
+        store.clock.at_ns += 12 * NS_PER_S
+        await rounds(store, first)
+        (reason,) = [one for one in (await view(first)).reasons if "newer" in one]
+        assert f"gateway gw-1 (process {writer.process}) has not reported since" in reason
+        store.clock.at_ns += int((LAPSE_S + 10) * NS_PER_S)
+        await rounds(store, first)
+        await make_pass(first)
+        await rounds(store, first)
+        restarted = make(store, 9)
+        await rounds(store, restarted)
+        until_ns = (await view(restarted)).accepted_until_ns
+        assert until_ns is not None
+        assert until_ns > store.clock.at_ns - 10 * NS_PER_S
 
     asyncio.run(run())
