@@ -46,7 +46,7 @@ from sluice_reconciler.audit_summaries import (
 from sluice_reconciler.batch_lists import read_span
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.member_records import read_live_members
+from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
@@ -191,7 +191,8 @@ class Sampler:
         sources = self._sources
         async with asyncio.TaskGroup() as group:
             discovering = group.create_task(run.read("discovery", self._discovery()))
-            queueing = group.create_task(run.read("the queue", self._lanes(discovering)))
+            counted = group.create_task(run.read("reconcilers", read_live_members(sources.store)))
+            queueing = group.create_task(run.read("the queue", self._lanes(discovering, counted)))
             conflicting = group.create_task(
                 run.read("conflicts", count_open_conflicts(sources.conflicts, CONFLICTS_MAX))
             )
@@ -210,6 +211,7 @@ class Sampler:
             problems=(*run.problems, *slow.problems),
             services=checking.result(),
             discovery=discovering.result(),
+            members=counted.result(),
             acceptance=acceptance,
             lanes=lanes,
             conflicts_open=None if conflicts is None else conflicts.count,
@@ -276,13 +278,15 @@ class Sampler:
         return await read_discovery_status(self._sources.store)
 
     async def _lanes(
-        self, discovering: asyncio.Task[DiscoveryStatus | None]
+        self,
+        discovering: asyncio.Task[DiscoveryStatus | None],
+        counted: asyncio.Task[LiveMembers | None],
     ) -> tuple[str, tuple[LaneStatus, ...]]:
         """Return the acceptance mode, and every lane; its owner if a lane is late."""
         store = self._sources.store
         authority = await read_authority(store)
         late = may_lack_owner(await discovering)
-        members = await read_live_members(store) if late else None
+        members = await counted if late else None
         lanes = await read_queue_status(store, authority.lanes, members=members)
         return authority.acceptance, tuple(lanes)
 

@@ -22,7 +22,7 @@ LAKE: Final = "lake"
 PENDING: Final = "pending"
 _S3: Final = "s3://"
 _PROBE: Final = "probe"
-_READ_ALL: Final = SqlStatement(f"SELECT count(COLUMNS(*)) FROM {_PROBE}")
+_READ_ALL: Final = SqlStatement("SELECT count(COLUMNS(*)) FROM probe")
 """Reads every column of every row."""
 
 _Result = TypeVar("_Result")
@@ -149,10 +149,8 @@ class QueryEngine:
             for file, why in wrong:
                 return DataFilesUnreadable(location.uri, describe_file(location, file, why))
         table = ", ".join(sorted({one.uri for one, _ in self._registered.values()})) or LAKE
-        reason = (
-            f"a data file cannot be read: {_reason(error)}; repeat the query; if it fails again"
-        )
-        return DataFilesUnreadable(table, f"{reason}, {FILE_REMEDY}")
+        reason = f"a data file cannot be read: {_reason(error)}; repeat the query; if it fails"
+        return DataFilesUnreadable(table, f"{reason} again, {FILE_REMEDY}")
 
     async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
         """Run blocking work in a thread and interrupt it after `left_s` seconds.

@@ -45,8 +45,8 @@ _WITHOUT_RESOURCES: Final = (
     " those of the records"
 )
 _RAW: Final = (
-    "retention removed samples at the beginning of the time range: omit `raw` to compute these steps"
-    " from rollups"
+    "retention removed samples at the beginning of the time range: omit `raw` to compute these"
+    " steps from rollups"
 )
 _NOT_ROLLED_UP: Final = (
     "retention hides samples that rollups do not contain yet: run `sluice spark rollup`"

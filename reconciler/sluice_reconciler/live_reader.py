@@ -80,6 +80,8 @@ class LiveReader:
         self._pass_began_ns = 0
         self._compared_ns = 0
         """When the last successful pass began: it listed every older batch."""
+        self._relied_ns = 0
+        """When the last pass of another process began that this window relies on."""
         self._covered_ns = 0
         """The time through which journals were read."""
         self._held_by: ProcessProgress | None = None
@@ -164,9 +166,22 @@ class LiveReader:
             self._compared_ns = self._pass_began_ns
 
     @property
-    def compared_ns(self) -> UnixNs | None:
-        """When the last full pass of this process began; None before the first."""
-        return UnixNs(self._compared_ns) if self._compared_ns else None
+    def passed_ns(self) -> UnixNs | None:
+        """When the last full pass began that replaces journals here; None before the first."""
+        passed_ns = max(self._compared_ns, self._relied_ns)
+        return UnixNs(passed_ns) if passed_ns else None
+
+    def rely_on_pass(self, began_ns: UnixNs) -> None:
+        """Let a pass of another process replace journals, and report what it may have found.
+
+        A pass that began before this window found only batches that are older than the window.
+        """
+        if began_ns <= self._relied_ns:
+            return
+        self._relied_ns = began_ns
+        since_ns = self._window.since_ns
+        if self._window.on and (since_ns is None or began_ns > since_ns):
+            self._window.miss(began_ns)
 
     def cover(self, frontiers: Mapping[int, Frontier]) -> None:
         """Record through which time this process has read journals itself, by lane."""
@@ -253,14 +268,9 @@ class LiveReader:
         if by is None or self._looked_ns < now_ns - self._stale_ns:
             return _STALE
         return (
-            f"newer batches may be missing: gateway {by.collector_id} (process {by.process}) has not"
-            " reported since; if it is gone, the next full pass of this reconciler replaces it"
+            f"newer batches may be missing: gateway {by.collector_id} (process {by.process}) has"
+            " not reported since; if it is gone, the next full pass replaces its report"
         )
-
-    @property
-    def watched_since_ns(self) -> int | None:
-        """The time from which on the window contains every batch; None before it began."""
-        return self._window.since_ns
 
     async def wait(self, position: int, seconds: float) -> None:
         """Wait until the window has a record behind a position, for `seconds` at most."""

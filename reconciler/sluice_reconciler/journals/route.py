@@ -128,22 +128,25 @@ class JournalRoute:
         await self._read_objects()
         result = await self._process()
         if self._parts.registry.is_journaled:
-            self._parts.live.watch()
-            self._parts.live.cover(self.decide(self._compared_for_live()))
+            self._cover_live()
         await self._publish()
         return result
 
-    def _compared_for_live(self) -> UnixNs | None:
-        """Return when a full pass began that replaces journals for the live window.
+    def _cover_live(self) -> None:
+        """Record in the live window through which time the journals are read.
 
-        What another process's pass has listed was not offered to this window. A pass that began
-        before the window did replaces them too: the window promises nothing about earlier batches.
+        A journal that ended without a close bounds that time until a full pass has replaced it. If
+        this process does not make that pass, for example because it started later, the window
+        relies on the pass of another process, whose batches it reports as missing.
         """
-        live, passed_ns = self._parts.live, self._pass_began_ns()
-        since_ns = live.watched_since_ns
-        if passed_ns is None or since_ns is None or passed_ns > since_ns:
-            return live.compared_ns
-        return max(passed_ns, live.compared_ns or passed_ns)
+        live, began_ns = self._parts.live, self._pass_began_ns()
+        live.watch()
+        own_ns, progress = live.passed_ns, self._progress()
+        if began_ns is not None and (own_ns is None or began_ns > own_ns):
+            ended = ended_processes(progress, began_ns, self._spool_left_ns)
+            if ended != ended_processes(progress, own_ns, self._spool_left_ns):
+                live.rely_on_pass(began_ns)
+        live.cover(self.decide(live.passed_ns))
 
     # --- reading ---------------------------------------------------------------------------------
 

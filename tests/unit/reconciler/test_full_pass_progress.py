@@ -152,7 +152,7 @@ def test_an_interrupted_pass_continues_at_the_last_finished_boot(
         assert report.complete_through_ns == record.began_unix_ns
         assert report.listed == 20
         assert not report.is_whole, "another process listed the first part"
-        assert again.health.whole is None
+        assert again.whole_pass is None
         batches = [one.identity for one in await enqueued(store)]
         assert len(batches) == len(set(batches)) == 20
         assert decode_record(PASS, store.held[PASS].body, PassRecord).ended
