@@ -52,9 +52,12 @@ Fault = Literal["lose", "kill", "outage", "none"]
 """Responses are lost, a gateway is killed, the store is unreachable for 20 s."""
 
 
-def record_count() -> int:
-    """Return how many records each client sends; 100 000 is the full size."""
-    return int(os.environ.get("SLUICE_CLIENT_RECORDS", "1000"))
+def record_count(faults: int) -> int:
+    """Return how many records each client sends; 100 000 is the full size.
+
+    By default each part is a full batch of the client with the largest batches.
+    """
+    return int(os.environ.get("SLUICE_CLIENT_RECORDS", 500 * faults))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def results(
             patch.setenv(name, value)
         flags, faults = request.param
         with faulty_fleet(folder, flags) as (served, way):
-            with started(cases, served, folder, record_count()) as trials:
+            with started(cases, served, folder, record_count(len(faults))) as trials:
                 run_trials(trials, served, way, faults)
             yield outcomes(trials, served.store_url)
 
