@@ -24,7 +24,7 @@ from sluice_doors.json_values import (
     value_texts,
 )
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
-from sluice_doors.otlp_values import STALE
+from sluice_doors.otlp_values import GAUGE, STALE, exact_values
 from sluice_doors.row_pieces import RowPieces, log_pieces, metric_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import LogColumns, MetricColumns
@@ -207,15 +207,12 @@ class _Reader:
                 self.point_tally.unreadable += 1
                 raw = [(ERROR_ATTRIBUTE, _NO_VALUE), (RAW_ATTRIBUTE, json_text(stated_value))]
                 attributes = merged([(OWN, list(labels.items())), (FIELD, raw)])
-            self.point_tally.add(attributes, name)
-            self.points.append(
-                MetricPoint(
-                    ts_ns=ts_ns,
-                    name=name,
-                    value=STALE if value is None else value,
-                    attributes=attributes,
+            exact = [("", STALE)] if value is None else _exact(stated_value, value)
+            for suffix, one in exact:
+                self.point_tally.add(attributes, name)
+                self.points.append(
+                    MetricPoint(ts_ns=ts_ns, name=name + suffix, value=one, attributes=attributes)
                 )
-            )
 
     def _time(self, stated: object, tally: Tally) -> tuple[int, Pairs]:
         """Return the time of an event, and attributes with one that cannot be read."""
@@ -242,6 +239,12 @@ def _metric_values(event: object, fields: object) -> dict[str, object] | None:
     if isinstance(name, str) and name and _METRIC_VALUE in fields and name not in found:
         found[name] = fields[_METRIC_VALUE]
     return found or None
+
+
+def _exact(stated: object, value: float) -> list[tuple[str, float]]:
+    """Return a value, and what a double loses of an integer, by their suffixes."""
+    found = exact_values("", stated, GAUGE) if isinstance(stated, int | str) else ()
+    return [(suffix, one) for suffix, one, _, _ in found] or [("", value)]
 
 
 def _number(value: object) -> float | None:

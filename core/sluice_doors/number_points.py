@@ -27,6 +27,8 @@ _VALUE, _CREATED, _CREATED_TOGETHER, _METADATA = range(4)
 _UNSET: Final = pa.scalar(False)  # noqa: FBT003 - the only argument
 _DELTA_TEMPORALITY: Final = 1
 """`AGGREGATION_TEMPORALITY_DELTA`"""
+_EXACT_MAX: Final = 2.0**53
+"""Larger integers may lose a part as doubles."""
 _SUFFIXES: Final = ("", "_created", "_created", "_metadata")
 
 
@@ -97,6 +99,7 @@ class NumberPoints:
             | (flags > NO_RECORDED_VALUE)
             | (exemplars > 0)
             | ~(is_double | is_whole | self._stale)
+            | (np.abs(integers(whole.fill_null(0)).astype(float)) > _EXACT_MAX)
         )
 
     def columns(

@@ -35,6 +35,7 @@ from sluice_doors.otlp_values import (
     raw_text,
     summary_values,
     value_of,
+    value_series,
 )
 from sluice_doors.row_pieces import metric_pieces
 from sluice_doors.tally import Tally
@@ -247,7 +248,7 @@ class _Series:
         found: Iterable[Value]
         match self.kind.name:
             case "gauge" | "sum":
-                found = [("", value_of(point, stale=stale), self.kind.type, None)]
+                found = value_series(point, self.kind.type, stale=stale)
             case "summary":
                 found = summary_values(point)
             case _:
