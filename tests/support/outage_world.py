@@ -158,9 +158,9 @@ class OutageWorld:
         for one in self.gateways:
             problem = one.readiness.problem()
             assert problem is None, f"{when}: {problem.detail}"
-        for one in self.reconcilers:
-            assert one.health.why_not_ready() == "", when
-            assert not one.health._failing, when
+        for reconciler in self.reconcilers:
+            assert reconciler.health.why_not_ready() == "", when
+            assert not reconciler.health._failing, when
         lanes = [lane for one in self.reconcilers for lane in one._workers.shared or ()]
         assert sorted(lanes) == [0, 1], when
 

@@ -1,6 +1,6 @@
 """The services of `sluice up` in this folder, asked whether they can do their work.
 
-The store does not show whether a gateway or a query service works, so `sluice status` asks those
+The store does not show whether a gateway or a query service works, so `sluice status` queries those
 whose addresses it knows: the ones that `sluice up` runs here.
 """
 
@@ -15,10 +15,10 @@ from sluice_console.gateway_health import GatewayHealth
 
 UP_STATE: Final = Path(".sluice-up") / "up.json"
 _ASKED: Final = ("reconciler", "query", "console", "maintain")
-"""Services that are asked, besides the gateway."""
+"""Services that are queried, besides the gateway."""
 
 TIMEOUT_S: Final = 3.0
-"""Time for one response. These services are on the same machine, and a person waits."""
+"""Time for one response. These services are on the same machine, and an operator waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ def read_addresses(url: str, path: Path = UP_STATE) -> dict[str, str]:
     try:
         state = json.loads(path.read_bytes())
         addresses = dict(state["addresses"]) if state["store"] == url else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return {}
     return {str(name): str(address) for name, address in addresses.items()}
 
