@@ -155,8 +155,8 @@ class OutageWorld:
         self.outage.running = False
 
     def _check_all_work(self, when: str) -> None:
-        for one in self.gateways:
-            problem = one.readiness.problem()
+        for gateway in self.gateways:
+            problem = gateway.readiness.problem()
             assert problem is None, f"{when}: {problem.detail}"
         for reconciler in self.reconcilers:
             assert reconciler.health.why_not_ready() == "", when
