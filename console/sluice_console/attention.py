@@ -293,8 +293,8 @@ def _of_plan(plan: PlanOverview | None) -> Iterator[AttentionItem]:
         yield AttentionItem(
             severity="warning",
             title="The newest deletion plan is stopped",
-            detail=f"{plan.stopped}, plan={plan.plan_id}. Nothing is deleted until a newer plan is"
-            " executed. Remove the cause and make one: `sluice gc plan`.",
+            detail=f"{plan.stopped}, plan={plan.plan_id}. The next cycle makes a newer plan, which"
+            " is executed after its grace period; `sluice gc plan` makes one now.",
             page="audit",
             command="sluice gc plans",
         )
