@@ -61,6 +61,8 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         held: Number of held batches.
         held_more: Whether there are more than were read.
         held_reasons: Their reasons, each once.
+        dead_letters: Number of accepted batches that could not be ingested and are not in the lake;
+            None if that is unknown.
         gaps: The gaps of all agents.
         doctor: The newest result of the doctor.
         doctor_ran: Whether there is a result; None if that could not be read.
@@ -82,6 +84,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     held: int | None = None
     held_more: bool = False
     held_reasons: tuple[str, ...] = ()
+    dead_letters: int | None = None
     gaps: GapTotals | None = None
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
@@ -200,6 +203,16 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " checks them again each minute.",
             page="queue",
             command="sluice reconciler status",
+        )
+    if facts.dead_letters:
+        letters = count_text(facts.dead_letters, "accepted batch", "accepted batches")
+        yield AttentionItem(
+            severity="error",
+            title=f"{letters} missing from the lake",
+            detail="Their blobs could not be read. Restore each byte for byte, or send the batch"
+            " again; ingestion checks once a minute.",
+            page="queue",
+            command="sluice query dead-letters",
         )
     if facts.conflicts_open:
         conflicts = count_text(

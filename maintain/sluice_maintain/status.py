@@ -103,6 +103,14 @@ class MaintenanceStatus(msgspec.Struct, frozen=True, kw_only=True):
         return any(one.trouble for one in self.tasks)
 
 
+def count_dead_letters(status: MaintenanceStatus | None) -> int | None:
+    """Return the number of open dead letters that the ingest task last counted, if it did."""
+    for task in status.tasks if status is not None else ():
+        if task.task == TaskName.INGEST and "dead_letters_open" in task.figures:
+            return int(task.figures["dead_letters_open"])
+    return None
+
+
 def show_situation(situation: Situation, decision: ScheduleDecision) -> MaintenanceStatus:
     """Return the status that a process with policies reports."""
     tasks = []
@@ -158,7 +166,7 @@ def _show_task(
         halted=record.halted if record is not None else "",
         failing=_failing(record),
         stuck=progress.trouble if lease is not None and progress is not None else "",
-        figures=progress.figures if progress is not None else {},
+        figures=progress.figures if progress is not None else last.figures if last else {},
         runs=record.runs if record is not None else (),
     )
 

@@ -9,8 +9,11 @@ from sluice_cli.queue import read_lanes
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts
+from sluice_lake.tables import DEAD_LETTERS
 from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.authority import Authority
+from sluice_protocol.errors import SluiceError
+from sluice_protocol.keys import LAKE
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
@@ -19,6 +22,7 @@ from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
+from sluice_store.port import ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store, read_disk_problem
 
@@ -53,6 +57,25 @@ def read_version() -> str:
         return "unknown"
 
 
+async def _has_dead_letters(store: ObjectStore) -> bool:
+    """Return True if the table of dead letters exists, which is slow to read."""
+    async for page in store.list(f"{LAKE}{DEAD_LETTERS.name}/_delta_log/"):
+        return bool(page.objects)
+    return False
+
+
+def count_dead_letters(url: str) -> int | None:
+    """Return the number of open dead letters, or None if the tables cannot be read."""
+    try:
+        from sluice_lake.open_dead_letters import read_open_dead_letters  # noqa: PLC0415 - slow
+    except ImportError:
+        return None
+    try:
+        return len(read_open_dead_letters(url))
+    except SluiceError:
+        return None
+
+
 async def read_facts(url: str) -> DeploymentFacts:
     """Read the state of the deployment.
 
@@ -75,6 +98,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
+        has_letters = await _has_dead_letters(store)
     overview = OverviewFacts(
         acceptance=authority.acceptance,
         discovery=discovery,
@@ -84,6 +108,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         held=held.count,
         held_more=held.more,
         held_reasons=held.reasons,
+        dead_letters=await asyncio.to_thread(count_dead_letters, url) if has_letters else 0,
         doctor=doctor,
         doctor_ran=doctor is not None,
         disk_problem=read_disk_problem(url, FRAME_BYTES_MAX),
