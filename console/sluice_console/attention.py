@@ -71,6 +71,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         held_reasons: Their reasons, each once.
         dead_letters: Number of accepted batches that could not be ingested and are not in the lake;
             None if that is unknown.
+        missing_indexes: Prefixes of derived indexes that are empty although they have sources.
         gaps: The gaps of all agents.
         doctor: The newest result of the doctor.
         doctor_ran: Whether there is a result; None if that could not be read.
@@ -95,6 +96,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     held_more: bool = False
     held_reasons: tuple[str, ...] = ()
     dead_letters: int | None = None
+    missing_indexes: tuple[str, ...] = ()
     gaps: GapTotals | None = None
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
@@ -276,6 +278,15 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " again; ingestion checks once a minute.",
             page="queue",
             command="sluice query dead-letters",
+        )
+    if facts.missing_indexes:
+        yield AttentionItem(
+            severity="error",
+            title=f"Derived indexes are missing: {', '.join(facts.missing_indexes)}",
+            detail="They were deleted, and audits and rebuilds by time need them. They follow from"
+            " the manifests and blobs: run `sluice rebuild`.",
+            page="queue",
+            command="sluice rebuild --verify",
         )
     if facts.conflicts_open:
         conflicts = count_text(

@@ -14,19 +14,33 @@ from sluice_lake.tables import DEAD_LETTERS
 from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.keys import LAKE
+from sluice_protocol.keys import (
+    ACCEPTED,
+    ACCEPTED_BY_BLOB,
+    ACCEPTED_BY_TIME,
+    LAKE,
+    RAW_BLOBS,
+    RAW_BLOBS_BY_TIME,
+)
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import FRAME_BYTES_MAX
+from sluice_protocol.units import FRAME_BYTES_MAX, NS_PER_S
 from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
-from sluice_reconciler.discovery_status import read_discovery_status
+from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
-from sluice_store.port import ObjectStore
+from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store, read_disk_problem
 
+_INDEXES: Final = (
+    (ACCEPTED, (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB)),
+    (RAW_BLOBS, (RAW_BLOBS_BY_TIME,)),
+)
+"""What each derived index follows from."""
+_INDEXED_NS: Final = 60 * NS_PER_S
+"""Time after which an accepted batch that discovery has passed is in every index."""
 CONFLICTS_MAX: Final = 100
 """Conflicts that are read, in the order of their keys."""
 
@@ -56,6 +70,29 @@ def read_version() -> str:
         return version("sluice")
     except PackageNotFoundError:
         return "unknown"
+
+
+async def _find_missing_indexes(
+    store: ObjectStore, discovery: DiscoveryStatus
+) -> tuple[str, ...]:
+    """Return the derived indexes without any entry whose first source was indexed long ago.
+
+    It costs one page of a listing for each index and for each kind of source.
+    """
+    through_ns = discovery.complete_through_unix_ns or 0
+    missing: list[str] = []
+    for source, indexes in _INDEXES:
+        first = await _first_of(store, source)
+        if first is None or first.last_modified_ns + _INDEXED_NS > through_ns:
+            continue
+        missing += [one for one in indexes if await _first_of(store, one) is None]
+    return tuple(missing)
+
+
+async def _first_of(store: ObjectStore, prefix: str) -> ListedObject | None:
+    async for page in store.list(prefix):
+        return page.objects[0] if page.objects else None
+    return None
 
 
 async def _has_dead_letters(store: ObjectStore) -> bool:
@@ -101,9 +138,11 @@ async def read_facts(url: str) -> DeploymentFacts:
         plan = await read_newest_plan(store)
         has_letters = await _has_dead_letters(store)
         local = await ask_local_services(url)
+        missing_indexes = await _find_missing_indexes(store, discovery)
         lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
         lake_problems=lake_problems,
+        missing_indexes=missing_indexes,
         acceptance=authority.acceptance,
         services=local.services,
         gateways=local.gateways,
