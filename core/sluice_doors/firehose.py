@@ -268,7 +268,7 @@ def _time(
 ) -> tuple[int, Pairs]:
     """Return the time of an object, and attributes with one that cannot be read."""
     name = _time_field(found, names)
-    ts_ns = None if name is None else parse_time(found[name])
+    ts_ns = None if name is None else parse_time(found[name], received_ns)
     if ts_ns is not None:
         return ts_ns, ()
     tally.timed = False

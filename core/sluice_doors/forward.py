@@ -6,6 +6,7 @@ Source: Fluent forward protocol specification 1 and 1.5.
 import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -31,10 +32,11 @@ from sluice_doors.msgpack_values import (
     value_spans,
 )
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, merged, shared_resource
-from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.otlp_times import BAD_TIME
 from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
+from sluice_protocol.times import TS_END, read_time
 from sluice_protocol.units import NS_PER_S
 
 TAG_KEY: Final = "fluent.tag"
@@ -200,6 +202,8 @@ def _time(stated: object) -> int | None:
         found = stated * NS_PER_S
     elif isinstance(stated, float) and abs(stated) < TS_END:
         found = int(Decimal(str(stated)) * NS_PER_S)
+    elif isinstance(stated, str):
+        return read_time(stated, zone=UTC)
     else:
         return None
     return found if 0 <= found < TS_END else None

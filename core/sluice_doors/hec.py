@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -46,7 +46,6 @@ _METRIC_NAME: Final = "metric_name"
 _METRIC_PREFIX: Final = "metric_name:"
 _METRIC_VALUE: Final = "_value"
 _NO_VALUE: Final = "metric has no number"
-_TIME_CHARACTERS_MAX: Final = 40
 
 
 class _Event(NamedTuple):
@@ -217,7 +216,7 @@ class _Reader:
 
     def _time(self, stated: object, tally: Tally) -> tuple[int, Pairs]:
         """Return the time of an event, and attributes with one that cannot be read."""
-        ts_ns = None if stated is None else _parse_time(stated)
+        ts_ns = None if stated is None else parse_time(stated, self.received_ns)
         if ts_ns is not None:
             return ts_ns, ()
         tally.timed = False
@@ -225,17 +224,6 @@ class _Reader:
             return self.received_ns, ()
         tally.unreadable += 1
         return self.received_ns, [("time", value_as_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
-
-
-def _parse_time(stated: object) -> int | None:
-    """Return a time to the nanosecond: a text keeps the digits that a number loses."""
-    if isinstance(stated, str) and len(stated) <= _TIME_CHARACTERS_MAX:
-        try:
-            exact = Decimal(stated.strip())
-        except InvalidOperation:
-            return parse_time(stated)
-        return parse_time(exact) if exact.is_finite() else None
-    return parse_time(stated)
 
 
 def _metric_values(event: object, fields: object) -> dict[str, object] | None:

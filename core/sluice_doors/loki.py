@@ -23,12 +23,13 @@ from sluice_doors.otlp_attributes import (
     merged,
     shared_resource,
 )
-from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.otlp_times import BAD_TIME
 from sluice_doors.proto_types import FOREIGN, base64_of_message, is_foreign
 from sluice_doors.row_pieces import PIECE_ROWS, RowPieces, log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
+from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 
 PROTOBUF: Final = "application/x-protobuf"

@@ -23,7 +23,6 @@ from sluice_doors.decoded import DecodedRecords
 from sluice_doors.loki_labels import parse_labels
 from sluice_doors.loki_wire import push_classes
 from sluice_doors.otlp_attributes import OWN, RESOURCE, shared_resource
-from sluice_doors.otlp_times import TS_END
 from sluice_doors.pair_sources import Names, PairSource, joined_attributes, shared_source
 from sluice_doors.request_pieces import (
     CUT_BYTES,
@@ -35,6 +34,7 @@ from sluice_doors.request_pieces import (
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import I64, LogColumns
 from sluice_protocol.envelope import Resource
+from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 
 

@@ -14,11 +14,11 @@ from sluice_doors.arrow_requests import OuterPairs, own_pairs
 from sluice_doors.arrow_texts import ArrowArray, NotPlain, integers, list_offsets, value_texts
 from sluice_doors.otlp_attributes import EMPTY_KEY, OWN, merged
 from sluice_doors.otlp_metrics import NO_RECORDED_VALUE, UNNAMED, stated_pairs
-from sluice_doors.otlp_times import TS_END
 from sluice_doors.otlp_values import CUMULATIVE, DELTA, GAUGE, STALE
 from sluice_doors.pair_sources import Names, joined_attributes, shared_source
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns
+from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 
 Flags = npt.NDArray[np.bool_]

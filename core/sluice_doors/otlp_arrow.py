@@ -33,13 +33,14 @@ from sluice_doors.arrow_texts import (
 )
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp_protobuf import log_records
-from sluice_doors.otlp_times import OBSERVED_KEY, TS_END
+from sluice_doors.otlp_times import OBSERVED_KEY
 from sluice_doors.pair_sources import Names, PairSource, field_source, joined_attributes
 from sluice_doors.proto_types import is_foreign
 from sluice_doors.request_pieces import CUT_BYTES, PIECE_BYTES
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import I64, SEVERITY_MAX, LogColumns
 from sluice_protocol.envelope import Resource
+from sluice_protocol.times import TS_END
 
 
 def decode_logs(

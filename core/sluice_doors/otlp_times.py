@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_doors.json_values import integer_of
+from sluice_protocol.times import TS_END
 
-TS_END: Final = 2**63
-"""Times from here on, in the year 2262, are out of the range of a column."""
 TIME_KEY: Final = "time_unix_nano"
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 BAD_TIME: Final = "time is outside 1970 to 2262"

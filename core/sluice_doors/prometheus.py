@@ -16,13 +16,14 @@ from sluice_doors.decoded import (
 from sluice_doors.native_histograms import native_values
 from sluice_doors.otlp_attributes import FIELD, OWN, Pairs, merged
 from sluice_doors.otlp_metrics import UNNAMED
-from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.otlp_times import BAD_TIME
 from sluice_doors.otlp_values import CUMULATIVE, GAUGE, STALE
 from sluice_doors.prometheus_wire import parse_write_request, parse_write_request_2
 from sluice_doors.proto_types import FOREIGN, base64_of_message, is_foreign
 from sluice_doors.row_pieces import metric_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint
+from sluice_protocol.times import TS_END
 
 VERSION_2: Final = "io.prometheus.write.v2.Request"
 """The parameter `proto` of the media type of remote write 2.0."""

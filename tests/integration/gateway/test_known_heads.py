@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from support.door_client import TestSender, accepted_frames, otlp_logs
 from support.gateway import Running, TestKey, run, running
 from support.raw_requests import RawConnection, connected, raw_request
+from support.repetitions import times
 
 from sluice_door_http.routes import DoorRequest
 from sluice_gateway.doors.door_connection import MISSES_MAX
@@ -32,7 +33,10 @@ DOORS = ("otlp", "json", "loki", "hec")
 SHOP = TestSender("shop", (), doors=DOORS)
 BANK = TestSender("bank", (), doors=DOORS)
 SERIAL = itertools.count()
-SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 12))]
+SEEDS = [
+    *range(4),
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 4 + times(2))),
+]
 
 
 class Served:
