@@ -323,6 +323,6 @@ def _line(manifest: AcceptedManifest, frame: Frame, number: int, text: str) -> b
         "kind": manifest.kind,
         "accepted_at_unix_ns": manifest.accepted_at_unix_ns,
     }
-    if frame.envelope.resource:
-        who["resource"] = dict(frame.envelope.resource)
+    if frame.envelope.shown_resource:
+        who["resource"] = dict(frame.envelope.shown_resource)
     return msgspec.json.encode(who)[:-1] + b"," + text.encode()[1:]
