@@ -44,11 +44,13 @@ class AgentMetrics:
     """The metrics of one agent.
 
     Attributes:
+        failing: The errors of the operations on the spool that are being repeated.
         listed: All of them, in the order of the table above.
     """
 
     def __init__(self) -> None:
         self.is_blocked = False
+        self.failing: dict[object, str] = {}
         self.listed: list[LabelledMetric] = []
         self._batches = self._counter("sealed_batches", "Batches made durable in the spool", "kind")
         self._records = self._counter("sealed_records", "Records made durable in the spool", "kind")
