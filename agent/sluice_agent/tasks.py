@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ import structlog
 
 from sluice_agent.batching import Batcher
 from sluice_agent.errors import SpoolUnwritable
+from sluice_agent.file_report import FileCounts, make_report, read_report, write_report
 from sluice_agent.files import FileInput, PollResult
 from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
@@ -176,12 +177,15 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
     again at the next start, because no checkpoint covers it.
     """
     polling: asyncio.Task[PollResult] | None = None
+    reported: FileCounts | None = None
+    agent.metrics.watch_files(files.counts)
     try:
         while polling is not None or not stop.is_set():
             polling = polling or asyncio.create_task(_poll(agent, files))
             polled = await asyncio.shield(polling)
             more = bool(polled.blocks or polled.busy) and not stop.is_set()
             polling = asyncio.create_task(_poll(agent, files)) if more else None
+            reported = await _report(agent, files.counts, reported)
             await _put_polled(agent, polled)
             if not polled.blocks and not polled.busy and agent.settings.once:
                 return
@@ -190,6 +194,19 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
     finally:
         if polling is not None:  # it uses the files, which are closed next
             await asyncio.gather(polling, return_exceptions=True)
+
+
+async def _report(agent: Agent, counts: FileCounts, before: FileCounts | None) -> FileCounts:
+    """Write what happened to files, if it has changed; return what was written."""
+    now = replace(counts)
+    if now != before and not (before is None and now == FileCounts() and not _reported(agent)):
+        report = make_report(now, agent_id=agent.settings.agent_id, now_ns=agent.clock.now_ns())
+        await asyncio.to_thread(write_report, agent.spool.settings.directory, report)
+    return now
+
+
+def _reported(agent: Agent) -> bool:
+    return read_report(agent.spool.settings.directory) is not None
 
 
 async def _poll(agent: Agent, files: FileInput) -> PollResult:

@@ -17,6 +17,7 @@ from sluice_agent import settings as settings_module
 from sluice_agent import spool_retries
 from sluice_agent.app import run_agent
 from sluice_agent.errors import GatewaysUnreachable, SpoolUnwritable
+from sluice_agent.file_report import read_report
 from sluice_agent.settings import SPOOL_BYTES_LEAST, AgentSettings, WhenFull
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
@@ -156,9 +157,7 @@ def test_a_spool_that_cannot_be_written_is_not_ready(
 @pytest.mark.parametrize("when_full", list(WhenFull))
 def test_a_full_spool_is_not_ready(tmp_path: Path, when_full: WhenFull) -> None:
     """Inputs wait, or records are dropped: neither is a healthy agent."""
-    lines = b"".join(
-        b"%d " % number + os.urandom(40).hex().encode() + b"\n" for number in range(600_000)
-    )
+    lines = b"".join(os.urandom(50_000).hex().encode() + b"\n" for _ in range(600))
     (tmp_path / "app.log").write_bytes(lines)
 
     async def main() -> None:
@@ -223,3 +222,40 @@ def test_once_ends_with_the_reason(
         assert "batches are kept in the spool" in str(error.value)
 
     asyncio.run(main())
+
+
+def test_what_happened_to_files_is_reported(tmp_path: Path) -> None:
+    """In the metrics and in the spool, where `sluice status` reads it."""
+    log, binary = tmp_path / "app.log", tmp_path / "app.bin"
+    log.write_bytes(b"one\n" * 100)
+    binary.write_bytes(bytes(range(256)))
+
+    async def main(gateway: GatewayDouble) -> None:
+        port, stop = free_port(), asyncio.Event()
+        given = replace(
+            settings(tmp_path, gateway.url, f"127.0.0.1:{port}"), paths=(str(tmp_path / "app.*"),)
+        )
+        agent = asyncio.create_task(run_agent(given, stop=stop))
+
+        async def until(sample: str) -> None:
+            for _ in range(300):
+                if sample in (await get(port, "/metrics"))[1]:
+                    return
+                await asyncio.sleep(0.02)
+            raise AssertionError(sample)
+
+        await until('sluice_agent_sealed_records_total{kind="logs"} 100.0')
+        log.write_bytes(bytes(400) + b"two\n")
+        await until("sluice_agent_hole_bytes_total 400.0")
+        await until("sluice_agent_rewritten_files_total 1.0")
+        await until("sluice_agent_binary_files 1.0")
+        await until('sluice_agent_sealed_records_total{kind="logs"} 101.0')
+        stop.set()
+        await agent
+
+    with GatewayDouble() as gateway:
+        asyncio.run(main(gateway))
+    found = read_report(tmp_path / "s")
+    assert found is not None
+    assert (found.agent_id, found.rewritten, found.hole_bytes) == ("host-1", 1, 400)
+    assert found.binary == (str(binary),)
