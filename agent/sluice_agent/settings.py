@@ -58,6 +58,7 @@ class WhenFull(StrEnum):
     DROP_NEWEST = "drop_newest"
 
 
+SPOOL_DEFAULT: Final = Path(".sluice-agent/spool")
 ONCE_GIVE_UP_S: Final = 60.0
 """A run with `once` ends with an error after uploads, or the spool, have failed for this long."""
 
@@ -195,7 +196,7 @@ class AgentSettings:
     """
 
     gateway: str
-    spool: Path = Path(".sluice-agent/spool")
+    spool: Path = SPOOL_DEFAULT
     key: Path | None = None
     agent_id: str = field(default_factory=default_agent_id)
     paths: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ DEPLOYMENTS = ((1, True), (2, True), (1, False))
 """Number of reconcilers, and whether gateways write journals."""
 
 
-def is_daily(kind: str, seconds: int, members: int, journaled: bool) -> bool:  # noqa: FBT001
+def is_daily(kind: str, seconds: int, members: int, journaled: bool) -> bool:
     """Return True if `make test` runs a case: every kind once, and the rest with one kind."""
     if kind == "all_fail":
         return seconds == 3 or (seconds == 60 and (members, journaled) == (2, True))
