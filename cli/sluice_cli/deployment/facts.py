@@ -3,10 +3,14 @@
 import asyncio
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
+from sluice_agent.file_report import FileReport, read_report
+from sluice_agent.settings import SPOOL_DEFAULT
 from sluice_cli.deployment.local_services import read_local_services
 from sluice_cli.queue import read_lake_problems, read_lanes
+from sluice_cli.settings_file import read_file
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts
@@ -55,6 +59,7 @@ class DeploymentFacts:
         overview: What the console shows too.
         attention: What needs attention, errors first.
         now_ns: The store's clock.
+        agent: What the agent whose spool is in this folder reports about its files.
     """
 
     version: str
@@ -62,6 +67,7 @@ class DeploymentFacts:
     overview: OverviewFacts
     attention: tuple[AttentionItem, ...]
     now_ns: int
+    agent: FileReport | None = None
 
 
 def read_version() -> str:
@@ -168,4 +174,13 @@ async def read_facts(url: str) -> DeploymentFacts:
         overview=overview,
         attention=list_attention(overview),
         now_ns=maintenance.checked_at_unix_ns,
+        agent=read_report(_agent_spool()),
     )
+
+
+def _agent_spool() -> Path:
+    """Return the spool of this folder: that of the settings file, or the default."""
+    values: object = read_file()[1]
+    for key in ("agent", "run", "spool"):
+        values = values.get(key) if isinstance(values, dict) else None
+    return Path(values) if isinstance(values, str) else SPOOL_DEFAULT
