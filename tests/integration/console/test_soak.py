@@ -33,7 +33,7 @@ from sluice_web.listening import ServerOptions, listening
 
 SHARE = float(os.environ.get("SLUICE_SOAK_SHARE", "0.25"))
 LEAK_RECORDS = 216_000
-"""The records of the same share, in which each planted leak is found; in half of them one is not."""
+"""The records of this share: each planted leak is found in them, and one is not in half of them."""
 RECORDS = int(864_000 * SHARE)
 SAMPLES = int(8_640 * SHARE)
 ROUNDS = 12
