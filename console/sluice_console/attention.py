@@ -78,6 +78,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         plan: The newest deletion plan; None if there is none.
         gateways: The health of each gateway whose URL is known.
         policies: What the policies of the bucket deny; None if that is unknown.
+        lake_problems: What is wrong with the tables, one sentence each.
     """
 
     problems: tuple[SourceProblem, ...] = ()
@@ -100,6 +101,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanOverview | None = None
     gateways: tuple[GatewayHealth, ...] = ()
     policies: PolicyTotals | None = None
+    lake_problems: tuple[str, ...] = ()
 
 
 def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
@@ -113,6 +115,7 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
         *_of_discovery(facts.discovery),
         *_of_batches(facts),
         *list_lane_items(facts.lanes or (), facts.discovery),
+        *_of_lake(facts.lake_problems),
         *_of_disk(facts.disk_problem),
         *_of_doctor(facts),
         *list_policy_items(facts.policies),
@@ -281,6 +284,19 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " Check whether the spool of the agent still contains them.",
             page="agents",
             command="sluice gaps",
+        )
+
+
+def _of_lake(problems: Sequence[str]) -> Iterator[AttentionItem]:
+    for place, problem in enumerate(problems[:NAMED_MAX], 1):
+        left = len(problems) - NAMED_MAX if place == NAMED_MAX else 0
+        more = f" ({left} more)" if left > 0 else ""
+        yield AttentionItem(
+            severity="error",
+            title="The lake is incomplete",
+            detail=f"Answers are partial. {problem}{more}",
+            page="queue",
+            command="sluice query",
         )
 
 

@@ -168,7 +168,9 @@ class ServiceClient:
                     raise ServiceFailed(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
                 return body
         except TimeoutError as error:
-            raise ServiceFailed(f"no response within {self.timeout_s:g} s: is it overloaded?") from error
+            raise ServiceFailed(
+                f"no response within {self.timeout_s:g} s: is it overloaded?"
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ServiceFailed(
                 f"unreachable: {_one_line(error)}; start the {self.service} or correct its URL"

@@ -42,9 +42,9 @@ def describe_older(table: str, found: Mapping[int, int], needed: Mapping[int, in
     lane = older[0]
     more = f" (and {len(older) - 1} more lanes)" if len(older) > 1 else ""
     return (
-        f"table `{table}` is missing, older than the queue, or lost commits: it contains lane {lane}"
-        f" up to entry {found.get(lane, 0)}, and entry {needed[lane]} was ingested{more}; restore"
-        " its newest copy, or rebuild the lake (docs/spark.md)"
+        f"table `{table}` is missing, older than the queue, or lost commits: it contains lane"
+        f" {lane} up to entry {found.get(lane, 0)}, and entry {needed[lane]} was ingested{more};"
+        " restore its newest copy, or rebuild the lake (docs/spark.md)"
     )
 
 

@@ -171,9 +171,7 @@ async def read_coverage(
             authority.acceptance == "local_spool" and not with_spool and not with_journals
         ),
         held=held,
-        named=_choose_named(
-            tails.manifests if tails else (), query, {one.key for one in held}
-        ),
+        named=_choose_named(tails.manifests if tails else (), query, {one.key for one in held}),
         new=new,
         problems=problems,
         lanes=lanes,
@@ -419,7 +417,7 @@ def _staleness(
         return None
     missing = f"batches accepted after {format_rfc3339(until_ns)} may be missing"
     late = _late(coverage, needed_ns)
-    return f"{missing}: {late or 'the last full pass of a reconciler began then; check that one runs'}"
+    return f"{missing}: {late or _LAST_LISTING}"
 
 
 def _needed_ns(now_ns: UnixNs, query: Query, settings: QuerySettings) -> UnixNs:
@@ -437,8 +435,10 @@ def _late(coverage: Coverage, needed_ns: UnixNs) -> str:
     return f"{_not_reported(names)}; {_REPORTS if spooled else _FINDS}"
 
 
+_LAST_LISTING: Final = "the last full pass of a reconciler began then; check that one runs"
 _FINDS: Final = (
-    "if it is gone, a reconciler finds its batches: check that one runs (`sluice reconciler status`)"
+    "if it is gone, a reconciler finds its batches: check that one runs"
+    " (`sluice reconciler status`)"
 )
 _REPORTS: Final = "a gateway with a spool reports them when it runs: start it"
 

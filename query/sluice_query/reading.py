@@ -9,7 +9,12 @@ from typing import Final, TypeVar
 
 from sluice_lake.data_files import total_bytes
 from sluice_lake.delta import find_table
-from sluice_lake.table_check import describe_older, read_positions
+from sluice_lake.table_check import (
+    describe_file,
+    describe_older,
+    find_wrong_files,
+    read_positions,
+)
 from sluice_lake.tables import BATCHES, RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
@@ -21,6 +26,7 @@ from sluice_query.applied_deletes import applying_deletes, read_deletes
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
 from sluice_query.engine import QueryEngine
+from sluice_query.errors import DataFilesUnreadable
 from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
     FetchedBatches,
@@ -40,6 +46,7 @@ from sluice_query.rollups import (
     choose_rollups,
     needs_rollups,
     open_rollups,
+    without_rollups,
 )
 from sluice_query.settings import QuerySettings
 from sluice_query.spool import SearchedSpool, read_spooled
@@ -177,6 +184,56 @@ class SourceReader:
             known=frozenset(known),
         )
 
+    async def without_missing(self, read: SearchRead) -> SearchRead:
+        """Return what was read without the files that are missing or have another size.
+
+        In a bucket nothing is compared, because each file would cost a request.
+        """
+        files = read.files
+        if not files.location.is_local:
+            return read
+        wrong = await self.bounded(lambda: find_wrong_files(files.location, files.read))
+        if not wrong:
+            return read
+        gone = {file.path for file, _ in wrong}
+        problems = [describe_file(files.location, file, why) for file, why in wrong]
+        kept = tuple(one for one in files.read if one.path not in gone)
+        return replace(read, files=replace(files, read=kept), problems=(*read.problems, *problems))
+
+    async def without_unreadable(self, read: SearchRead, error: DataFilesUnreadable) -> SearchRead:
+        """Return what was read without the data files that cannot be read, and with the reason.
+
+        Every other file is answered from. Each call leaves out at least one file.
+
+        Raises:
+            DataFilesUnreadable: Every file of the records and of the rollups can be read now.
+        """
+        files, opened = read.files, read.rollups.opened
+        wrong = await self.bounded(lambda: self.engine.find_unreadable(files.location, files.read))
+        problems = [describe_file(files.location, file, why) for file, why in wrong]
+        gone = {file.path for file, _ in wrong}
+        rollups = read.rollups
+        if opened is not None and not wrong:
+            location, rows = opened.location, opened.files
+            wrong = await self.bounded(lambda: self.engine.find_unreadable(location, rows))
+            problems = [describe_file(location, file, why) for file, why in wrong]
+            lost = {file.path for file, _ in wrong}
+            kept = tuple(one for one in rows if one.path not in lost)
+            rollups = replace(rollups, opened=replace(opened, files=kept))
+        if not wrong:
+            raise error
+        divided = SampleFiles(
+            every=tuple(one for one in read.divided.every if one.path not in gone),
+            later=tuple(one for one in read.divided.later if one.path not in gone),
+        )
+        return replace(
+            read,
+            files=replace(files, read=tuple(one for one in files.read if one.path not in gone)),
+            divided=divided,
+            rollups=rollups,
+            problems=(*read.problems, *problems),
+        )
+
     def summarize(self, summary: QuerySummary, read: SearchRead) -> QuerySummary:
         """Return a summary with what was read, and whether it was everything."""
         files, fetched = read.files, read.fetched
@@ -218,9 +275,7 @@ class SourceReader:
         later = await read_pending(store, settings, self.target.work_lists)
         url = self.target.store_url
         ledger = await self.bounded(
-            lambda: read_ledger(
-                self.engine, url, unqueued.batches, find_table(url, BATCHES)
-            )
+            lambda: read_ledger(self.engine, url, unqueued.batches, find_table(url, BATCHES))
         )
         queues = (pending, later)
         left = choose_unqueued(unqueued, queues, ledger, files.lanes)
@@ -260,7 +315,7 @@ class SourceReader:
     ) -> ChosenRollups:
         lanes, query = coverage.lane_count, self.query
         if not lanes or not needs_rollups(query, deletes):
-            return ChosenRollups()
+            return ChosenRollups(problems=without_rollups(query, deletes))
         opened = await self.bounded(lambda: open_rollups(self.target.store_url, query))
         store = self.target.store
         return await choose_rollups(store, opened, query, lanes=lanes, deletes=deletes)

@@ -23,8 +23,8 @@ class QuerySettings:
         accepted_list_max: Most accepted manifests that a query lists to find batches that are not
             enqueued yet; in a larger store it relies on the reconciler's last full pass. 0 never
             lists them.
-        max_staleness_s: How far the time range may reach beyond the time through which an answer is
-            known to be complete, seconds. It should exceed two `journal_interval_s` of the gateways.
+        max_staleness_s: How far the time range may reach beyond the time through which an answer
+            is known to be complete, seconds. Gateways report at least every 5 s.
         sample_records_max: Matching records after which the fields and values of records are no
             longer counted, the newest files first.
         fetches: Pending batches that are read concurrently.

@@ -88,7 +88,9 @@ class Reconciler:
         self.discovery = DiscoveryStore(store, authority.lanes, runtime)
         self.metrics.frontier_age.set_function(self._frontier_age_s)
         self._registry = GatewayRegistry(self.discovery, self.metrics)
-        self.live = LiveReader(store, self._live_window(), self._clock)
+        self.live = LiveReader(
+            store, self._live_window(), self._clock, self.settings.round_interval_s
+        )
         holds = HoldRecords(store)
         of_lanes = (store, self._workers, holds, self.discovery, authority)
         self.lane_upkeep = LaneUpkeep(*of_lanes, self.settings.door_window_s)

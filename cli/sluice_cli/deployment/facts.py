@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from sluice_cli.deployment.local_services import ask_local_services
-from sluice_cli.queue import read_lanes
+from sluice_cli.queue import read_lake_problems, read_lanes
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts
@@ -66,18 +66,20 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         authority = await read_authority(store)
         members = await read_live_members(store)
-        doctor, discovery, lanes, maintenance, conflicts, held, local = await asyncio.gather(
+        doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
             read_doctor(store),
             read_discovery_status(store),
             read_lanes(store, url, authority.lanes, members=members),
             read_stored_status(store),
             count_open_conflicts(stored, CONFLICTS_MAX),
             count_held(store),
-            ask_local_services(url),
         )
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
+        local = await ask_local_services(url)
+        lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
+        lake_problems=lake_problems,
         acceptance=authority.acceptance,
         services=local.services,
         gateways=local.gateways,

@@ -1,8 +1,9 @@
 """When full passes run, and what follows from each.
 
 Without journals, passes follow each other, and each is followed by a pause of four times its
-duration. With journals they are the safety net: one a minute, rarer in a large store, one as soon as a gateway
-is late, one when it is certainly dead, and the continuation of one that was interrupted.
+duration. With journals they are the safety net: one a minute, rarer in a large store, one as soon
+as a gateway is late, one when it is certainly dead, and the continuation of one that was
+interrupted.
 """
 
 import asyncio

@@ -266,3 +266,18 @@ def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_reconci
         assert not (await view(second)).partial
 
     asyncio.run(run())
+
+
+def test_live_records_name_a_late_gateway() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        first, _, writer = await journaled_pair(store)
+        await writer.append([], through_ns=store.clock.at_ns)
+        await rounds(store, first)
+        assert not any("newer" in one for one in (await view(first)).reasons)
+        store.clock.at_ns += 12 * NS_PER_S
+        await rounds(store, first)
+        (reason,) = [one for one in (await view(first)).reasons if "newer" in one]
+        assert f"gateway gw-1 (process {writer.process}) has not reported since" in reason
+
+    asyncio.run(run())
