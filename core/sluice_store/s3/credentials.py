@@ -27,6 +27,8 @@ from sluice_protocol.units import NS_PER_S
 from sluice_store.s3.settings import S3Settings
 
 REGION_DEFAULT: Final = "us-east-1"
+AGE_S: Final = 15.0
+"""Longest use of keys without an end by the libraries of the lake, before they are read again."""
 REREAD_S: Final = 3.0
 """Least time between two readings of credentials that a store refused."""
 _NO_CREDENTIALS: Final = (
@@ -86,14 +88,25 @@ class CredentialSource:
             StoreUnavailable: A source failed.
         """
         with self._lock, _errors_named(self._profile):
-            if self._found is None:
-                self._found = self._load()
-                self._read_at_ns = self._clock.monotonic_ns()
             found = self._found
+            if found is None:
+                found = self._found = self._load()
+                self._read_at_ns = self._clock.monotonic_ns()
         if found is None:
             raise StoreDenied("credentials", self._profile or "default", _NO_CREDENTIALS)
         with _errors_named(self._profile):
             return _freeze(found)
+
+    def read_current(self) -> FrozenCredentials:
+        """Return credentials for a client that reports no refusals: those of the last `AGE_S`.
+
+        The libraries of the lake do not say which request was refused, and why.
+        """
+        used = self.read()
+        age_ns = self._clock.monotonic_ns() - self._read_at_ns
+        if age_ns > AGE_S * NS_PER_S and not hasattr(self._found, "refresh_needed"):
+            self.renew(used)
+        return self.read()
 
     async def get_frozen_credentials(self) -> FrozenCredentials:
         """Return credentials that are valid now, as the SDK requests them."""
@@ -216,6 +229,6 @@ def _configured_endpoint(session: Any) -> str | None:  # noqa: ANN401 - the SDK 
 
 def lake_credentials(profile: str | None) -> Mapping[str, str]:
     """Return a profile's credentials now, by the names that delta-rs uses."""
-    found = credential_source(profile).read()
+    found = credential_source(profile).read_current()
     names = {"AWS_ACCESS_KEY_ID": found.access_key, "AWS_SECRET_ACCESS_KEY": found.secret_key}
     return names | ({"AWS_SESSION_TOKEN": found.token} if found.token else {})

@@ -42,7 +42,7 @@ from sluice_store.s3.exchange import (
     refusal_error,
 )
 from sluice_store.s3.listing import names_bucket, parse_versioning, read_pages
-from sluice_store.s3.settings import Addressing, S3Settings
+from sluice_store.s3.settings import S3Settings, choose_addressing
 from sluice_store.s3.signing import BucketAddress
 from sluice_store.s3.store import S3Store
 
@@ -86,17 +86,6 @@ async def call_renewing(credentials: CredentialSource, method: Any, **arguments:
         if not refused or not await asyncio.to_thread(credentials.renew, used):
             raise
     return await method(**arguments)
-
-
-def choose_addressing(settings: S3Settings) -> Addressing:
-    """Return the addressing style: as set, else virtual on AWS and path on other servers.
-
-    The certificate of AWS does not match a bucket name with a dot, so such a name is in the path.
-    """
-    if settings.addressing is not None:
-        return settings.addressing
-    own = settings.endpoint is not None or "." in settings.bucket
-    return Addressing.PATH if own else Addressing.VIRTUAL
 
 
 @contextmanager
