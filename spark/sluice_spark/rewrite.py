@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_lake.data_files import DataFile, total_bytes
-from sluice_lake.durable_files import sync_file
+from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.errors import TableRefused
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
@@ -270,7 +270,7 @@ def _open_file(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
     filesystem, root = open_filesystem(location)
     path = f"{partition_folder(table.partition_column, day.isoformat())}/{name}"
     if location.is_local:
-        Path(root, path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(root), str(Path(path).parent))
     sink = filesystem.open_output_stream(f"{root}/{path}")
     schema = arrow_schema(table, partition=False)
     writer = pq.ParquetWriter(sink, schema, **parquet_options(schema))
