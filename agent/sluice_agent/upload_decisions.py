@@ -187,6 +187,7 @@ def _after_problem(response: GatewayResponse, sent: Digest) -> Reaction:
             return StopSending(reason=response.code)
         case (
             ErrorCode.NOT_FOUND
+            | ErrorCode.METHOD_NOT_ALLOWED
             | ErrorCode.FORBIDDEN
             | ErrorCode.BAD_REQUEST
             | ErrorCode.FENCED

@@ -24,7 +24,7 @@ from sluice_lake.durable_files import make_folder, sync_new_table
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
 from sluice_lake.lane_versions import read_lane_versions
-from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.locations import TableLocation, lake_location, open_filesystem, trusting
 from sluice_lake.log_errors import first_line
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table
@@ -122,9 +122,10 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
     """
     location = lake_location(store_url, table.name)
     try:
-        opened = DeltaTable(
-            location.uri, version=version, storage_options=dict(location.storage_options)
-        )
+        with trusting(location):
+            opened = DeltaTable(
+                location.uri, version=version, storage_options=dict(location.storage_options)
+            )
     except DeltaError:
         return None
     except OSError as error:
@@ -149,7 +150,7 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
     location = lake_location(store_url, table.name)
     if location.is_local:
         make_folder(Path(location.uri))
-    with delta_errors_translated(location):
+    with delta_errors_translated(location), trusting(location):
         created = DeltaTable.create(
             location.uri,
             delta_schema(table),
@@ -174,7 +175,8 @@ def check_tables(store_url: str) -> None:
 
 def _open(location: TableLocation) -> DeltaTable | None:
     try:
-        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+        with trusting(location):
+            return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:

@@ -97,7 +97,8 @@ _AGAIN: Final = frozenset(
             "corrupt_object",
         ),
         *("internal", "store_unavailable", "overloaded", "draining", "outcome_unknown"),
-        *("bad_request", "forbidden", "not_found", "fenced", "delete_id_taken", "a page with 404"),
+        *("bad_request", "forbidden", "not_found", "method_not_allowed"),
+        *("fenced", "delete_id_taken", "a page with 404"),
         *(
             "200 of other bytes",
             "302",

@@ -24,7 +24,8 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import read_authority
 from sluice_store.url import open_store
 from sluice_web.addresses import parse_listen
-from sluice_web.listening import listening, stop_event
+from sluice_web.bounded_listening import listening
+from sluice_web.listening import stop_event
 from sluice_web.tokens import check_token_or_loopback
 
 log = structlog.get_logger()
