@@ -96,7 +96,7 @@ class QueryOptions:
 
 SpoolUrl = Annotated[
     str | None,
-    ExistingDirectory(what="spool", hint="pass the gateway's --spool"),
+    ExistingDirectory(remedy="pass the gateway's `--spool`"),
     Parameter(
         name="--spool",
         help="The gateway's spool, file:///path; batches that are only there are searched too.",
@@ -291,16 +291,16 @@ async def _with_searcher(
     from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
     from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
     from sluice_query.spool import attach_spool  # noqa: PLC0415
-    from sluice_store import open_store, read_authority  # noqa: PLC0415
+    from sluice_store import StoreMode, open_store, read_authority  # noqa: PLC0415
 
     keep_pandas_out()
     store_url, spool_url = urls
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(store_url))
+        store = await stack.enter_async_context(open_store(store_url, StoreMode.READ))
         authority = await read_authority(store)
         spool = None
         if spool_url is not None:
-            local = await stack.enter_async_context(open_store(spool_url))
+            local = await stack.enter_async_context(open_store(spool_url, StoreMode.READ))
             spool = await attach_spool(local, authority)
         searcher = Searcher(
             store=store, store_url=store_url, settings=settings, clock=SystemClock(), spool=spool

@@ -57,10 +57,10 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
         ProcessState,
         read_discovery_status,
     )
-    from sluice_store.url import open_store  # noqa: PLC0415
+    from sluice_store import StoreMode, open_deployment  # noqa: PLC0415
 
     async def read() -> "DiscoveryStatus":
-        async with open_store(store) as opened:
+        async with open_deployment(store, StoreMode.READ) as opened:
             return await read_discovery_status(opened)
 
     found = asyncio.run(read())

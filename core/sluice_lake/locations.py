@@ -7,10 +7,13 @@ pyarrow each use their own client.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
+from sluice_store.local.disk_errors import translated
+from sluice_store.mode import require_store
 from sluice_store.s3.settings import parse_s3_url
 from sluice_store.url import parse_local_path
 
@@ -56,6 +59,35 @@ class TableLocation:
     def uri_of(self, path: str) -> str:
         """Return the path or URL of a data file that the table's log names `path`."""
         return path if "://" in path or path.startswith("/") else f"{self.uri}/{path}"
+
+
+def require_lake_store(store_url: str) -> None:
+    """Check that the directory of a lake is still a store; its libraries would create a new one.
+
+    Raises:
+        NoStore: It is not, for example because it is moved away at this moment.
+    """
+    if store_url.startswith("file://"):
+        root = parse_local_path(store_url)
+        with translated("open", str(root)):
+            require_store(root)
+
+
+def make_lake_folder(store_url: str, folder: Path) -> None:
+    """Create a folder of a local lake, but never the folder of the store itself.
+
+    Raises:
+        NoStore: There is no store at this moment.
+        StoreError: The folder cannot be created.
+    """
+    require_lake_store(store_url)
+    root, missing = parse_local_path(store_url), []
+    with translated("create", str(folder)):
+        while folder != root and not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
 
 
 def lake_location(store_url: str, table: str) -> TableLocation:

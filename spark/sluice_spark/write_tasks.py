@@ -17,7 +17,12 @@ import pyarrow.parquet as pq
 from sluice_lake.blobs import RejectedBlob, decode_blob, states_times_of
 from sluice_lake.durable_files import sync_file
 from sluice_lake.kept_records import kept_batches
-from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.locations import (
+    TableLocation,
+    lake_location,
+    make_lake_folder,
+    open_filesystem,
+)
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.clock import Clock, IdSource
@@ -124,7 +129,7 @@ class RecordFileWriter:
         self._path = f"{partition_folder(ACCEPTED_DATE, self.target.date)}/{name}"
         filesystem, root = open_filesystem(self._location)
         if self._location.is_local:
-            Path(root, self._path).parent.mkdir(parents=True, exist_ok=True)
+            make_lake_folder(self.task.store_url, Path(root, self._path).parent)
         self._sink = filesystem.open_output_stream(f"{root}/{self._path}")
         self._writer = pq.ParquetWriter(self._sink, schema, **parquet_options(schema))
 

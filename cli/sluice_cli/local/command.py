@@ -30,6 +30,7 @@ from sluice_cli.output import write_json
 from sluice_cli.settings_file import FILE_DEFAULT
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
+from sluice_store.mode import refuse_nested_store
 from sluice_store.url import parse_local_path
 
 HOME_DEFAULT: Final = Path(".sluice-up")
@@ -70,6 +71,8 @@ def up(
     """
     url = _absolute(store)
     home = LocalHome(options.home.resolve())
+    if url.startswith("file://"):
+        refuse_nested_store(parse_local_path(url))
     check_writable(home.folder, "--home")
     if url.startswith("file://"):
         check_writable(parse_local_path(url), "--store")
