@@ -28,11 +28,13 @@ $(STAMP): requirements.lock pyproject.toml
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PARALLEL := -n $(shell expr $(CORES) + 2) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 
-LONG_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# For targets whose tests measure, open browsers or start many processes each.
+TWO_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+LONG_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## run the test suite; needs no network after setup. Tests of structure and prose run in `make check`
 	@$(BIN)/python -m deploy.java
-	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/architecture -m "not s3 and not long and not clients and not console and not package"
+	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/architecture --ignore=tests/deploy -m "not s3 and not long and not clients and not browser and not console and not package"
 
 test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
@@ -43,23 +45,23 @@ nightly: setup  ## run every target, or TARGETS="test test-s3", and summarise; W
 
 test-s3: setup  ## run the store's suite on a real S3 server (versitygw, built once with go install)
 	@deploy/versitygw.sh
-	$(BIN)/python -m pytest -m "s3 and not long"
+	$(BIN)/python -m pytest $(TWO_PARALLEL) -m "s3 and not long"
 
 test-clients: setup  ## run the tests with real clients of the doors; builds or unpacks them once. SLUICE_CLIENT_RECORDS=100000 is the full size
 	@$(BIN)/python -m deploy.java
 	@deploy/clients/build.sh
-	$(BIN)/python -m pytest tests/integration/clients
+	$(BIN)/python -m pytest $(TWO_PARALLEL) tests/integration/clients
 
 test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser tests/integration/web
 
 test-console: setup  ## run the console's tests in Debian's chromium, which is installed if it is missing; SLUICE_TEST_PICTURES=1 writes docs/pictures
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
-	$(BIN)/python -m pytest -m "not long" tests/integration/console tests/unit/console
+	$(BIN)/python -m pytest $(TWO_PARALLEL) -m "not long" tests/integration/console tests/unit/console
 
-test-package: setup  ## build the wheel, install it into empty environments, and run every documented command
-	-@deploy/clients/build.sh
+test-package: setup  ## build the wheel, install it into empty environments, and run every documented command; CLIENTS="debian" prepares only these clients
+	-@deploy/clients/build.sh $(CLIENTS)
 	-@deploy/tools.sh shells
 	$(BIN)/python -m pytest -s tests/package
 

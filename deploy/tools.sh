@@ -12,6 +12,11 @@ HELM=v4.3.1
 TOFU=v1.12.6
 mkdir -p "$TOOLS"
 
+# Without the lists of packages, as on a new machine, nothing could be downloaded.
+if command -v apt-get > /dev/null && ! apt-cache show zsh > /dev/null 2>&1; then
+    apt-get update -qq || echo "no lists of packages: zsh, fish and promtool may be missing" >&2
+fi
+
 if [ ! -e "$TOOLS/shells/complete" ] && command -v apt-get > /dev/null; then
     rm -rf "$TOOLS/shells"
     mkdir -p "$TOOLS/shells/packages"
@@ -19,7 +24,7 @@ if [ ! -e "$TOOLS/shells/complete" ] && command -v apt-get > /dev/null; then
         && apt-get -o APT::Sandbox::User=root download \
             zsh zsh-common fish fish-common libpcre2-32-0 > /dev/null 2>&1 \
         && for one in *.deb; do dpkg -x "$one" "$TOOLS/shells"; done \
-        && touch "$TOOLS/shells/complete")
+        && touch "$TOOLS/shells/complete") || echo "zsh and fish cannot be downloaded" >&2
     rm -rf "$TOOLS/shells/packages"
 fi
 [ "${1:-all}" = shells ] && exit
@@ -34,7 +39,7 @@ fi
 if [ ! -x "$TOOLS/promtool" ] && command -v apt-get > /dev/null; then
     folder=$(mktemp -d)
     (cd "$folder" && apt-get download prometheus && dpkg -x prometheus_*.deb .) > /dev/null 2>&1 \
-        && cp "$folder/usr/bin/promtool" "$TOOLS/promtool"
+        && cp "$folder/usr/bin/promtool" "$TOOLS/promtool" || echo "promtool cannot be downloaded" >&2
     rm -rf "$folder"
 fi
 

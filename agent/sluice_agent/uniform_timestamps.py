@@ -8,7 +8,7 @@ both have the same result.
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -17,16 +17,19 @@ import numpy.typing as npt
 
 from sluice_agent.settings import Zone
 from sluice_protocol.columns import TextColumn
+from sluice_protocol.times import ABBREVIATIONS
 from sluice_protocol.units import NS_PER_S
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
 
 YEARS: Final = (1970, 2261)
 """Years whose times fit into 64 bits of nanoseconds."""
 _FORM: Final = re.compile(
-    rb"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d):\d\d(?:[.,](\d{1,9})(?!\d))?(Z|z|[+-]\d\d:?\d\d)?"
+    rb"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d):\d\d(?:[.,](\d{1,9})(?!\d))?"
+    rb"(Z|z|[+-]\d\d:?\d\d)?(?=[ \]])"
 )
 _ROW_BYTES: Final = 40
 _MINUTE_BYTES: Final = 16
@@ -36,11 +39,19 @@ _SECOND_END: Final = 19
 _FRACTION_AT: Final = 20
 _WORD_BYTES: Final = 8
 _FRACTION_DIGITS: Final = 9
-_NUMERIC_ZONE_BYTES: Final = 6
+_ROW_BYTES_MIN: Final = 24
+"""A shorter line may end before the bytes that are read after its time."""
+_PAIRS: Final = [
+    int.from_bytes(word, "big") & 0xDFDF for word in (b"AM", b"PM", b"A.", b"P.", b"UT")
+]
+_TRIPLES: Final = sorted(
+    {int.from_bytes(word.encode()[:3], "big") & 0xDFDFDF for word in ABBREVIATIONS if len(word) > 2}  # noqa: PLR2004
+)
 _LINES_PER_RUN: Final = 16
 """Lines that a minute must have on average; else the conversion of minutes costs more."""
 _SECONDS_MAX: Final = 59
 _HOUR_S: Final = 3600
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_uniform(lines: TextColumn, zone: Zone) -> Ints | None:
@@ -50,28 +61,35 @@ def parse_uniform(lines: TextColumn, zone: Zone) -> Ints | None:
         return None
     bracket, digits = found.start(), len(found[2] or b"")
     zone_at = found.end(2 if digits else 1) - bracket + (0 if digits else 3)
-    rows = _rows(lines, bracket, zone_at)
-    if rows is None or not _same_form(rows, zone_at, digits):
+    zone_end = zone_at + len(found[3] or b"") + 1
+    rows = _rows(lines, bracket, zone_end)
+    if rows is None or not _same_form(rows, zone_at, zone_end, digits):
         return None
     local = found[3] is None
-    if local and _may_name_zones(rows, zone_at):
+    if local and rows[zone_at] == ord(" ") and _may_be_zones(rows, zone_at + 1):
         return None
+    offset_s = _offset_s(found[3])
     minutes, seconds = _minutes(rows, zone, local=local), _number(rows, _SECOND_END, 2)
-    if minutes is None or seconds is None or seconds.max() > _SECONDS_MAX:
+    if offset_s is None or minutes is None or seconds is None or seconds.max() > _SECONDS_MAX:
         return None
-    ts = (minutes + seconds - _offset_s(found[3])) * NS_PER_S
+    ts = (minutes + seconds - offset_s) * NS_PER_S
     if digits:
         fraction = _number(rows, _FRACTION_AT + digits, digits)
         if fraction is None:
             return None
         ts += fraction * 10 ** (_FRACTION_DIGITS - digits)
-    return ts
+    return ts if ts.min() >= 0 else None
 
 
-def _rows(lines: TextColumn, bracket: int, zone_at: int) -> Rows | None:
+def _may_be_zones(rows: Rows, at: int) -> bool:
+    columns = rows.reshape(-1, _ROW_BYTES)[:, at : at + 3]
+    return bool(may_be_zone(columns[:, 0], columns[:, 1], columns[:, 2]).any())
+
+
+def _rows(lines: TextColumn, bracket: int, zone_end: int) -> Rows | None:
     """Return the first 40 bytes of each line; None if a line is too short or begins otherwise."""
     sizes = np.diff(lines.offsets)
-    if sizes.min() < bracket + zone_at + _NUMERIC_ZONE_BYTES:
+    if sizes.min() < bracket + max(zone_end, _ROW_BYTES_MIN):
         return None
     data, starts = lines.data, lines.offsets[:-1]
     if bracket:
@@ -97,29 +115,28 @@ def _words(rows: Rows, at: int) -> Words:
     return np.ndarray(shape, "<u8", rows, offset=at, strides=(_ROW_BYTES,)).copy()
 
 
-def _same_form(rows: Rows, zone_at: int, digits: int) -> bool:
-    """Return True if every row has the separators, the end of the fraction and the zone of row 0.
+def _same_form(rows: Rows, zone_at: int, zone_end: int, digits: int) -> bool:
+    """Return True if every row has the separators and the zone of row 0, and the byte after it.
 
     The bytes of digits are not compared.
     """
-    end = _NUMERIC_ZONE_BYTES if rows[zone_at] in b"+-" else 1
     fixed = [_MINUTE_BYTES]
     if digits:
         fixed.append(_FRACTION_AT - 1)
-    elif rows[zone_at] in b".,":
-        return False  # another row may have a fraction
-    zone = range(zone_at, zone_at + end)
+    zone = range(zone_at, zone_end)
     return _equal_bytes(rows, _MINUTE_BYTES, fixed) and _equal_bytes(rows, zone_at, zone)
 
 
-def _may_name_zones(rows: Rows, at: int) -> bool:
-    """Return True if a row may have a space and a zone there: `+0100`, `UTC` or `GMT`."""
-    if rows[at] != ord(" "):
-        return False  # all rows have this byte
-    two = _words(rows, at + 1) & np.uint64(0xFFFF)
-    signs = np.isin(two & np.uint64(0xFF), [ord("+"), ord("-")])
-    names = np.isin(two, [int.from_bytes(name, "little") for name in (b"UT", b"GM")])
-    return bool((signs | names).any())
+def may_be_zone(first: Rows, second: Rows, third: Rows) -> Bools:
+    """Return which words may be a zone, or AM or PM; each word is given by its first three bytes.
+
+    The reader of times (`sluice_protocol.times`) decides about these.
+    """
+    found: Bools = (first == ord("+")) | (first == ord("-")) | (first == ord("Z"))
+    two = ((first.astype(np.int64) << 8) | second) & 0xDFDF
+    found |= np.isin(two, _PAIRS)
+    found |= np.isin((two << 8) | (third & 0xDF), _TRIPLES)
+    return found
 
 
 def _equal_bytes(rows: Rows, at: int, places: Iterable[int]) -> bool:
@@ -143,22 +160,23 @@ def _minutes(rows: Rows, zone: Zone, *, local: bool) -> Ints | None:
     if len(known) != len(values):
         return None
     if local:
-        known = [value - offset_of_zone(value - value % _HOUR_S, zone) for value in known]
+        known = [value - offset_of_zone(value, zone) for value in known]
     return np.repeat(np.array(known, np.int64), np.diff(np.append(runs, len(first))))
 
 
 @lru_cache(maxsize=1024)
 def _minute_s(text: bytes) -> int | None:
     """Return a minute as Unix seconds as if its zone were UTC; None if there is no such minute."""
-    if _FORM.match(text + b":00") is None:
+    if _FORM.match(text + b":00 ") is None:
         return None
     year, month, day, hour, minute = (int(text[a:b]) for a, b in _PARTS)
     if not YEARS[0] <= year <= YEARS[1]:
         return None
     try:
-        return int(datetime(year, month, day, hour, minute, tzinfo=UTC).timestamp())
+        moment = datetime(year, month, day, hour, minute, tzinfo=UTC)
     except ValueError:
         return None
+    return (moment - _EPOCH) // timedelta(seconds=1)
 
 
 def _number(rows: Rows, end: int, count: int) -> Ints | None:
@@ -183,17 +201,21 @@ def _number(rows: Rows, end: int, count: int) -> Ints | None:
     return eights.view(np.int64)
 
 
-def _offset_s(zone: bytes | None) -> int:
-    """Return the offset of `Z`, `+HH:MM` or `+HHMM`, seconds."""
+def _offset_s(zone: bytes | None) -> int | None:
+    """Return the offset of `Z`, `+HH:MM` or `+HHMM`, seconds; None for one that no clock has."""
     if zone is None or zone in b"Zz":
         return 0
-    size_s = int(zone[1:3]) * _HOUR_S + int(zone[-2:]) * 60
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    if hours > 23 or minutes > 59:  # noqa: PLR2004 - limits of a clock
+        return None
+    size_s = hours * _HOUR_S + minutes * 60
     return -size_s if zone[:1] == b"-" else size_s
 
 
+@lru_cache(maxsize=4096)
 def offset_of_zone(seconds: int, zone: Zone) -> int:
     """Return the zone's offset at a local time, seconds."""
-    naive = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+    naive = (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None)
     aware = naive.replace(tzinfo=zone) if zone is not None else naive.astimezone()
     offset = aware.utcoffset()
-    return int(offset.total_seconds()) if offset is not None else 0
+    return offset // timedelta(seconds=1) if offset is not None else 0

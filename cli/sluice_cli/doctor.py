@@ -4,6 +4,7 @@ With `--policies` it also tests that the bucket denies what each role must not d
 """
 
 import asyncio
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,6 +16,7 @@ from cyclopts import Parameter
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
+from sluice_cli.queue import read_lake_problems
 from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode, StoreMisconfigured
@@ -67,14 +69,17 @@ def doctor(
         json: Print JSON for programs.
 
     Returns:
-        0 if all guarantees for acceptance and deletion, and all denials, are kept; otherwise 1.
+        0 if all guarantees for acceptance and deletion, and all denials, are kept, and the tables
+        of the lake contain what the queue has handed over; otherwise 1.
     """
     signer = _read_key(key, key_id)
     agreed = None if policies is None else _of_this_bucket(store, read_settings(policies))
-    result = asyncio.run(_examine((store, *endpoint), signer, key_id, write=not dry_run))
+    result, lake = asyncio.run(_examine((store, *endpoint), signer, key_id, write=not dry_run))
+    for problem in lake:
+        sys.stderr.write(f"the lake is incomplete: {problem}\n")
     if agreed is None:
         emit(result, as_json=json, human=lambda console: _draw(console, store, result))
-        return _exit_code(result)
+        return ExitCode.FOUND_WRONG.value if lake else _exit_code(result)
     from sluice_cli.policies_output import (  # noqa: PLC0415 - z3 is an extra
         draw_verification,
         verification_json,
@@ -88,7 +93,7 @@ def doctor(
         draw_verification(console, denials)
 
     emit(found, as_json=json, human=draw)
-    return _exit_code(result) if denials.good else ExitCode.FOUND_WRONG.value
+    return _exit_code(result) if denials.good and not lake else ExitCode.FOUND_WRONG.value
 
 
 def _exit_code(result: DoctorResult) -> int:
@@ -117,7 +122,8 @@ async def _denials(url: str, settings: Settings, target: Target) -> "Verificatio
 
 async def _examine(
     urls: tuple[str, ...], signer: Ed25519PrivateKey | None, key_id: str | None, *, write: bool
-) -> DoctorResult:
+) -> tuple[DoctorResult, tuple[str, ...]]:
+    """Return what the tests of the store found, and what is wrong with the lake."""
     for url in urls:
         problem = read_disk_problem(url, PROBES_BYTES)
         if problem:  # otherwise each promise would be reported as broken
@@ -130,7 +136,7 @@ async def _examine(
         if write:
             sealed = seal_result(result, key=signer, key_id=key_id)
             await write_result(stores[0], result, sealed, SystemClock())
-        return result
+        return result, await read_lake_problems(urls[0], stores[0])
 
 
 def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None:

@@ -1,6 +1,7 @@
 """`sluice queue`: the backlog of the queue."""
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -10,12 +11,15 @@ from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.timestamps import format_rfc3339
+from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import (
     LaneCondition,
     LaneOwnership,
     LaneStatus,
     OwnerName,
     OwnershipState,
+    list_lanes,
+    read_lane,
 )
 from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
@@ -80,6 +84,24 @@ async def read_lanes(
     return await read_queue_status(store, count, queue, persisted, members)
 
 
+async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...]:
+    """Return what is wrong with the tables of the lake, by what the queue has handed over.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    acknowledged: dict[int, int] = {}
+    for place in await list_lanes(store, INGEST_QUEUE):
+        with suppress(LaneDamaged):  # reported with the lanes
+            found = await read_lane(store, INGEST_QUEUE, place.lane, entries_max=0)
+            acknowledged[place.lane] = found.state.acked_through
+    if not any(acknowledged.values()):
+        return ()
+    from sluice_lake.table_check import check_lake  # noqa: PLC0415 - an extra
+
+    return await asyncio.to_thread(check_lake, url, acknowledged)
+
+
 async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:
     """Return the last sequence of each lane that the lake contains; empty without a lake."""
     if not await has_ledger(store):
@@ -89,11 +111,15 @@ async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane
 
 def _read_lake(url: str, lanes: int) -> dict[Lane, int]:
     from sluice_lake.delta import find_table  # noqa: PLC0415 - an extra
+    from sluice_lake.errors import TableRefused  # noqa: PLC0415 - an extra
     from sluice_lake.lane_versions import read_lane_versions  # noqa: PLC0415 - an extra
     from sluice_lake.locations import lake_location  # noqa: PLC0415 - an extra
     from sluice_lake.tables import BATCHES  # noqa: PLC0415 - an extra
 
-    ledger = find_table(url, BATCHES)
+    try:
+        ledger = find_table(url, BATCHES)
+    except TableRefused:
+        return {}  # `read_lake_problems` reports it
     if ledger is None:
         return {}
     positions = read_lane_versions(lake_location(url, BATCHES.name), ledger, range(lanes))

@@ -22,14 +22,21 @@ from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import list_lane_items
 from sluice_console.policy_attention import PolicyTotals, list_policy_items
 from sluice_maintain.status import MaintenanceStatus
+from sluice_protocol.journals import HEARTBEAT_S
 from sluice_protocol.plan_approvals import PlanState
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState
+from sluice_reconciler.lanes.member_records import LiveMembers
+from sluice_reconciler.lanes.membership import WORK_S
+from sluice_reconciler.loop_health import NEEDED
 from sluice_store.doctor_result import DoctorResult, Need
 
 BEHIND_S_MAX: Final = 60.0
 """Age of the time through which everything is enqueued, from which discovery is late."""
+SILENT_S_MAX: Final = HEARTBEAT_S + 10.0
+"""Time since the newest journal object of a gateway from which it does not report: an idle one
+writes an object every `HEARTBEAT_S`."""
 _ENDED: Final = (ProcessState.CLOSED, ProcessState.REPLACED)
 
 
@@ -55,6 +62,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         acceptance: The acceptance mode of the authority.
         services: The other services.
         discovery: How far discovery is.
+        members: The reconcilers that share lanes.
         lanes: Every lane of every queue.
         conflicts_open: Number of conflicts without a decision.
         conflicts_more: Whether there are more than were read.
@@ -70,12 +78,14 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         plan: The newest deletion plan; None if there is none.
         gateways: The health of each gateway whose URL is known.
         policies: What the policies of the bucket deny; None if that is unknown.
+        lake_problems: What is wrong with the tables, one sentence each.
     """
 
     problems: tuple[SourceProblem, ...] = ()
     acceptance: str | None = None
     services: tuple[ServiceState, ...] = ()
     discovery: DiscoveryStatus | None = None
+    members: LiveMembers | None = None
     lanes: tuple[LaneStatus, ...] | None = None
     conflicts_open: int | None = None
     conflicts_more: bool = False
@@ -91,6 +101,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanOverview | None = None
     gateways: tuple[GatewayHealth, ...] = ()
     policies: PolicyTotals | None = None
+    lake_problems: tuple[str, ...] = ()
 
 
 def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
@@ -100,9 +111,11 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
         *_of_services(facts.services),
         *list_gateway_items(facts.gateways),
         *_of_no_gateway(facts),
+        *_of_members(facts.members),
         *_of_discovery(facts.discovery),
         *_of_batches(facts),
         *list_lane_items(facts.lanes or (), facts.discovery),
+        *_of_lake(facts.lake_problems),
         *_of_disk(facts.disk_problem),
         *_of_doctor(facts),
         *list_policy_items(facts.policies),
@@ -130,9 +143,10 @@ def _of_problems(problems: Sequence[SourceProblem]) -> Iterator[AttentionItem]:
 def _of_services(services: Sequence[ServiceState]) -> Iterator[AttentionItem]:
     for one in services:
         if one.problem:
+            state = "cannot do its work" if one.responds else "does not respond"
             yield AttentionItem(
                 severity="error" if one.service == "reconciler" else "warning",
-                title=f"The {one.service} service does not respond",
+                title=f"The {one.service} service {state}",
                 detail=f"{one.problem}, url={one.url}",
                 page="agents" if one.service == "reconciler" else "explore",
             )
@@ -171,6 +185,20 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
             page="queue",
             command=command,
         )
+    silent = [
+        one
+        for one in discovery.processes
+        if one.state is ProcessState.OPEN and one.silent_s > SILENT_S_MAX
+    ]
+    for one in silent[:NAMED_MAX]:
+        yield AttentionItem(
+            severity="warning",
+            title=f"Gateway {one.gateway} does not report",
+            detail=f"Its process {one.process} wrote nothing for {duration_text(one.silent_s)}. It"
+            " has ended, is overloaded, or cannot reach the store.",
+            page="queue",
+            command=command,
+        )
     if discovery.complete_through_unix_ns is None:
         yield AttentionItem(
             severity="warning",
@@ -188,6 +216,41 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
             page="queue",
             command=command,
         )
+
+
+def _of_members(members: LiveMembers | None) -> Iterator[AttentionItem]:
+    """Yield what stands still in reconcilers, as their last heartbeats show it."""
+    if members is None:
+        return
+    if not members.records and not members.unreadable and members.changed_s is not None:
+        yield AttentionItem(
+            severity="error",
+            title="No reconciler is running",
+            detail=f"The last one reported {duration_text(members.changed_s)} ago. Accepted batches"
+            " are not enqueued. Start `sluice reconciler`.",
+            page="queue",
+            command="sluice reconciler status",
+        )
+    for record in members.records:
+        silent_s = members.silent_s.get(record.member, 0.0)
+        name = record.url or record.host or record.member
+        if silent_s > WORK_S:
+            yield AttentionItem(
+                severity="error",
+                title=f"The reconciler on {record.host or 'an unknown machine'} stopped reporting",
+                detail=f"Its last heartbeat is {duration_text(silent_s)} old, so it works on no"
+                f" lane. Check its log, and whether it reaches the store, reconciler={name}",
+                page="queue",
+                command="sluice queue status",
+            )
+        for one in record.stalled[:NAMED_MAX]:
+            yield AttentionItem(
+                severity="error" if one.loop in NEEDED else "warning",
+                title=f"The reconciler cannot do its work: {one.loop.value}",
+                detail=f"Each try fails, reason=`{one.reason}`, reconciler={name}",
+                page="queue",
+                command="sluice reconciler status",
+            )
 
 
 def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
@@ -221,6 +284,19 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " Check whether the spool of the agent still contains them.",
             page="agents",
             command="sluice gaps",
+        )
+
+
+def _of_lake(problems: Sequence[str]) -> Iterator[AttentionItem]:
+    for place, problem in enumerate(problems[:NAMED_MAX], 1):
+        left = len(problems) - NAMED_MAX if place == NAMED_MAX else 0
+        more = f" ({left} more)" if left > 0 else ""
+        yield AttentionItem(
+            severity="error",
+            title="The lake is incomplete",
+            detail=f"Answers are partial. {problem}{more}",
+            page="queue",
+            command="sluice query",
         )
 
 

@@ -31,17 +31,19 @@ class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether another service responds.
+    """Whether another service can be used.
 
     Attributes:
-        service: `reconciler` or `query`.
+        service: `reconciler`, `query`, or another service of the same machine.
         url: Its URL.
-        problem: Why it cannot be used and what to do; empty if it responds.
+        problem: Why it cannot be used and what to do; empty if it can.
+        responds: Whether it sent a response.
     """
 
     service: str
     url: str
     problem: str = ""
+    responds: bool = True
 
 
 def count_text(number: int, one: str, many: str, *, more: bool = False) -> str:

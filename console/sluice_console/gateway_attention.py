@@ -30,6 +30,12 @@ def list_gateway_items(gateways: Sequence[GatewayHealth]) -> Iterator[AttentionI
     else:
         for one in broken[:NAMED_MAX]:
             yield _gateway_item("warning", "A gateway does not respond", one.problem, one.url)
+    closed = [one for one in gateways if one.not_ready]
+    if closed and len(closed) == len(gateways):
+        yield _gateway_item("error", "No gateway is ready", closed[0].not_ready, closed[0].url)
+    else:
+        for one in closed[:NAMED_MAX]:
+            yield _gateway_item("warning", "A gateway is not ready", one.not_ready, one.url)
     found = [item for one in gateways for item in _of_gateway(one)]
     yield from found[: 2 * NAMED_MAX]
 

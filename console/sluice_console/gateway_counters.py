@@ -5,6 +5,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from sluice_console.costs import RequestRates, rates_between, sum_rates
 from sluice_console.gateway_addresses import GatewayAddresses
 from sluice_console.gateway_health import (
@@ -58,6 +60,7 @@ class GatewayCounters:
 
     async def _read_one(self, client: ServiceClient) -> GatewayHealth:
         try:
+            not_ready = await client.why_not_ready()
             text = await client.metrics()
             latest = parse_reading(text, self._clock.monotonic_ns())
         except ServiceFailed as error:
@@ -73,7 +76,8 @@ class GatewayCounters:
         kept.append(latest)
         while len(kept) > _PAIR and latest.at_ns - kept[0].at_ns > WINDOW_S * NS_PER_S:
             kept.popleft()
-        return health_between(client.url, kept[0], latest)
+        health = health_between(client.url, kept[0], latest)
+        return msgspec.structs.replace(health, not_ready=not_ready)
 
     def _rates(self, url: str) -> RequestRates | None:
         kept = self._kept.get(url)

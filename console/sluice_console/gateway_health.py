@@ -67,6 +67,7 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: Its URL.
         problem: Why its metrics cannot be read; empty if they were.
+        not_ready: Why it accepts nothing now, as its `/readyz` states it; empty if it is ready.
         errors_per_s: Store calls that failed; None before the second reading.
         refused: Share of the uploads of the last minutes that were refused; 0 for few uploads.
         refused_as: The most frequent outcome of these.
@@ -78,6 +79,7 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     problem: str = ""
+    not_ready: str = ""
     errors_per_s: float | None = None
     refused: float = 0.0
     refused_as: str = ""

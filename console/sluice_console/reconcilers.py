@@ -16,13 +16,34 @@ from sluice_web.response_bodies import read_up_to
 
 TIMEOUT_S: Final = 10.0
 RESPONSE_BYTES_MAX: Final = 256 << 20
+PROBLEM_BYTES_MAX: Final = 64 << 10
 _REASON_CHARS_MAX: Final = 200
+_DETAIL_CHARS_MAX: Final = 500
+_NOT_FOUND: Final = 404
+_UNAVAILABLE: Final = 503
+_CHECKED_PATHS: Final = {"reconciler": "/v1/discovery", "query": "/v1/deletes?limit=1"}
+"""Per service a path that needs the token and the store."""
 
 _Body = TypeVar("_Body")
 
 
 class ServiceFailed(Exception):
-    """A service did not send a usable response; the message contains the reason."""
+    """A service did not send a usable response; the message contains the reason.
+
+    Attributes:
+        status: The status of its response; None if there was none.
+        detail: Why it failed, as the response states it; empty if it does not.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, detail: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = detail
+
+    @property
+    def responded(self) -> bool:
+        """Whether the service sent a response."""
+        return self.status is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +56,7 @@ class ServiceClient:
         token: Its `api_token`; empty for none.
         session: The HTTP client.
         tls_name: The name in its certificate, if it is not that of the URL.
+        timeout_s: Time for one response, seconds.
     """
 
     service: str
@@ -42,6 +64,7 @@ class ServiceClient:
     token: str
     session: aiohttp.ClientSession
     tls_name: str = ""
+    timeout_s: float = TIMEOUT_S
 
     @property
     def headers(self) -> dict[str, str]:
@@ -49,13 +72,34 @@ class ServiceClient:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     async def check(self) -> ServiceState:
-        """Return whether the service responds and accepts the token."""
-        path = "/v1/discovery" if self.service == "reconciler" else "/v1/deletes?limit=1"
+        """Return whether the service responds, accepts the token, and can do its work."""
         try:
-            await self._read(path)
+            reason, path = await self.why_not_ready(), _CHECKED_PATHS.get(self.service)
+            if not reason and path is not None:
+                await self._read(path)
         except ServiceFailed as error:
-            return ServiceState(service=self.service, url=self.url, problem=str(error))
-        return ServiceState(service=self.service, url=self.url)
+            return ServiceState(
+                service=self.service,
+                url=self.url,
+                problem=str(error),
+                responds=error.responded,
+            )
+        return ServiceState(service=self.service, url=self.url, problem=reason, responds=True)
+
+    async def why_not_ready(self) -> str:
+        """Return the reason in a 503 of `/readyz`; empty if the service is ready or has no path.
+
+        Raises:
+            ServiceFailed: The service is unreachable or sent another status.
+        """
+        try:
+            await self._read("/readyz")
+        except ServiceFailed as error:
+            if error.status == _UNAVAILABLE:
+                return error.detail or "it is not ready: see its log"
+            if error.status != _NOT_FOUND:
+                raise
+        return ""
 
     async def get(self, path: str, kind: type[_Body]) -> _Body:
         """Return the JSON of a path.
@@ -92,7 +136,7 @@ class ServiceClient:
         return (await self._read("/metrics")).decode(errors="replace")
 
     async def _read(self, path: str) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         try:
             async with self.session.get(
                 self.url + path,
@@ -104,24 +148,46 @@ class ServiceClient:
                 if response.status == 401:  # noqa: PLR2004 - RFC 9110 section 15.5.2
                     raise ServiceFailed(
                         f"the {self.service} refuses the token: set {self.service}_token to its"
-                        " api_token"
+                        " api_token",
+                        status=401,
                     )
-                if response.status == 404:  # noqa: PLR2004 - RFC 9110 section 15.5.5
+                if response.status == _NOT_FOUND:
                     raise ServiceFailed(
-                        f"it does not know {path.partition('?')[0]}: upgrade the {self.service}"
+                        f"it does not know {path.partition('?')[0]}: upgrade the {self.service}",
+                        status=_NOT_FOUND,
                     )
                 if response.status != 200:  # noqa: PLR2004 - RFC 9110 section 15.3.1
-                    raise ServiceFailed(f"unexpected status {response.status}: see its log")
+                    detail = _detail_of(await read_up_to(response, PROBLEM_BYTES_MAX))
+                    raise ServiceFailed(
+                        f"status {response.status}: {detail or 'see its log'}",
+                        status=response.status,
+                        detail=detail,
+                    )
                 body = await read_up_to(response, RESPONSE_BYTES_MAX)
                 if not response.content.at_eof():
                     raise ServiceFailed(f"the response is larger than {RESPONSE_BYTES_MAX} bytes")
                 return body
         except TimeoutError as error:
-            raise ServiceFailed(f"no response within {TIMEOUT_S:g} s: is it overloaded?") from error
+            raise ServiceFailed(
+                f"no response within {self.timeout_s:g} s: is it overloaded?"
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise ServiceFailed(
                 f"unreachable: {_one_line(error)}; start the {self.service} or correct its URL"
             ) from error
+
+
+class _Detail(msgspec.Struct, frozen=True):
+    detail: str = ""
+
+
+def _detail_of(body: bytes) -> str:
+    """Return the `detail` of a problem document; empty if the body is none."""
+    try:
+        detail = msgspec.json.decode(body, type=_Detail).detail
+    except UNREADABLE_JSON:
+        return ""
+    return " ".join(detail.split())[:_DETAIL_CHARS_MAX]
 
 
 def _one_line(error: Exception) -> str:

@@ -46,7 +46,7 @@ from sluice_reconciler.audit_summaries import (
 from sluice_reconciler.batch_lists import read_span
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.member_records import read_live_members
+from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
@@ -59,6 +59,9 @@ SLOW_S: Final = 60.0
 IDLE_S: Final = 600.0
 """Time without a visitor after which samples are taken once a minute."""
 IDLE_SAMPLE_S: Final = 60.0
+_IDLE_NS: Final = int(IDLE_SAMPLE_S * NS_PER_S)
+VISIT_S: Final = 1.0
+"""Time within which a visitor ends the pause without one: what stands still is shown soon."""
 ACTIVITY_DELAY_S: Final = 30.0
 """Age of the accepted batches that are counted: older ones are indexed."""
 ACTIVITY_BATCHES_MAX: Final = 50_000
@@ -163,12 +166,16 @@ class Sampler:
         self.rates = AgentRates()
 
     async def run(self) -> None:
-        """Take samples until the task is cancelled."""
+        """Take samples until the task is cancelled: rarely without a visitor, soon for the next."""
         while True:
+            taken_ns = self._clock.monotonic_ns()
             await self.take()
-            idle_ns = self._clock.monotonic_ns() - self._visited_ns
-            idle = idle_ns > IDLE_S * NS_PER_S
-            await self._clock.sleep(max(IDLE_SAMPLE_S, self._sample_s) if idle else self._sample_s)
+            await self._clock.sleep(self._sample_s)
+            while self._is_idle() and self._clock.monotonic_ns() - taken_ns < _IDLE_NS:
+                await self._clock.sleep(VISIT_S)
+
+    def _is_idle(self) -> bool:
+        return self._clock.monotonic_ns() - self._visited_ns > IDLE_S * NS_PER_S
 
     async def wait(self, after: int, wait_s: float) -> tuple[int, Overview] | None:
         """Return the newest sample and its number, waiting for one behind `after`.
@@ -191,7 +198,8 @@ class Sampler:
         sources = self._sources
         async with asyncio.TaskGroup() as group:
             discovering = group.create_task(run.read("discovery", self._discovery()))
-            queueing = group.create_task(run.read("the queue", self._lanes(discovering)))
+            counted = group.create_task(run.read("reconcilers", read_live_members(sources.store)))
+            queueing = group.create_task(run.read("the queue", self._lanes(discovering, counted)))
             conflicting = group.create_task(
                 run.read("conflicts", count_open_conflicts(sources.conflicts, CONFLICTS_MAX))
             )
@@ -210,6 +218,7 @@ class Sampler:
             problems=(*run.problems, *slow.problems),
             services=checking.result(),
             discovery=discovering.result(),
+            members=counted.result(),
             acceptance=acceptance,
             lanes=lanes,
             conflicts_open=None if conflicts is None else conflicts.count,
@@ -276,13 +285,15 @@ class Sampler:
         return await read_discovery_status(self._sources.store)
 
     async def _lanes(
-        self, discovering: asyncio.Task[DiscoveryStatus | None]
+        self,
+        discovering: asyncio.Task[DiscoveryStatus | None],
+        counted: asyncio.Task[LiveMembers | None],
     ) -> tuple[str, tuple[LaneStatus, ...]]:
         """Return the acceptance mode, and every lane; its owner if a lane is late."""
         store = self._sources.store
         authority = await read_authority(store)
         late = may_lack_owner(await discovering)
-        members = await read_live_members(store) if late else None
+        members = await counted if late else None
         lanes = await read_queue_status(store, authority.lanes, members=members)
         return authority.acceptance, tuple(lanes)
 

@@ -6,12 +6,13 @@ Source: Elasticsearch reference 8.x, "Bulk API"; the probes as those clients sen
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice_door_http.paths import BULK_METHODS, BULK_PATHS
+from sluice_door_http.paths import BULK_METHODS, BULK_PATHS, DOCUMENT_PATHS, methods_of
 from sluice_door_http.routes import (
     LATER,
     DoorRequest,
@@ -22,8 +23,14 @@ from sluice_door_http.routes import (
     retry_later,
     status_for,
 )
-from sluice_doors.decoded import DecodedRecords
-from sluice_doors.elasticsearch import BulkItem, BulkRequest, decode_bulk
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.elasticsearch import (
+    Action,
+    BulkItem,
+    BulkRequest,
+    decode_bulk,
+    decode_document,
+)
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
@@ -33,8 +40,7 @@ PRODUCT: Final = {"X-Elastic-Product": "Elasticsearch"}
 """Official clients refuse a server that does not send it."""
 VERSION: Final = "8.9.0"
 _BULK: Final = web.RequestKey("bulk", BulkRequest)
-_CREATED: Final = {"index": 201, "create": 201, "update": 200, "delete": 200}
-_RESULTS: Final = {"index": "created", "create": "created", "update": "noop", "delete": "deleted"}
+_SHARDS: Final = {"total": 1, "successful": 1, "failed": 0}
 _REASONS: Final = {401: "security_exception", 403: "security_exception", 503: "unavailable"}
 _ABOUT: Final = {
     "name": "sluice",
@@ -88,18 +94,56 @@ def _read(request: web.Request) -> DoorRequest:
 def _respond(request: web.Request, result: DoorResult) -> web.Response:
     """Return an item for each action; clients count and compare them."""
     del result
-    items = [{item.action: _item(item)} for item in request[_BULK].items]
-    body = {"took": 0, "errors": False, "items": items}
+    found = request[_BULK].items
+    items = [{item.action: _item(item)} for item in found]
+    body = {"took": 0, "errors": any(item.error for item in found), "items": items}
     return _product(json_response(body))
 
 
 def _item(item: BulkItem) -> dict[str, object]:
-    return {
-        "_index": item.index,
-        "_id": item.id or "-",
-        "status": _CREATED[item.action],
-        "result": _RESULTS[item.action],
-    }
+    named = {"_index": item.index, "_id": item.id or "-", "status": item.status}
+    if item.error:
+        return {**named, "error": {"type": item.error, "reason": item.reason}}
+    return {**named, "result": "created"}
+
+
+def _read_document(action: Action, request: web.Request) -> DoorRequest:
+    named = request.match_info
+    if request.query.get("op_type") == "create":
+        action = "create"
+
+    def decode(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
+        if not body.strip():
+            raise BodyUnreadable("request body is required")
+        found = decode_document(
+            body, action, index=named["index"], id_=named.get("id", ""), received_ns=received_ns
+        )
+        request[_BULK] = found
+        return found.records
+
+    return request_head(request, "elasticsearch", decode)
+
+
+def _respond_document(request: web.Request, result: DoorResult) -> web.Response:
+    """Return what the index API responds; the error of a document that was kept as text."""
+    del result
+    (item,) = request[_BULK].items
+    if item.error:
+        return _error(item.status, item.error, f"{item.reason}; the document is kept as text")
+    plain = {**_item(item), "_version": 1, "_shards": _SHARDS, "_seq_no": 0, "_primary_term": 1}
+    del plain["status"]
+    response = json_response(plain)
+    response.set_status(item.status)
+    return _product(response)
+
+
+def _error(status: int, kind: str, reason: str) -> web.Response:
+    error = {"type": kind, "reason": reason}
+    body = {"error": {"root_cause": [error], **error}, "status": status}
+    response = web.Response(
+        status=status, body=msgspec.json.encode(body), content_type="application/json"
+    )
+    return _product(response)
 
 
 def _refuse(request: web.Request, problem: Problem) -> web.Response:
@@ -118,10 +162,7 @@ def _refuse(request: web.Request, problem: Problem) -> web.Response:
     ):
         request.transport.abort()
     kind = _REASONS.get(status, "illegal_argument_exception")
-    error = {"type": kind, "reason": readable_detail(problem)}
-    body = msgspec.json.encode({"error": error, "status": status})
-    response = web.Response(status=status, body=body, content_type="application/json")
-    return retry_later(_product(response))
+    return retry_later(_error(status, kind, readable_detail(problem)))
 
 
 def is_omelasticsearch(fields: Mapping[str, str]) -> bool:
@@ -187,4 +228,17 @@ def _route(path: str) -> DoorRoute:
     )
 
 
-ROUTES: Final = tuple(map(_route, BULK_PATHS))
+def _document_route(path: str) -> DoorRoute:
+    return DoorRoute(
+        door="elasticsearch",
+        path=path,
+        summary="Send one log record as a document of Elasticsearch",
+        media_type="application/json",
+        read=partial(_read_document, "create" if "/_create/" in path else "index"),
+        respond=_respond_document,
+        refuse=_refuse,
+        methods=methods_of(path),
+    )
+
+
+ROUTES: Final = (*map(_route, BULK_PATHS), *map(_document_route, DOCUMENT_PATHS))

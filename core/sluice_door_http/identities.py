@@ -6,7 +6,7 @@ import msgspec
 
 from sluice_door_http.routes import DoorRequest
 from sluice_doors.canonical import canonical, form_digest
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.timed_lines import TimedLines, lines_digest
 from sluice_protocol.columns import kind_of
 from sluice_protocol.request_identity import (
@@ -53,11 +53,20 @@ def canonical_records(
 ) -> list[CanonicalRecords]:
     """Decode a body without its content coding, and return the records of each kind.
 
+    Every door calls this function, so it enforces the rule of all doors: a body that is not empty
+    and yields no record is refused. A client that got a success would never send the records again
+    that were in the body in a form that the decoder does not know.
+
     Raises:
-        BodyUnreadable: No record of it can be read.
+        BodyUnreadable: It is not empty, and no record of it can be read.
         BodyTooLarge: Its records expand to more than the limits.
     """
     decoded = [canonical(records) for records in wanted.decode(plain, received_ns)]
+    if plain and not decoded:
+        raise BodyUnreadable(
+            f"no record was found in the body, which is not empty; check that it has the form of"
+            f" this protocol and path, door=`{wanted.door}` bytes={len(plain)}"
+        )
     named = decoded
     if wanted.key and not all(records.timed for records in decoded):
         named = [canonical(records) for records in wanted.decode(plain, UnixNs(0))]

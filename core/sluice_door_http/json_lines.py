@@ -1,6 +1,7 @@
 """The JSON door: lines or arrays of objects, from any client that can send HTTP."""
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
@@ -18,7 +19,7 @@ from sluice_door_http.routes import (
     retry_later,
     status_for,
 )
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.json_lines import decode_json
 from sluice_doors.timed_lines import TimedLines, timed_lines
 from sluice_protocol.request_identity import IdentitySource
@@ -26,6 +27,7 @@ from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import json_response
 from sluice_web.problems import Problem, problem_response
 
+PARAMETERS: Final = ("time", "message")
 QUERIES_MAX: Final = 256
 """Queries whose names of fields are remembered."""
 
@@ -48,8 +50,20 @@ class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=QUERIES_MAX)
 def _readers(query: str) -> tuple[Decode, Callable[[bytes], TimedLines | None]]:
-    """Return what reads a body, for the query of its request; most clients always send the same."""
+    """Return what reads a body, for the query of its request; most clients always send the same.
+
+    Raises:
+        BodyUnreadable: A parameter is not known: its records would have no time or no body.
+    """
     named = URL.build(query_string=query, encoded=True).query
+    for name in named:
+        if name not in PARAMETERS:
+            (likely, *_) = (*get_close_matches(name, PARAMETERS, cutoff=0.5), "")
+            hint = f"; did you mean {likely}?" if likely else f"; use {' or '.join(PARAMETERS)}"
+            raise BodyUnreadable(f"parameter is not known, parameter=`{name[:40]}`{hint}")
+    twice = next((name for name in PARAMETERS if len(named.getall(name, ())) > 1), None)
+    if twice is not None:
+        raise BodyUnreadable(f"parameter is given twice, parameter=`{twice}`")
     time_field = named.get("time", "time")
     message_field = named.get("message", "message")
 

@@ -12,6 +12,7 @@ INGEST_PATH: Final = "/v1/ingest"
 WRITE_PATH: Final = "/api/v1/write"
 PUSH_PATH: Final = "/loki/api/v1/push"
 BULK_PATHS: Final = ("/_bulk", "/{index}/_bulk")
+DOCUMENT_PATHS: Final = ("/{index}/_doc", "/{index}/_doc/{id}", "/{index}/_create/{id}")
 BULK_METHODS: Final[tuple[Method, ...]] = ("POST", "PUT")
 COLLECTOR_PATH: Final = "/services/collector"
 EVENT_PATHS: Final = tuple(COLLECTOR_PATH + path for path in ("", "/event", "/event/1.0"))
@@ -24,7 +25,7 @@ DOOR_PATHS: Final[dict[DoorName, tuple[str, ...]]] = {
     "json": (INGEST_PATH,),
     "prometheus": (WRITE_PATH,),
     "loki": (PUSH_PATH,),
-    "elasticsearch": BULK_PATHS,
+    "elasticsearch": (*BULK_PATHS, *DOCUMENT_PATHS),
     "hec": (*EVENT_PATHS, *RAW_PATHS),
     "firehose": (FIREHOSE_PATH,),
 }
@@ -33,4 +34,5 @@ DOOR_PATHS: Final[dict[DoorName, tuple[str, ...]]] = {
 
 def methods_of(path: str) -> tuple[Method, ...]:
     """Return the methods with which clients send records to a path."""
-    return BULK_METHODS if path in BULK_PATHS else USUAL_METHODS
+    named = path in BULK_PATHS or path.endswith("/{id}")
+    return BULK_METHODS if named else USUAL_METHODS

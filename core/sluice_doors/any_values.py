@@ -6,14 +6,25 @@ NaN and infinities are the strings of OTLP's JSON encoding.
 
 import json
 import math
+from contextlib import suppress
+from decimal import Decimal
 from typing import Final
 
 import msgspec
 
 from sluice_doors.decoded import BodyUnreadable
+from sluice_doors.json_values import Unread, decimal_of, integer_of
 from sluice_doors.otlp_messages import AnyValue, EntityRef, KeyValue, OtlpNumber
 
-_JSON: Final = msgspec.json.Encoder(order="sorted")
+
+def _kept(value: object) -> str:
+    """Return damaged JSON inside a value as a text."""
+    if isinstance(value, Unread):
+        return value.text
+    raise NotImplementedError(type(value).__name__)
+
+
+_JSON: Final = msgspec.json.Encoder(order="sorted", decimal_format="number", enc_hook=_kept)
 
 
 def json_text(value: object) -> str:
@@ -29,10 +40,28 @@ def json_text(value: object) -> str:
 
 
 def _encoded(value: object) -> str:
-    try:
-        return _JSON.encode(value).decode()
-    except (UnicodeEncodeError, OverflowError):  # surrogates, integers of more than 64 bits
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    with suppress(UnicodeEncodeError):
+        try:
+            return _JSON.encode(value).decode()
+        except OverflowError:  # an integer of more than 64 bits
+            return _JSON.encode(_with_decimals(value)).decode()
+    # Surrogates are in text of protocols that are no JSON, so this value has no decimal.
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _with_decimals(value: object) -> object:
+    """Return a value with a decimal in place of each integer, which has no limit."""
+    match value:
+        case dict():
+            return {key: _with_decimals(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_with_decimals(one) for one in value]
+        case bool():
+            return value
+        case int():
+            return Decimal(value)
+        case _:
+            return value
 
 
 def value_text(value: AnyValue) -> str:
@@ -104,23 +133,36 @@ def free_name(name: str, taken: "dict[str, object] | dict[str, str]", after: dic
     return f"{name}#{place}"
 
 
-def number(value: OtlpNumber) -> float:
+_NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+
+
+def number(value: OtlpNumber | Decimal) -> float:
     """Return a number as a double.
 
+    A text is a number by JSON's grammar, or NaN or an infinity as protobuf's JSON has them.
+
     Raises:
-        ValueError: The text is not a number.
+        ValueError: The text is not a number, or no double is near to it.
     """
+    if isinstance(value, str):
+        if value in _NOT_FINITE:
+            return float(value)
+        stated = decimal_of(value)
+        if stated is None:
+            raise ValueError(f"text is not a number: {value[:40]}")
+        value = stated
     try:
-        return float(value)
+        found = float(value)
     except OverflowError:
-        return math.inf if int(value) > 0 else -math.inf
+        found = math.inf
+    if isinstance(value, int | Decimal) and math.isinf(found):
+        raise ValueError("number is out of range")
+    return found
 
 
 def _integer(value: int | str) -> int | str:
-    try:
-        return int(value)
-    except ValueError:
-        return value
+    found = integer_of(value)
+    return value if found is None else found
 
 
 def _double(value: OtlpNumber) -> float | str:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice_doors.any_values import double_text, value_text
+from sluice_doors.decoded import BodyUnreadable
 from sluice_doors.otlp_protobuf import read_array, read_map
 from sluice_protocol.columns import I32, TextColumn
 
@@ -123,7 +124,10 @@ def _converted(values: ArrowArray) -> list[ArrowArray]:
     ):
         column = values.field(name)
         if column.null_count < len(column):
-            texts = [None if one is None else convert(one) for one in column.to_pylist()]
+            try:
+                texts = [None if one is None else convert(one) for one in column.to_pylist()]
+            except BodyUnreadable as error:  # only its record is kept raw
+                raise NotPlain from error
             # A surrogate cannot be encoded: the mapping record by record repairs it.
             try:
                 found.append(pa.array(texts, pa.string()).cast(pa.binary()))

@@ -1,10 +1,8 @@
 """Decode the bulk requests of Elasticsearch: pairs of lines, an action and a document."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
-
-import msgspec
 
 from sluice_doors.any_values import json_text
 from sluice_doors.decoded import (
@@ -14,9 +12,9 @@ from sluice_doors.decoded import (
     check_lines,
 )
 from sluice_doors.json_records import RecordFields, raw_record, record_of
+from sluice_doors.json_values import Unread, is_binary, read_or_keep, without_bom
 from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
-from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 
 Action = Literal["index", "create", "update", "delete"]
@@ -25,7 +23,15 @@ MESSAGE_FIELD: Final = "message"
 PREFIX: Final = "elasticsearch."
 """The prefix of attributes with what an action line states about its document."""
 _ACTIONS: Final = get_args(Action)
-_JSON: Final = msgspec.json.Decoder()
+_STATED: Final = frozenset({"_index", "_id", "_type", "routing", "pipeline", "require_alias"})
+"""What an action states; an object with such keys only is an action, also of an unknown name."""
+MALFORMED: Final = "illegal_argument_exception"
+UNSUPPORTED: Final = "illegal_argument_exception"
+UNPARSED: Final = "document_parsing_exception"
+MISSING: Final = "document_missing_exception"
+NOT_ACTION: Final = "line is not an action of a bulk request: create, index or update"
+NO_DELETION: Final = "documents cannot be deleted here; the action is kept as text"
+NO_UPDATE: Final = "documents cannot be changed here; the change is kept as a record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +42,17 @@ class BulkItem:
         action: The action.
         index: The index that it names, or that of the path; empty if neither does.
         id: The id of the document; empty if the client leaves it to the server.
+        status: The status of the item, as Elasticsearch defines it.
+        error: The type of the error; empty if the document is accepted as the client meant it.
+        reason: What is wrong.
     """
 
     action: Action
     index: str
     id: str
+    status: int = 201
+    error: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +66,8 @@ class BulkRequest:
 def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkRequest:
     """Return the records and items of a bulk request; both empty if it has no line.
 
-    A document that is not a JSON object, and a deletion, are kept as text.
+    What is not an action with a document is kept as text, and its item has the error that
+    Elasticsearch would respond.
 
     Args:
         body: The body after decompression.
@@ -62,102 +75,188 @@ def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkReques
         received_ns: The time of documents that contain none.
 
     Raises:
-        BodyUnreadable: No line is an action.
+        BodyUnreadable: No line is an action, and the body is no text.
         BodyTooLarge: There are too many actions, or their records expand to more than the limits.
     """
     check_lines(body, per_record=2)
     reader = _Bulk(body, index, received_ns)
-    rows = log_pieces(reader.tally)
-    rows.extend(reader.rows())
-    if not rows:
-        return BulkRequest(records=(), items=())
-    if not reader.actions:
-        raise BodyUnreadable("cannot read body as a bulk request: no line is an action")
-    decoded = reader.tally.decoded(rows.columns())
-    return BulkRequest(records=(decoded,), items=tuple(reader.items))
+    return reader.request(is_foreign=lambda: not reader.actions and is_binary(body))
+
+
+def decode_document(
+    body: bytes, action: Action, *, index: str, id_: str, received_ns: int
+) -> BulkRequest:
+    """Return the record and the item of a request with one document.
+
+    Raises:
+        BodyUnreadable: The document is no JSON object, and no text.
+        BodyTooLarge: Its record expands to more than the limits.
+    """
+    reader = _Bulk(b"", index, received_ns, [(action, {"_id": id_} if id_ else {}, body)])
+    return reader.request(is_foreign=lambda: bool(reader.items[0].error) and is_binary(body))
 
 
 class _Bulk:
     """Reads the lines of one request."""
 
-    def __init__(self, body: bytes, index: str, received_ns: int) -> None:
+    def __init__(
+        self,
+        body: bytes,
+        index: str,
+        received_ns: int,
+        documents: Sequence[tuple[Action, dict[str, object], bytes]] = (),
+    ) -> None:
         self.tally = Tally()
         self.items: list[BulkItem] = []
         self.actions = 0
         self._index = index
-        self._lines = iter([line for line in body.split(b"\n") if line.strip()])
+        self._documents = documents
+        lines = [line for line in without_bom(body).split(b"\n") if line.strip()]
+        self._lines = Peekable(lines)
         self._fields = RecordFields(time=TIME_FIELD, message=MESSAGE_FIELD, received_ns=received_ns)
 
-    def rows(self) -> Iterator[LogRecord]:
-        """Yield a record for each action.
+    def request(self, *, is_foreign: Callable[[], bool]) -> BulkRequest:
+        """Return the records and items.
 
         Raises:
+            BodyUnreadable: It is a body of another kind.
             BodyTooLarge: They expand to more than the limits.
         """
+        rows = log_pieces(self.tally)
         for row in self._rows():
             self.tally.add(row.attributes, str(row.body))
-            yield row
+            rows.append(row)
+        if not rows:
+            return BulkRequest(records=(), items=())
+        if is_foreign():
+            raise BodyUnreadable(
+                "cannot read body as documents: no line is an action or a JSON object, and the body"
+                " is no text; a compressed body needs its Content-Encoding"
+            )
+        decoded = self.tally.decoded(rows.columns())
+        return BulkRequest(records=(decoded,), items=tuple(self.items))
 
     def _rows(self) -> Iterator[LogRecord]:
+        for action, stated, only in self._documents:
+            yield self._document(action, stated, only, b"")
         for line in self._lines:
             found = _action(line)
             if found is None:
-                self._add("create", {})
-                yield self._raw(line, "line is not an action of a bulk request", {})
+                yield self._refused("create", {}, line, MALFORMED, NOT_ACTION)
                 continue
-            self.actions += 1
-            action, stated = found
-            extra = self._add(action, stated)
-            yield (
-                self._delete(line, extra)
-                if action == "delete"
-                else self._document(action, line, extra)
-            )
+            name, stated = found
+            self.actions += name in _ACTIONS
+            if name == "delete":
+                yield self._refused("delete", stated, line, UNSUPPORTED, NO_DELETION)
+            elif name in _ACTIONS:
+                yield self._document(cast("Action", name), stated, next(self._lines, None), line)
+            else:
+                document = self._lines.next_if(lambda one: _action(one) is None)
+                text = line if document is None else line + b"\n" + document
+                yield self._refused("create", stated, text, MALFORMED, f"{NOT_ACTION}: {name}")
 
-    def _add(self, action: Action, stated: dict[str, object]) -> dict[str, str]:
-        """Add an item, and return what its line states as attributes."""
+    def _document(
+        self, action: Action, stated: dict[str, object], document: bytes | None, line: bytes
+    ) -> LogRecord:
+        """Return the record of a document, and add its item."""
+        if document is None:
+            return self._refused(action, stated, line, MALFORMED, "action has no document")
+        found = read_or_keep(document)
+        if isinstance(found, Unread):
+            return self._refused(action, stated, document, UNPARSED, found.reason)
+        if not isinstance(found, dict):
+            return self._refused(action, stated, document, UNPARSED, "document is no JSON object")
+        extra = self._stated(stated)
+        if action != "update":
+            self._add(action, stated)
+            return record_of(found, self._fields, self.tally, extra)
+        creates = found.get("doc_as_upsert") is True or isinstance(found.get("upsert"), dict)
+        if creates:
+            self._add(action, stated)
+        else:
+            self._add(action, stated, status=404, error=MISSING, reason=NO_UPDATE)
+        parts = (found.get("doc"), found.get("upsert"))
+        plain = next((part for part in parts if isinstance(part, dict)), found)
+        return record_of(plain, self._fields, self.tally, {**extra, PREFIX + "action": action})
+
+    def _refused(
+        self, action: Action, stated: dict[str, object], text: bytes, error: str, reason: str
+    ) -> LogRecord:
+        """Add an item with an error, and return what was sent as a raw record."""
+        reason = reason[:REASON_CHARACTERS_MAX]
+        self._add(action, stated, status=400, error=error, reason=reason)
+        plain = text.rstrip(b"\r").decode(errors="surrogateescape")
+        return raw_record(plain, reason, self._fields, self.tally, self._stated(stated))
+
+    def _texts(self, stated: dict[str, object]) -> dict[str, str]:
         named = {"_index": self._index, **stated} if self._index else stated
-        texts = {
+        return {
             key.removeprefix("_"): one if isinstance(one, str) else json_text(one)
             for key, one in named.items()
         }
+
+    def _stated(self, stated: dict[str, object]) -> dict[str, str]:
+        """Return what an action states, as attributes."""
+        return {PREFIX + key: text for key, text in self._texts(stated).items()}
+
+    def _add(
+        self,
+        action: Action,
+        stated: dict[str, object],
+        *,
+        status: int = 201,
+        error: str = "",
+        reason: str = "",
+    ) -> None:
+        texts = self._texts(stated)
         self.items.append(
-            BulkItem(action=action, index=texts.get("index", ""), id=texts.get("id", ""))
+            BulkItem(
+                action=action,
+                index=texts.get("index", ""),
+                id=texts.get("id", ""),
+                status=status,
+                error=error,
+                reason=reason,
+            )
         )
-        return {PREFIX + key: text for key, text in texts.items()}
-
-    def _document(self, action: Action, line: bytes, extra: dict[str, str]) -> LogRecord:
-        document = next(self._lines, None)
-        if document is None:
-            return self._raw(line, "action has no document", extra)
-        try:
-            found = _JSON.decode(document)
-        except UNREADABLE_JSON as error:
-            return self._raw(document, str(error), extra)
-        if not isinstance(found, dict):
-            return self._raw(document, "document is not a JSON object", extra)
-        if action == "update":
-            extra = {**extra, PREFIX + "action": action}
-            found = found["doc"] if isinstance(found.get("doc"), dict) else found
-        return record_of(found, self._fields, self.tally, extra)
-
-    def _delete(self, line: bytes, extra: dict[str, str]) -> LogRecord:
-        return self._raw(line, "documents cannot be deleted here", extra)
-
-    def _raw(self, line: bytes, reason: str, extra: dict[str, str]) -> LogRecord:
-        text = line.rstrip(b"\r").decode(errors="surrogateescape")
-        return raw_record(text, reason[:REASON_CHARACTERS_MAX], self._fields, self.tally, extra)
 
 
-def _action(line: bytes) -> tuple[Action, dict[str, object]] | None:
-    """Return an action and what its line states; None if the line is none."""
-    try:
-        found = _JSON.decode(line)
-    except UNREADABLE_JSON:
+class Peekable(Iterator[bytes]):
+    """The lines of a body, of which the next one can be looked at before it is used."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        """Start at the first line."""
+        self._lines = lines
+        self._at = 0
+
+    def __next__(self) -> bytes:
+        """Return the next line."""
+        if self._at == len(self._lines):
+            raise StopIteration
+        self._at += 1
+        return self._lines[self._at - 1]
+
+    def next_if(self, is_wanted: Callable[[bytes], bool]) -> bytes | None:
+        """Return the next line if a condition holds for it, else None."""
+        if self._at == len(self._lines) or not is_wanted(self._lines[self._at]):
+            return None
+        return next(self)
+
+
+def _action(line: bytes) -> tuple[str, dict[str, object]] | None:
+    """Return the name of an action and what its line states; None if the line is none.
+
+    Other keys next to a known action are ignored, as Elasticsearch 8 does: winston-elasticsearch
+    sends `attempts` there.
+    """
+    found = read_or_keep(line)
+    if not isinstance(found, dict):
         return None
-    if not isinstance(found, dict) or len(found) != 1:
-        return None
-    ((name, stated),) = found.items()
-    if name not in _ACTIONS or not isinstance(stated, dict):
-        return None
-    return cast("Action", name), stated
+    known = [(name, found[name]) for name in _ACTIONS if isinstance(found.get(name), dict)]
+    if len(known) == 1:
+        return known[0]
+    if len(found) == 1:
+        ((name, stated),) = found.items()
+        if isinstance(stated, dict) and stated.keys() <= _STATED:
+            return name, stated
+    return None

@@ -9,6 +9,7 @@ from typing import Final
 
 from sluice_doors.any_values import json_text
 from sluice_doors.json_records import flat_fields
+from sluice_doors.json_values import Unread
 from sluice_doors.otlp_attributes import OWN, Pairs, merged
 from sluice_protocol.records import LogRecord
 
@@ -32,7 +33,7 @@ def event_record(
     flat = flat_fields(found, field) if nested else {**found}
     message = flat.pop(field) if field else ""
     attributes = {
-        key: value if type(value) is str else json_text(value) for key, value in flat.items()
+        key: value if type(value) is str else value_as_text(value) for key, value in flat.items()
     }
     if "" in attributes or any(pairs for _, pairs in sources):
         attributes = merged([(OWN, list(attributes.items())), *sources])
@@ -48,4 +49,6 @@ def _message_field(found: Mapping[str, object]) -> str:
 
 def value_as_text(value: object) -> str:
     """Return a text as it is, and any other value as canonical JSON text."""
+    if isinstance(value, Unread):
+        return value.text
     return value if type(value) is str else json_text(value)

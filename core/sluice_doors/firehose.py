@@ -10,15 +10,15 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
-
-import msgspec
+from itertools import islice
+from typing import Any, Final
 
 from sluice_doors.any_values import json_text
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import (
     ERROR_ATTRIBUTE,
     REASON_CHARACTERS_MAX,
+    RECORDS_MAX,
     BodyTooLarge,
     BodyUnreadable,
     DecodedRecords,
@@ -26,6 +26,14 @@ from sluice_doors.decoded import (
 )
 from sluice_doors.event_records import event_record, value_as_text
 from sluice_doors.json_records import BAD_TIME, parse_time
+from sluice_doors.json_values import (
+    Unread,
+    read_json,
+    read_json_lines,
+    read_tolerantly,
+    value_texts,
+    without_bom,
+)
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
 from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
@@ -41,31 +49,13 @@ TIME_FIELDS: Final = ("timestamp", "@timestamp", "time")
 _GZIP: Final = b"\x1f\x8b"
 _DATA: Final = "DATA_MESSAGE"
 _CONTROL: Final = "CONTROL_MESSAGE"
+_MESSAGES: Final = (_DATA, _CONTROL)
 _CLOUDWATCH_KEYS: Final[Mapping[str, str]] = {
     "logGroup": "aws.log.group.name",
     "logStream": "aws.log.stream.name",
     "owner": "cloud.account.id",
     "subscriptionFilters": "aws.log.subscription_filters",
 }
-_JSON: Final = msgspec.json.Decoder()
-
-
-class _Record(msgspec.Struct, frozen=True):
-    data: object = None
-
-
-class _Request(msgspec.Struct, frozen=True):
-    records: tuple[_Record | None, ...]
-
-
-_REQUEST: Final = msgspec.json.Decoder(_Request)
-
-
-class _CommonAttributes(msgspec.Struct, frozen=True, rename="camel"):
-    common_attributes: dict[str, object]
-
-
-_COMMON: Final = msgspec.json.Decoder(_CommonAttributes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +80,11 @@ def common_pairs(attributes: str, source_arn: str) -> dict[str, str]:
     if not attributes:
         return arn
     try:
-        found = _COMMON.decode(attributes.encode()).common_attributes
+        plain = read_json(attributes.encode())
     except (*UNREADABLE_JSON, UnicodeError):
+        plain = None
+    found = plain.get("commonAttributes") if isinstance(plain, dict) else None
+    if not isinstance(found, dict):
         return {**arn, COMMON_PREFIX: attributes}
     pairs = [(key, value_as_text(value)) for key, value in found.items()]
     return merged([(OWN, list(arn.items())), (f"{COMMON_PREFIX}.", pairs)])
@@ -111,18 +104,19 @@ def decode_firehose(
         BodyUnreadable: The body is not a request of Firehose.
         BodyTooLarge: The records, or their attributes, expand to more than the limits.
     """
-    try:
-        request = _REQUEST.decode(body)
-    except UNREADABLE_JSON as error:
-        raise BodyUnreadable(f"cannot read body as a request of Firehose: {error}") from error
+    request = read_tolerantly(body, 3)
+    records = request.get("records") if isinstance(request, dict) else None
+    if not isinstance(records, list):
+        reason = request.reason if isinstance(request, Unread) else "it has no list `records`"
+        raise BodyUnreadable(f"cannot read body as a request of Firehose: {reason}")
     room = UNPACKED_BYTES_MAX
-    parts = []
-    for record in request.records:
-        found, size = _part(record, common, room)
+    parts: list[_Part] = []
+    for record in records:
+        found, size = _parts(record, common, room)
         room -= size
-        if found is not None:
-            parts.append(found)
-    if not any(one.objects or one.text or one.error for one in parts):
+        parts += found
+        check_count(parts)
+    if not parts:
         return ()
     shared = shared_resource([{**one.pairs} for one in parts])
     tally = Tally()
@@ -136,52 +130,57 @@ def decode_firehose(
     return (tally.decoded(rows.columns(), shared),)
 
 
-def _part(record: _Record | None, common: Mapping[str, str], room: int) -> tuple[_Part | None, int]:
-    """Return what a record contains, None for nothing, and its size after decompression."""
-    stated = record.data if record is not None else None
+def _parts(record: object, common: Mapping[str, str], room: int) -> tuple[list[_Part], int]:
+    """Return what a record contains, and its size after decompression."""
+    stated = record.get("data") if isinstance(record, dict) else None
     if not isinstance(stated, str):
-        return _Part(pairs=common, text=json_text(stated), error="record has no data"), 0
+        error = record.reason if isinstance(record, Unread) else "record has no data"
+        return [_Part(pairs=common, text=value_as_text(record), error=error)], 0
     try:
         data = base64.b64decode(stated, validate=True)
         plain = decompress(data, "gzip", bytes_max=room) if data.startswith(_GZIP) else data
     except (binascii.Error, ValueError) as error:
         reason = f"data is not base64: {error}"[:REASON_CHARACTERS_MAX]
-        return _Part(pairs=common, text=stated, error=reason), len(stated)
+        return [_Part(pairs=common, text=stated, error=reason)], len(stated)
     except BodyUnreadable as error:
-        return _Part(pairs=common, text=stated, error=error.reason), len(stated)
+        return [_Part(pairs=common, text=stated, error=error.reason)], len(stated)
     if len(plain) > room:
         raise BodyTooLarge(f"the records of the request are larger than {UNPACKED_BYTES_MAX} bytes")
     return _unpacked(plain, common), len(plain)
 
 
-def _unpacked(plain: bytes, common: Mapping[str, str]) -> _Part | None:
+def _unpacked(plain: bytes, common: Mapping[str, str]) -> list[_Part]:
+    """Return the parts of a record: each payload of CloudWatch Logs, and the other objects."""
     objects = _objects(plain)
     if objects is None:
-        text = plain.decode(errors="surrogateescape").rstrip("\r\n")
-        return _Part(pairs=common, text=text) if text else None
-    if len(objects) == 1:
-        (only,) = objects
-        if only.get("messageType") == _CONTROL:
-            return None
-        events = only.get("logEvents")
-        if only.get("messageType") == _DATA and isinstance(events, list):
-            return _Part(pairs=_cloudwatch_pairs(only, common), objects=events, cloudwatch=True)
-    return _Part(pairs=common, objects=objects)
+        text = without_bom(plain).decode(errors="surrogateescape").rstrip("\r\n")
+        return [_Part(pairs=common, text=text, error="" if text else "record is empty")]
+    parts: list[_Part] = []
+    others: list[object] = []
+    for one in objects:
+        events = one.get("logEvents") if isinstance(one, dict) else None
+        if not isinstance(one, dict) or one.get("messageType") not in _MESSAGES or not events:
+            others.append(one)
+        elif isinstance(events, list):
+            if others:
+                parts.append(_Part(pairs=common, objects=others))
+                others = []
+            pairs = _cloudwatch_pairs(one, common)
+            parts.append(_Part(pairs=pairs, objects=events, cloudwatch=True))
+        else:
+            others.append(one)
+    return [*parts, _Part(pairs=common, objects=others)] if others else parts
 
 
-def _objects(plain: bytes) -> list[dict[str, object]] | None:
-    """Return the JSON objects on the lines of a record; None if it contains anything else."""
-    if plain[:64].lstrip()[:1] != b"{":
+def _objects(plain: bytes) -> list[Any] | None:
+    """Return the JSON objects of a record, and what is between them; None if it has none."""
+    if without_bom(plain[:64]).lstrip()[:1] != b"{":
         return None
     try:
-        found = _JSON.decode_lines(plain)
+        found = read_json_lines(plain)
     except UNREADABLE_JSON:
-        try:
-            found = [_JSON.decode(plain)]
-        except UNREADABLE_JSON:
-            return None
-    objects = [one for one in found if isinstance(one, dict)]
-    return objects if len(objects) == len(found) else None
+        found = [read_tolerantly(text, 3) for text in islice(value_texts(plain), RECORDS_MAX + 1)]
+    return found if any(isinstance(one, dict) for one in found) else None
 
 
 def _cloudwatch_pairs(message: Mapping[str, object], common: Mapping[str, str]) -> dict[str, str]:
@@ -190,6 +189,8 @@ def _cloudwatch_pairs(message: Mapping[str, object], common: Mapping[str, str]) 
         for key, value in message.items()
         if key not in {"messageType", "logEvents"}
     ]
+    if message["messageType"] == _CONTROL:
+        stated.append(("aws.log.message_type", _CONTROL))
     return merged([(OWN, stated), (f"{COMMON_PREFIX}.", list(common.items()))])
 
 
@@ -202,8 +203,10 @@ def _rows(
         tally.add(row.attributes, str(row.body))
         yield row
     for one in part.objects:
-        if not isinstance(one, dict):
-            row = _text_row(json_text(one), "log event is not an object", pairs, received_ns, tally)
+        if isinstance(one, Unread):
+            row = _text_row(one.text, one.reason, pairs, received_ns, tally)
+        elif not isinstance(one, dict):
+            row = _text_row(json_text(one), "record is not an object", pairs, received_ns, tally)
         elif part.cloudwatch:
             row = _log_event(one, pairs, received_ns, tally)
         else:
@@ -265,7 +268,7 @@ def _time(
 ) -> tuple[int, Pairs]:
     """Return the time of an object, and attributes with one that cannot be read."""
     name = _time_field(found, names)
-    ts_ns = None if name is None else parse_time(found[name])
+    ts_ns = None if name is None else parse_time(found[name], received_ns)
     if ts_ns is not None:
         return ts_ns, ()
     tally.timed = False

@@ -5,7 +5,8 @@ Source: Fluent forward protocol specification 1 and 1.5.
 
 import base64
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC
 from decimal import Decimal
 from typing import Final, NamedTuple
 
@@ -31,10 +32,11 @@ from sluice_doors.msgpack_values import (
     value_spans,
 )
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, merged, shared_resource
-from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.otlp_times import BAD_TIME
 from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
+from sluice_protocol.times import TS_END, read_time
 from sluice_protocol.units import NS_PER_S
 
 TAG_KEY: Final = "fluent.tag"
@@ -67,6 +69,7 @@ class _Group:
 
     pairs: dict[str, str]
     entries: Iterator[_Entry]
+    data: bytes
 
 
 def decode_forward(body: bytes, *, received_ns: int, bytes_max: int) -> tuple[DecodedRecords, ...]:
@@ -94,9 +97,14 @@ def decode_forward(body: bytes, *, received_ns: int, bytes_max: int) -> tuple[De
     tally = Tally()
     rows = log_pieces(tally)
     for one in groups:
+        before = len(rows)
         for row in _rows(one, dict(shared), received_ns, tally):
             rows.append(row)
             check_count(rows)
+        if len(rows) == before:
+            # A client that waits for an ack would send a refused message again and again.
+            empty = replace(one, entries=iter((_raw(one.data, "message has no entries"),)))
+            rows.extend(_rows(empty, dict(shared), received_ns, tally))
     if not rows:
         return ()
     return (tally.decoded(rows.columns(), shared),)
@@ -106,7 +114,9 @@ def _group(data: bytes, room: int) -> tuple[_Group, int]:
     """Return what a message contains, and the size of its entries after decompression."""
     message = read_message(data)
     if message is None:
-        return _Group(pairs={}, entries=iter((_raw(data, "message has the wrong form"),))), 0
+        return _Group(
+            pairs={}, entries=iter((_raw(data, "message has the wrong form"),)), data=data
+        ), 0
     pairs = [(TAG_KEY, _text(_built(data[slice(*message.tag)])))]
     pairs += [
         (OPTION_PREFIX + key, _text(value))
@@ -114,7 +124,7 @@ def _group(data: bytes, room: int) -> tuple[_Group, int]:
         if key not in _MEANT
     ]
     entries, size = _entries(message, room)
-    return _Group(pairs=dict(pairs), entries=entries), size
+    return _Group(pairs=dict(pairs), entries=entries, data=data), size
 
 
 def _entries(message: ForwardMessage, room: int) -> tuple[Iterator[_Entry], int]:
@@ -192,6 +202,8 @@ def _time(stated: object) -> int | None:
         found = stated * NS_PER_S
     elif isinstance(stated, float) and abs(stated) < TS_END:
         found = int(Decimal(str(stated)) * NS_PER_S)
+    elif isinstance(stated, str):
+        return read_time(stated, zone=UTC)
     else:
         return None
     return found if 0 <= found < TS_END else None

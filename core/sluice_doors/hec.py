@@ -1,27 +1,30 @@
 """Decode the requests of Splunk's HTTP Event Collector: events, metric events and raw lines."""
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from sluice_doors.any_values import json_double, json_text, number
+from sluice_doors.any_values import json_text, number
 from sluice_doors.decoded import (
     ERROR_ATTRIBUTE,
-    REASON_CHARACTERS_MAX,
     BodyUnreadable,
     DecodedRecords,
     check_count,
 )
 from sluice_doors.event_records import event_record, value_as_text
 from sluice_doors.json_records import BAD_TIME, flat_fields, parse_time
+from sluice_doors.json_values import (
+    Unread,
+    is_binary,
+    read_json_lines,
+    read_or_keep,
+    read_tolerantly,
+    value_texts,
+)
 from sluice_doors.otlp_attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
-from sluice_doors.otlp_values import STALE
+from sluice_doors.otlp_values import GAUGE, STALE, exact_values
 from sluice_doors.row_pieces import RowPieces, log_pieces, metric_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import LogColumns, MetricColumns
@@ -43,9 +46,6 @@ _METRIC_NAME: Final = "metric_name"
 _METRIC_PREFIX: Final = "metric_name:"
 _METRIC_VALUE: Final = "_value"
 _NO_VALUE: Final = "metric has no number"
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
-_TIME_CHARACTERS_MAX: Final = 40
-_LINES: Final = msgspec.json.Decoder()
 
 
 class _Event(NamedTuple):
@@ -68,14 +68,6 @@ class _Event(NamedTuple):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failure:
-    """Where and why a text cannot be read."""
-
-    place: int
-    reason: str
-
-
 def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...]:
     """Return the logs and the metrics of a request; empty if the body has no object.
 
@@ -85,7 +77,7 @@ def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...
         received_ns: The time of events that contain none.
 
     Raises:
-        BodyUnreadable: No part of the body is a JSON object.
+        BodyUnreadable: No part of the body is a JSON object, and it is no text.
         BodyTooLarge: The records expand to more than the limits.
     """
     events: list[_Event] = []
@@ -94,8 +86,11 @@ def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...
         check_count(events)
     if not events:
         return ()
-    if all(one.error for one in events):
-        raise BodyUnreadable("cannot read body as events of Splunk: it has no JSON object")
+    if all(one.error for one in events) and is_binary(body):
+        raise BodyUnreadable(
+            "cannot read body as events of Splunk: it has no JSON object and is no text; a"
+            " compressed body needs its Content-Encoding"
+        )
     metadata = [one.metadata() for one in events]
     shared = shared_resource(metadata)
     reader = _Reader(shared=dict(shared), received_ns=received_ns)
@@ -212,19 +207,16 @@ class _Reader:
                 self.point_tally.unreadable += 1
                 raw = [(ERROR_ATTRIBUTE, _NO_VALUE), (RAW_ATTRIBUTE, json_text(stated_value))]
                 attributes = merged([(OWN, list(labels.items())), (FIELD, raw)])
-            self.point_tally.add(attributes, name)
-            self.points.append(
-                MetricPoint(
-                    ts_ns=ts_ns,
-                    name=name,
-                    value=STALE if value is None else value,
-                    attributes=attributes,
+            exact = [("", STALE)] if value is None else _exact(stated_value, value)
+            for suffix, one in exact:
+                self.point_tally.add(attributes, name)
+                self.points.append(
+                    MetricPoint(ts_ns=ts_ns, name=name + suffix, value=one, attributes=attributes)
                 )
-            )
 
     def _time(self, stated: object, tally: Tally) -> tuple[int, Pairs]:
         """Return the time of an event, and attributes with one that cannot be read."""
-        ts_ns = None if stated is None else _parse_time(stated)
+        ts_ns = None if stated is None else parse_time(stated, self.received_ns)
         if ts_ns is not None:
             return ts_ns, ()
         tally.timed = False
@@ -232,17 +224,6 @@ class _Reader:
             return self.received_ns, ()
         tally.unreadable += 1
         return self.received_ns, [("time", value_as_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
-
-
-def _parse_time(stated: object) -> int | None:
-    """Return a time to the nanosecond: a text keeps the digits that a number loses."""
-    if isinstance(stated, str) and len(stated) <= _TIME_CHARACTERS_MAX:
-        try:
-            exact = Decimal(stated.strip())
-        except InvalidOperation:
-            return parse_time(stated)
-        return parse_time(exact) if exact.is_finite() else None
-    return parse_time(stated)
 
 
 def _metric_values(event: object, fields: object) -> dict[str, object] | None:
@@ -260,8 +241,14 @@ def _metric_values(event: object, fields: object) -> dict[str, object] | None:
     return found or None
 
 
+def _exact(stated: object, value: float) -> list[tuple[str, float]]:
+    """Return a value, and what a double loses of an integer, by their suffixes."""
+    found = exact_values("", stated, GAUGE) if isinstance(stated, int | str) else ()
+    return [(suffix, one) for suffix, one, _, _ in found] or [("", value)]
+
+
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         return None
     try:
         return number(value)
@@ -275,14 +262,27 @@ def _flat_texts(found: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _events(body: bytes) -> Iterator[_Event]:
     try:
-        values = _LINES.decode_lines(body)
+        values = read_json_lines(body)
     except UNREADABLE_JSON:
         # Most clients put no line end between two objects.
-        yield from _concatenated(body.decode(errors="surrogateescape"))
-        return
-    check_count(values)
+        values = []
+        for text in value_texts(body):
+            values += _read_values(text)
+            check_count(values)
     for value in values:
         yield from _of_value(value)
+
+
+def _read_values(text: bytes) -> list[Any]:
+    """Return the value of a text; if it is damaged, the values on each of its lines."""
+    found = read_tolerantly(text, 1 if text.startswith(b"[") else 0)
+    if not isinstance(found, Unread) or b"\n" not in text:
+        return [found]
+    values: list[Any] = []
+    for line in filter(bytes.strip, text.split(b"\n")):
+        values += map(read_or_keep, value_texts(line))
+        check_count(values)
+    return values if any(isinstance(one, dict) for one in values) else [found]
 
 
 def _of_value(value: object) -> Iterator[_Event]:
@@ -291,49 +291,7 @@ def _of_value(value: object) -> Iterator[_Event]:
     for one in found:
         if isinstance(one, dict):
             yield _Event(found=one)
+        elif isinstance(one, Unread):
+            yield _Event(text=one.text, error=one.reason)
         else:
             yield _Event(text=json_text(one), error="event is not a JSON object")
-
-
-def _concatenated(text: str) -> Iterator[_Event]:
-    """Yield the values of a text; after an error, those of each further line."""
-    values: list[object] = []
-    error = _read_values(text, values)
-    for value in values:
-        yield from _of_value(value)
-    if error is None:
-        return
-    # An error in a long text takes time in proportion to it, so each line is a separate text.
-    for line in text[error.place :].split("\n"):
-        found: list[object] = []
-        failed = _read_values(line, found)
-        for value in found:
-            yield from _of_value(value)
-        if failed is not None:
-            yield _Event(text=line[failed.place :].rstrip("\r"), error=failed.reason)
-
-
-def _read_values(text: str, values: list[object]) -> _Failure | None:
-    """Append the values of a text; return where and why that failed, or None."""
-    place = _space_end(text, 0)
-    while place < len(text):
-        try:
-            value, place = _JSON.raw_decode(text, place)
-        except (ValueError, RecursionError) as error:
-            return _Failure(place=place, reason=str(error)[:REASON_CHARACTERS_MAX])
-        values.append(value)
-        check_count(values)
-        place = _space_end(text, place)
-    return None
-
-
-def _space_end(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return place if found is None else found.end()
-
-
-def _double(digits: str) -> float | str:
-    return json_double(float(digits))
-
-
-_JSON: Final = json.JSONDecoder(parse_float=_double, parse_constant=str)

@@ -98,7 +98,7 @@ def columns_of(
 def _times(objects: Sequence[_Object], fields: RecordFields) -> Sequence[int | None] | None:
     """Return the time of each object, None for none; None for all if one cannot be read."""
     stated = [found.get(fields.time) for found in objects]
-    times = [None if one is None else parse_time(one) for one in stated]
+    times = [None if one is None else parse_time(one, fields.received_ns) for one in stated]
     if None in times and any(
         at is None and one is not None for at, one in zip(times, stated, strict=True)
     ):

@@ -1,13 +1,13 @@
 """Decode JSON: objects on separate lines, or one array of objects."""
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
-
-import msgspec
 
 from sluice_doors.any_values import json_text
 from sluice_doors.decoded import (
-    REASON_CHARACTERS_MAX,
+    RECORDS_MAX,
     BodyUnreadable,
     DecodedRecords,
     check_count,
@@ -15,12 +15,21 @@ from sluice_doors.decoded import (
 )
 from sluice_doors.json_columns import FoundColumns, columns_of
 from sluice_doors.json_records import RecordFields, raw_record, record_of
+from sluice_doors.json_values import (
+    Unread,
+    is_binary,
+    read_json,
+    read_json_lines,
+    read_or_keep,
+    read_tolerantly,
+    value_texts,
+    without_bom,
+)
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
 from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 
-_JSON: Final = msgspec.json.Decoder()
 NOT_OBJECT: Final = "record is not a JSON object"
 _NO_EXTRA: Final[dict[str, str]] = {}
 
@@ -30,33 +39,30 @@ def decode_json(
 ) -> tuple[DecodedRecords, ...]:
     """Return the records of a body of JSON; empty if it has none.
 
+    What is not an object is kept as text.
+
     Args:
-        body: Lines of objects, one array of objects, or one object.
+        body: Lines of objects, one array of objects, or objects that follow each other.
         time_field: The field with the time; keys of nested objects are separated by dots.
         message_field: The field that becomes the body of the record.
         received_ns: The time of records that contain none.
 
     Raises:
-        BodyUnreadable: No part of the body is a JSON object.
+        BodyUnreadable: No part of the body is a JSON object, and it is no text.
         BodyTooLarge: There are too many records, or they expand to more than the limits.
     """
     check_lines(body)
     fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
     tally = Tally()
     objects = _objects(body)
-    if objects is not None:
-        check_count(objects)
-        if set(map(type, objects)) == {dict}:
-            found = columns_of(objects, fields)
-            if found is not None:
-                return (_counted(found, len(body)),)
-        rows = [_record(one, fields, tally) for one in objects]
-    else:
-        rows = [_line(line, fields, tally) for line in body.split(b"\n") if line.strip()]
-    if not rows:
+    check_count(objects)
+    if not objects:
         return ()
-    if tally.raw == len(rows):
-        raise BodyUnreadable("cannot read body as JSON: no line is an object")
+    if set(map(type, objects)) == {dict}:
+        found = columns_of(objects, fields)
+        if found is not None:
+            return (_counted(found, len(body)),)
+    rows = [_record(one, fields, tally) for one in objects]
     tally.add_sizes(sum(len(row.attributes) for row in rows), len(body))
     columns = logs_from_rows(rows, tally)
     return (tally.decoded(columns),)
@@ -75,36 +81,45 @@ def decode_objects(body: bytes) -> list[Any]:
     Raises:
         msgspec.DecodeError: The body, or one of its lines, is not JSON.
     """
-    return _JSON.decode(body) if _is_array(body) else _JSON.decode_lines(body)
+    return read_json(body) if _is_array(body) else read_json_lines(body)
 
 
-def _objects(body: bytes) -> list[Any] | None:
-    """Return the values if the whole body is JSON; None if each line has to be read."""
-    try:
+def _objects(body: bytes) -> list[Any]:
+    """Return the values of a body; an `Unread` for each part that cannot be read.
+
+    Raises:
+        BodyUnreadable: It is no text.
+    """
+    with suppress(*UNREADABLE_JSON):
         return decode_objects(body)
-    except UNREADABLE_JSON as error:
-        if _is_array(body):
-            raise BodyUnreadable(f"cannot read body as JSON: {error}") from error
-    try:
-        return [_JSON.decode(body)]  # one object that has line ends inside
-    except UNREADABLE_JSON:
-        return None
+    if _is_array(body):
+        found = read_tolerantly(body, 1)
+        if isinstance(found, list):
+            return found
+    lines = [read_or_keep(line) for line in body.split(b"\n") if without_bom(line).strip()]
+    # An object may have line ends inside, and another may follow it on the same line.
+    texts = list(islice(value_texts(body), RECORDS_MAX + 1))
+    found = max(lines, [read_or_keep(text) for text in texts], key=_goodness)
+    if is_binary(body) and not any(isinstance(one, dict) for one in found):
+        raise BodyUnreadable(
+            "cannot read body as JSON: it has no object and is no text; a compressed body needs"
+            " its Content-Encoding"
+        )
+    return found
+
+
+def _goodness(values: list[Any]) -> tuple[int, int]:
+    """Return by what the better of two ways to divide a body is found."""
+    return sum(isinstance(one, dict) for one in values), -len(values)
 
 
 def _is_array(body: bytes) -> bool:
-    return body[:64].lstrip()[:1] == b"["
+    return without_bom(body[:64]).lstrip()[:1] == b"["
 
 
 def _record(found: object, fields: RecordFields, tally: Tally) -> LogRecord:
     if isinstance(found, dict):
         return record_of(found, fields, tally, _NO_EXTRA)
+    if isinstance(found, Unread):
+        return raw_record(found.text, found.reason, fields, tally, _NO_EXTRA)
     return raw_record(json_text(found), NOT_OBJECT, fields, tally, _NO_EXTRA)
-
-
-def _line(line: bytes, fields: RecordFields, tally: Tally) -> LogRecord:
-    try:
-        found = _JSON.decode(line)
-    except UNREADABLE_JSON as error:
-        text = line.rstrip(b"\r").decode(errors="surrogateescape")
-        return raw_record(text, str(error)[:REASON_CHARACTERS_MAX], fields, tally, _NO_EXTRA)
-    return _record(found, fields, tally)

@@ -5,12 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import msgspec
 from google.protobuf.message import DecodeError
 
-from sluice_doors.any_values import json_text
 from sluice_doors.arrow_roads import arrow_road
 from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, DecodedRecords
+from sluice_doors.event_records import value_as_text
+from sluice_doors.json_records import parse_time
+from sluice_doors.json_values import Unread, read_tolerantly
 from sluice_doors.loki_json_columns import columns_of_lines
 from sluice_doors.loki_labels import parse_labels
 from sluice_doors.loki_wire import push_classes
@@ -22,12 +23,13 @@ from sluice_doors.otlp_attributes import (
     merged,
     shared_resource,
 )
-from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.otlp_times import BAD_TIME
+from sluice_doors.proto_types import FOREIGN, base64_of_message, is_foreign
 from sluice_doors.row_pieces import PIECE_ROWS, RowPieces, log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import LogColumns
-from sluice_protocol.json_errors import UNREADABLE_JSON
-from sluice_protocol.records import LogRecord
+from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
+from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 
 PROTOBUF: Final = "application/x-protobuf"
@@ -37,10 +39,11 @@ LABELS_KEY: Final = "loki.labels"
 BAD_LABELS: Final = "labels of the stream cannot be parsed"
 COLUMN_LINES_MIN: Final = 64
 """Lines of a stream in JSON from which they become columns together."""
-_JSON: Final = msgspec.json.Decoder()
+_ENTRY_LEVEL: Final = 4
+"""The lines in a request: of a list, of a stream, of the list of streams."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Entry:
     """A line of a stream; a time of None is unreadable, and `time` is its text."""
 
@@ -141,10 +144,11 @@ def _rows(
 ) -> Iterator[LogRecord]:
     labels = _own_labels(stream, shared)
     for entry in map(stream.read, stream.lines):
-        late = BAD_TIME if entry.ts_ns is None and not entry.error else ""
+        late = BAD_TIME if entry.ts_ns is None and entry.time and not entry.error else ""
         error = "; ".join(filter(None, (entry.error, stream.error, late)))
         tally.timed = tally.timed and entry.ts_ns is not None
         tally.unreadable += bool(error)
+        tally.foreign += entry.error == FOREIGN
         fields = [("timestamp", entry.time)] if late else []
         if error:
             fields.append((ERROR_ATTRIBUTE, error))
@@ -173,6 +177,9 @@ def _from_protobuf(body: bytes) -> list[_Stream]:
 
 
 def _entry(entry: Any) -> _Entry:  # noqa: ANN401 - the class is made at run time
+    if is_foreign(entry):
+        raw = base64_of_message(entry)
+        return _Entry(None, "", "", ((RAW_ATTRIBUTE, raw),), FOREIGN)
     time = entry.timestamp
     ts_ns = time.seconds * NS_PER_S + time.nanos
     pairs = (*entry.structured_metadata, *entry.parsed)
@@ -189,24 +196,47 @@ def _text(data: bytes) -> str:
 
 
 def _from_json(body: bytes) -> list[_Stream]:
-    try:
-        request = _JSON.decode(body)
-    except UNREADABLE_JSON as error:
-        raise BodyUnreadable(f"cannot read body as a push request of Loki: {error}") from error
+    request = read_tolerantly(body, _ENTRY_LEVEL)
     streams = request.get("streams") if isinstance(request, dict) else None
     if not isinstance(streams, list):
-        raise BodyUnreadable(
-            "cannot read body as a push request of Loki: it is not an object with `streams`"
-        )
-    return [_json_stream(one) for one in streams]
+        reason = request.reason if isinstance(request, Unread) else "it has no list `streams`"
+        raise BodyUnreadable(f"cannot read body as a push request of Loki: {reason}")
+    return [stream for one in streams for stream in _json_streams(one)]
 
 
-def _json_stream(plain: object) -> _Stream:
-    labels = plain.get("stream", {}) if isinstance(plain, dict) else None
-    values = plain.get("values", []) if isinstance(plain, dict) else None
-    if not isinstance(labels, dict) or not isinstance(values, list):
-        return _Stream(labels={}, lines=[plain], read=_raw_stream)
-    return _Stream(labels=_texts(labels), lines=values, read=_json_entry)
+def _json_streams(plain: object) -> Iterator[_Stream]:
+    """Yield the lines of a stream: in `values`, and in `entries`, the form of Loki's first API."""
+    if not isinstance(plain, dict) or not plain.keys() & {"values", "entries"}:
+        yield _Stream(labels={}, lines=[plain], read=_raw_stream)
+        return
+    labels, old_labels = plain.get("stream"), plain.get("labels")
+    known: dict[str, str] | None = _texts(labels) if isinstance(labels, dict) else {}
+    error = "" if labels is None or isinstance(labels, dict) else BAD_LABELS
+    if labels is None and old_labels is not None:
+        known = parse_labels(old_labels) if isinstance(old_labels, str) else None
+    if known is None or error:
+        stated = old_labels if labels is None else labels
+        known, error = {LABELS_KEY: value_as_text(stated)}, BAD_LABELS
+    for name, read in (("values", _json_entry), ("entries", _old_entry)):
+        lines = plain.get(name)
+        if isinstance(lines, list):
+            yield _Stream(labels=known, lines=lines, read=read, error=error)
+        elif lines is not None:
+            yield _Stream(labels={}, lines=[plain], read=_raw_stream)
+
+
+def _old_entry(plain: object) -> _Entry:
+    """Return a line of the form `{"ts": time, "line": text}`."""
+    if not isinstance(plain, dict) or not isinstance(plain.get("line"), str):
+        return _raw_entry(plain, "line has the wrong form")
+    stated = next((plain[name] for name in ("ts", "timestamp") if name in plain), None)
+    metadata = plain.get("structuredMetadata", {})
+    return _Entry(
+        ts_ns=None if stated is None else parse_time(stated),
+        time="" if stated is None else value_as_text(stated),
+        line=plain["line"],
+        metadata=list(_texts(metadata).items()) if isinstance(metadata, dict) else (),
+    )
 
 
 def _json_entry(plain: object) -> _Entry:
@@ -231,12 +261,14 @@ def _timed_entry(time: str | int, line: str, metadata: Mapping[str, object]) -> 
 
 
 def _raw_stream(plain: object) -> _Entry:
-    return _raw_entry(plain, "stream has the wrong form")
+    return _raw_entry(plain, "stream has no list of lines, `values` or `entries`")
 
 
 def _raw_entry(plain: object, reason: str) -> _Entry:
-    return _Entry(ts_ns=None, time="", line=json_text(plain), metadata=(), error=reason)
+    if isinstance(plain, Unread):
+        reason = plain.reason
+    return _Entry(ts_ns=None, time="", line=value_as_text(plain), metadata=(), error=reason)
 
 
 def _texts(plain: Mapping[str, object]) -> dict[str, str]:
-    return {key: one if isinstance(one, str) else json_text(one) for key, one in plain.items()}
+    return {key: value_as_text(one) for key, one in plain.items()}

@@ -23,7 +23,6 @@ from sluice_doors.decoded import DecodedRecords
 from sluice_doors.loki_labels import parse_labels
 from sluice_doors.loki_wire import push_classes
 from sluice_doors.otlp_attributes import OWN, RESOURCE, shared_resource
-from sluice_doors.otlp_times import TS_END
 from sluice_doors.pair_sources import Names, PairSource, joined_attributes, shared_source
 from sluice_doors.request_pieces import (
     CUT_BYTES,
@@ -35,6 +34,7 @@ from sluice_doors.request_pieces import (
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import I64, LogColumns
 from sluice_protocol.envelope import Resource
+from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 
 
@@ -114,6 +114,8 @@ def _labels(texts: Iterable[bytes]) -> list[dict[str, str]]:
 
 
 def _times(stamps: ArrowArray) -> I64:
+    if stamps.null_count:
+        raise NotPlain  # an entry of another kind has no time where this one has it
     seconds = integers(stamps.field("seconds").fill_null(0))
     nanos = integers(stamps.field("nanos").fill_null(0))
     if int(seconds.min()) < 0 or int(seconds.max()) >= TS_END // NS_PER_S:

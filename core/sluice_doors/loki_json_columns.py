@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from sluice_doors.otlp_attributes import RESOURCE, Pairs, merged
-from sluice_doors.otlp_times import TS_END
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import logs_from_lines
+from sluice_protocol.times import TS_END
 
 _DIGITS_MAX = 19
 """Digits of 2^63."""

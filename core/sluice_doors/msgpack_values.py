@@ -122,7 +122,9 @@ def time_of(value: object) -> tuple[int, int] | None:
 
 
 def json_form(value: object) -> object:
-    """Return a value as JSON represents it: bytes in base64, times in seconds as text.
+    """Return a value as JSON represents it: times in seconds as text.
+
+    Bytes that are UTF-8 are text: Fluentd marks the lines of files as binary. Others are base64.
 
     Raises:
         RecursionError: It is nested too deeply.
@@ -137,9 +139,17 @@ def json_form(value: object) -> object:
         case float():
             return json_double(value)
         case bytes():
-            return base64.b64encode(value).decode()
+            return bytes_text(value)
         case _:
             return _extension(value)
+
+
+def bytes_text(value: bytes) -> str:
+    """Return bytes as text if they are UTF-8, else in base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
 
 
 def _extension(value: object) -> object:

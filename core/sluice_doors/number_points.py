@@ -14,11 +14,11 @@ from sluice_doors.arrow_requests import OuterPairs, own_pairs
 from sluice_doors.arrow_texts import ArrowArray, NotPlain, integers, list_offsets, value_texts
 from sluice_doors.otlp_attributes import EMPTY_KEY, OWN, merged
 from sluice_doors.otlp_metrics import NO_RECORDED_VALUE, UNNAMED, stated_pairs
-from sluice_doors.otlp_times import TS_END
 from sluice_doors.otlp_values import CUMULATIVE, DELTA, GAUGE, STALE
 from sluice_doors.pair_sources import Names, joined_attributes, shared_source
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns
+from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 
 Flags = npt.NDArray[np.bool_]
@@ -27,6 +27,8 @@ _VALUE, _CREATED, _CREATED_TOGETHER, _METADATA = range(4)
 _UNSET: Final = pa.scalar(False)  # noqa: FBT003 - the only argument
 _DELTA_TEMPORALITY: Final = 1
 """`AGGREGATION_TEMPORALITY_DELTA`"""
+_EXACT_MAX: Final = 2.0**53
+"""Larger integers may lose a part as doubles."""
 _SUFFIXES: Final = ("", "_created", "_created", "_metadata")
 
 
@@ -97,6 +99,7 @@ class NumberPoints:
             | (flags > NO_RECORDED_VALUE)
             | (exemplars > 0)
             | ~(is_double | is_whole | self._stale)
+            | (np.abs(integers(whole.fill_null(0)).astype(float)) >= _EXACT_MAX)
         )
 
     def columns(

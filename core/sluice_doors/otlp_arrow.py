@@ -32,12 +32,15 @@ from sluice_doors.arrow_texts import (
     value_texts,
 )
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.otlp_times import OBSERVED_KEY, TS_END
+from sluice_doors.otlp_protobuf import log_records
+from sluice_doors.otlp_times import OBSERVED_KEY
 from sluice_doors.pair_sources import Names, PairSource, field_source, joined_attributes
+from sluice_doors.proto_types import is_foreign
 from sluice_doors.request_pieces import CUT_BYTES, PIECE_BYTES
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import I64, SEVERITY_MAX, LogColumns
 from sluice_protocol.envelope import Resource
+from sluice_protocol.times import TS_END
 
 
 def decode_logs(
@@ -69,6 +72,10 @@ def _mapped(
     records = scoped.records
     if not len(records):
         return None
+    # A record of another kind, for example a span, has no time where this one has it.
+    timed = bool((integers(records.field("time_unix_nano")) != 0).all())
+    if not timed and any(map(is_foreign, log_records(body))):
+        raise NotPlain
     names = Names()
     ts, observed, stated = _times(records, received_ns)
     tally.timed = tally.timed and bool(stated.all())

@@ -34,10 +34,16 @@ class RawRecord:
     Attributes:
         text: The record as it was sent, as canonical JSON.
         reason: What is wrong with it.
+        raw: The record in base64, in place of a text.
+        name: The name of a metric.
+        is_foreign: Whether it is a message of another kind.
     """
 
     text: str
     reason: str
+    raw: str = ""
+    name: str = ""
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

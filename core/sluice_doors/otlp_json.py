@@ -4,30 +4,42 @@ A record of the wrong form is kept as text, together with the reason. Only a bod
 request at all is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
 from sluice_doors.any_values import json_text
 from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable
+from sluice_doors.event_records import value_as_text
+from sluice_doors.json_values import Unread, read_tolerantly
 from sluice_doors.otlp_attributes import RawRecord, ScopeGroup
+from sluice_doors.otlp_fields import either, fitted, without_either
 from sluice_doors.otlp_messages import (
+    DataPoint,
     LogsRequest,
     Metric,
     MetricsRequest,
     OtlpLog,
     OtlpResource,
+    PartlyReadLog,
+    PartlyReadPoint,
+    Points,
     ResourceLogs,
     ResourceMetrics,
     Scope,
     ScopeLogs,
     ScopeMetrics,
 )
+from sluice_doors.otlp_metrics import has_points
 from sluice_protocol.json_errors import UNREADABLE_JSON
 
 _LOGS: Final = msgspec.json.Decoder(LogsRequest)
 _METRICS: Final = msgspec.json.Decoder(MetricsRequest)
+_RECORD_LEVEL: Final = 6
+"""The records in a request: of a list, of a scope, of a list, of a resource, of a list."""
+_KINDS: Final = ("gauge", "sum", "histogram", "exponentialHistogram", "summary")
 _Message = TypeVar("_Message", OtlpLog, Metric)
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -40,15 +52,18 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
     """
     try:
         request = _LOGS.decode(body)
-    except msgspec.ValidationError:
-        return list(_tolerant(body, ("resourceLogs", "scopeLogs", "logRecords"), OtlpLog))
-    except UNREADABLE_JSON as error:
-        raise _unreadable(error) from error
-    return [
+    except UNREADABLE_JSON:
+        return list(_tolerant(body, ("resourceLogs", "scopeLogs", "logRecords"), _log))
+    groups = [
         _group(each, scoped, scoped.log_records)
         for each in request.resource_logs
         for scoped in each.scope_logs
     ]
+    whole = all(each.scope_logs for each in request.resource_logs)
+    if not whole or not groups or not all(group.records for group in groups):
+        # A list that is missing is not empty: the record may have another name.
+        return list(_tolerant(body, ("resourceLogs", "scopeLogs", "logRecords"), _log))
+    return groups
 
 
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
@@ -59,15 +74,18 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     """
     try:
         request = _METRICS.decode(body)
-    except msgspec.ValidationError:
-        return list(_tolerant(body, ("resourceMetrics", "scopeMetrics", "metrics"), Metric))
-    except UNREADABLE_JSON as error:
-        raise _unreadable(error) from error
-    return [
+    except UNREADABLE_JSON:
+        return list(_tolerant(body, ("resourceMetrics", "scopeMetrics", "metrics"), _metric))
+    groups = [
         _group(each, scoped, scoped.metrics)
         for each in request.resource_metrics
         for scoped in each.scope_metrics
     ]
+    whole = all(each.scope_metrics for each in request.resource_metrics)
+    filled = all(group.records and all(map(has_points, group.records)) for group in groups)
+    if not whole or not groups or not filled:
+        return list(_tolerant(body, ("resourceMetrics", "scopeMetrics", "metrics"), _metric))
+    return groups
 
 
 def _group(
@@ -84,100 +102,207 @@ def _group(
     )
 
 
-def _unreadable(error: Exception) -> BodyUnreadable:
-    return BodyUnreadable(f"cannot read body as OTLP in JSON: {error}")
-
-
 def _tolerant(
-    body: bytes, names: tuple[str, str, str], form: type[_Message]
+    body: bytes,
+    names: tuple[str, str, str],
+    read: Callable[[object], Iterator[_Message | RawRecord]],
 ) -> Iterator[ScopeGroup[_Message | RawRecord]]:
-    """Yield the groups of a body of which some part has the wrong form.
+    """Yield the groups of a body of which some part has another form, or is damaged.
 
     Raises:
         BodyUnreadable: The body is not an object with a list of resources.
     """
-    try:
-        request = _without_nulls(msgspec.json.decode(body))
-    except UNREADABLE_JSON as error:
-        raise _unreadable(error) from error
-    if not isinstance(request, dict) or not isinstance(request.get(names[0]), list):
-        raise BodyUnreadable(
-            f"cannot read body as OTLP in JSON: it is not an object with a list `{names[0]}`"
-        )
-    for each in request[names[0]]:
-        resource = _part(each, "resource", OtlpResource)
+    request = read_tolerantly(body, _RECORD_LEVEL)
+    listed = either(request, names[0]) if isinstance(request, dict) else None
+    if not isinstance(listed, list):
+        reason = request.reason if isinstance(request, Unread) else f"it has no list `{names[0]}`"
+        raise BodyUnreadable(f"cannot read body as OTLP in JSON: {reason}")
+    rest = without_either(request, names[0])
+    if rest:
+        yield _raw_group(rest, _not_known(rest))
+    for each in listed:
         scopes = _list_of(each, names[1])
-        if resource is None or scopes is None:
+        if scopes is None:
             yield _raw_group(each, f"resource or `{names[1]}` has the wrong form")
             continue
+        resource = _part(each, "resource", OtlpResource)
+        if resource is None:
+            yield _raw_group(each, f"resource or `{names[1]}` has the wrong form")
+            continue
+        yield from _not_read(each, (names[1], "resource", "schemaUrl"), resource)
         for scoped in scopes:
-            yield _tolerant_scope(resource, each, scoped, names[2], form)
+            yield from _tolerant_scope(resource.message, each, scoped, names[2], read)
 
 
 def _tolerant_scope(
     resource: OtlpResource,
-    outer: Mapping[str, object],
+    outer: dict[str, Any],
     scoped: object,
     name: str,
-    form: type[_Message],
-) -> ScopeGroup[_Message | RawRecord]:
+    read: Callable[[object], Iterator[_Message | RawRecord]],
+) -> Iterator[ScopeGroup[_Message | RawRecord]]:
     scope = _part(scoped, "scope", Scope)
     records = _list_of(scoped, name)
     if scope is None or records is None or not isinstance(scoped, dict):
-        return _raw_group(scoped, f"scope or `{name}` has the wrong form", resource)
-    return ScopeGroup(
+        yield _raw_group(scoped, f"scope or `{name}` has the wrong form", resource)
+        return
+    yield from _not_read(scoped, (name, "scope", "schemaUrl"), scope)
+    yield ScopeGroup(
         resource=resource,
         resource_schema_url=_text_of(outer, "schemaUrl"),
-        scope=scope,
+        scope=scope.message,
         scope_schema_url=_text_of(scoped, "schemaUrl"),
-        records=[_record(one, form) for one in records],
+        records=[record for one in records for record in _read_or_raw(one, read)],
     )
 
 
-def _without_nulls(plain: object) -> object:
-    """Return JSON without null fields: they are fields that are not set, as in protobuf's JSON."""
-    match plain:
-        case dict():
-            return {key: _without_nulls(one) for key, one in plain.items() if one is not None}
-        case list():
-            return [_without_nulls(one) for one in plain]
-        case _:
-            return plain
-
-
-def _record(plain: object, form: type[_Message]) -> _Message | RawRecord:
+def _read_or_raw(
+    plain: object, read: Callable[[object], Iterator[_Message | RawRecord]]
+) -> Iterator[_Message | RawRecord]:
+    if isinstance(plain, Unread):
+        yield RawRecord(text=plain.text, reason=plain.reason)
+        return
     try:
-        return msgspec.convert(plain, form)
+        yield from read(plain)
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+        yield RawRecord(text=json_text(plain), reason=str(error)[:REASON_CHARACTERS_MAX])
+
+
+def _log(plain: object) -> Iterator[OtlpLog | RawRecord]:
+    """Yield a log record; one with fields that are not known is kept as text in addition.
+
+    Raises:
+        ValueError: It has the wrong form.
+    """
+    found = fitted(plain, OtlpLog)
+    if not found.unknown:
+        yield msgspec.convert(found.plain, OtlpLog)
+        return
+    if not found.plain:
+        raise ValueError(_not_known(found.unknown))
+    stated = {**found.plain, "source": json_text(plain), "reason": _not_known(found.unknown)}
+    yield msgspec.convert(stated, PartlyReadLog)
+
+
+def _metric(plain: object) -> Iterator[Metric | RawRecord]:
+    """Yield a metric; one with fields that are not known is kept as text in addition.
+
+    Raises:
+        ValueError: It has the wrong form.
+    """
+    found = fitted(plain, Metric)
+    stated = found.plain
+    name = stated.get("name") if isinstance(stated, dict) else ""
+    try:
+        metric = msgspec.convert(stated, Metric)
     except msgspec.ValidationError as error:
-        return RawRecord(text=json_text(plain), reason=str(error)[:REASON_CHARACTERS_MAX])
+        reason = str(error)[:REASON_CHARACTERS_MAX]
+        raw = RawRecord(text=json_text(plain), reason=reason)
+        yield replace(raw, name=name if isinstance(name, str) else "")
+        return
+    data = [stated[kind] for kind in _KINDS if kind in stated]
+    if not data or any("dataPoints" not in one for one in data):
+        reason = "metric has no data points" if data else "metric has no data"
+        if found.unknown:
+            reason = f"{reason}; {_not_known(found.unknown)}"
+        yield RawRecord(text=json_text(plain), reason=reason, name=metric.name)
+        return
+    if not found.unknown:
+        yield metric
+        return
+    source = cast("dict[str, Any]", plain)
+    around = _without_points(source)
+    outside = fitted(around, Metric).unknown
+    if outside:
+        yield RawRecord(text=json_text(around), reason=_not_known(outside), name=metric.name)
+    marked = {kind: _points(getattr(metric, kind), source, kind) for kind in _kinds_of(metric)}
+    yield msgspec.structs.replace(metric, **marked)
+
+
+def _points(points: Points, plain: dict[str, Any], kind: str) -> Points:
+    """Return the points of a kind, with the text of those that have fields that are not known."""
+    name = "exponentialHistogram" if kind == "exponential_histogram" else kind
+    listed = either(either(plain, name), "dataPoints")
+    marked: list[DataPoint] = []
+    for point, source in zip(points.data_points, listed, strict=True):
+        found = fitted(source, DataPoint)
+        if found.unknown:
+            reason = _not_known(found.unknown)
+            stated = {**found.plain, "source": json_text(source), "reason": reason}
+            marked.append(msgspec.convert(stated, PartlyReadPoint))
+        else:
+            marked.append(point)
+    return msgspec.structs.replace(points, data_points=tuple(marked))
+
+
+def _kinds_of(metric: Metric) -> list[str]:
+    names = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
+    return [name for name in names if getattr(metric, name) is not None]
+
+
+def _without_points(plain: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: without_either(one, "dataPoints") if isinstance(one, dict) else one
+        for key, one in plain.items()
+    }
+
+
+def _not_known(names: Iterable[str]) -> str:
+    shown = ", ".join(sorted(names))
+    return f"field is not known: {shown}"[:REASON_CHARACTERS_MAX]
+
+
+def _not_read(
+    plain: dict[str, Any], known: tuple[str, ...], part: "_Part[Any]"
+) -> Iterator[ScopeGroup[RawRecord]]:
+    """Yield what is not known of the parts around records, as a raw record."""
+    rest = plain
+    for name in known:
+        rest = without_either(rest, name)
+    if rest or part.unknown:
+        shown = without_either(plain, known[0])
+        yield _raw_group(shown, _not_known([*rest, *part.unknown]))
 
 
 def _raw_group(
     plain: object, reason: str, resource: OtlpResource | None = None
 ) -> ScopeGroup[RawRecord]:
+    if isinstance(plain, Unread):
+        record = RawRecord(text=plain.text, reason=plain.reason)
+    else:
+        record = RawRecord(text=json_text(plain), reason=reason)
     return ScopeGroup(
         resource=resource or OtlpResource(),
         resource_schema_url="",
         scope=Scope(),
         scope_schema_url="",
-        records=[RawRecord(text=json_text(plain), reason=reason)],
+        records=[record],
     )
 
 
-def _part(plain: object, name: str, form: type[_Struct]) -> _Struct | None:
+@dataclass(frozen=True, slots=True)
+class _Part(Generic[_Struct]):
+    """A resource or scope, and the names in it that are not known."""
+
+    message: _Struct
+    unknown: tuple[str, ...]
+
+
+def _part(plain: object, name: str, form: type[_Struct]) -> _Part[_Struct] | None:
     if not isinstance(plain, dict):
         return None
     try:
-        return msgspec.convert(plain.get(name, {}), form)
-    except msgspec.ValidationError:
+        found = fitted(plain.get(name) or {}, form)
+        return _Part(msgspec.convert(found.plain, form), found.unknown)
+    except (ValueError, msgspec.ValidationError, RecursionError):
         return None
 
 
 def _list_of(plain: object, name: str) -> list[object] | None:
-    found = plain.get(name, []) if isinstance(plain, dict) else None
+    found = either(plain, name) if isinstance(plain, dict) else None
     return found if isinstance(found, list) else None
 
 
-def _text_of(plain: Mapping[str, object], name: str) -> str:
-    found = plain.get(name, "")
-    return found if isinstance(found, str) else json_text(found)
+def _text_of(plain: dict[str, Any], name: str) -> str:
+    found = either(plain, name)
+    return "" if found is None else value_as_text(found)

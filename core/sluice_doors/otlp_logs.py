@@ -21,13 +21,13 @@ from sluice_doors.otlp_attributes import (
     outer_sources,
     pairs_of,
 )
-from sluice_doors.otlp_messages import AnyValue, OtlpLog
+from sluice_doors.otlp_messages import AnyValue, OtlpLog, PartlyReadLog
 from sluice_doors.otlp_times import choose_time
 from sluice_doors.repair import built_or_repaired, repaired_log
 from sluice_doors.row_pieces import log_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.columns import SEVERITY_MAX, LogColumns
-from sluice_protocol.records import LogRecord, logs_from_records
+from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, logs_from_records
 
 _NO_VALUE: Final = AnyValue()
 _SEVERITY_PREFIX: Final = "SEVERITY_NUMBER_"
@@ -73,6 +73,7 @@ def _group_rows(
             row = raw_log(record, outer, received_ns=received_ns)
             tally.timed = False
             tally.unreadable += 1
+            tally.foreign += record.is_foreign
         else:
             row = _log(record, outer, received_ns, tally)
         tally.add(row.attributes, str(row.body))
@@ -81,17 +82,21 @@ def _group_rows(
 
 def raw_log(record: RawRecord, outer: Sources = (), *, received_ns: int) -> LogRecord:
     """Return a record that cannot be read, as its text."""
+    stated = [(ERROR_ATTRIBUTE, record.reason)]
+    if record.raw:
+        stated.append((RAW_ATTRIBUTE, record.raw))
     return LogRecord(
         ts_ns=received_ns,
         body=record.text,
-        attributes=merged([(OWN, [(ERROR_ATTRIBUTE, record.reason)]), *outer]),
+        attributes=merged([(OWN, stated), *outer]),
     )
 
 
 def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRecord:
     time = choose_time(log.time_unix_nano, log.observed_time_unix_nano, received_ns=received_ns)
     tally.timed = tally.timed and time.timed
-    tally.unreadable += bool(time.error)
+    partly = (log.source, log.reason) if isinstance(log, PartlyReadLog) else ("", "")
+    tally.unreadable += bool(time.error or partly[1])
     severity = severity_of(log.severity_number)
     stated = (
         ("severity_number", "" if severity is not None else str(log.severity_number)),
@@ -102,7 +107,8 @@ def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRec
         ("event_name", log.event_name),
         ("dropped_attributes_count", count_text(log.dropped_attributes_count)),
         *time.fields,
-        (ERROR_ATTRIBUTE, time.error),
+        (ERROR_ATTRIBUTE, "; ".join(filter(None, (time.error, partly[1])))),
+        (RAW_ATTRIBUTE, partly[0]),
     )
     fields = [pair for pair in stated if pair[1]]
     return LogRecord(

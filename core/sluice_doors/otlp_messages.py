@@ -14,8 +14,12 @@ OtlpNumber = int | float | str
 """64-bit integers are strings and other numbers are numbers; NaN and infinities are strings."""
 
 
-class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """The base of all messages. Unknown fields are ignored, as OTLP requires of receivers."""
+class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False, forbid_unknown_fields=True):
+    """The base of all messages.
+
+    A body with fields that are not declared here is read again by `otlp_fields`, which ignores them
+    as OTLP requires of receivers, and reports them.
+    """
 
 
 class AnyValue(_Struct, frozen=True):
@@ -93,6 +97,18 @@ class OtlpLog(_Struct, frozen=True):
     event_name: str = ""
 
 
+class PartlyReadLog(OtlpLog, frozen=True):
+    """A log record with fields that are not known, or in another place than they should be.
+
+    Attributes:
+        source: The record as it came, as text.
+        reason: Which fields are not known.
+    """
+
+    source: str = ""
+    reason: str = ""
+
+
 class ScopeLogs(_Struct, frozen=True):
     """The log records of one scope."""
 
@@ -162,6 +178,13 @@ class DataPoint(_Struct, frozen=True):
     negative: Buckets = Buckets()
     zero_threshold: OtlpNumber = 0.0
     quantile_values: tuple[Quantile, ...] = ()
+
+
+class PartlyReadPoint(DataPoint, frozen=True):
+    """A data point with fields that are not known; as `PartlyReadLog`."""
+
+    source: str = ""
+    reason: str = ""
 
 
 class Points(_Struct, frozen=True):

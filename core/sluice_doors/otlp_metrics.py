@@ -23,7 +23,7 @@ from sluice_doors.otlp_attributes import (
     outer_sources,
     pairs_of,
 )
-from sluice_doors.otlp_messages import DataPoint, Exemplar, Metric, Points
+from sluice_doors.otlp_messages import DataPoint, Exemplar, Metric, PartlyReadPoint, Points
 from sluice_doors.otlp_times import BAD_TIME, TIME_KEY, choose_time, parse_time
 from sluice_doors.otlp_values import (
     CUMULATIVE,
@@ -35,6 +35,7 @@ from sluice_doors.otlp_values import (
     raw_text,
     summary_values,
     value_of,
+    value_series,
 )
 from sluice_doors.row_pieces import metric_pieces
 from sluice_doors.tally import Tally
@@ -119,10 +120,11 @@ def _type(points: Points) -> int:
 
 def _is_filled(records: Collection[Metric | RawRecord]) -> bool:
     # The messages of protobuf are read later; scopes without points are left out before.
-    return isinstance(records, LazyMessages) or any(map(_has_points, records))
+    return isinstance(records, LazyMessages) or any(map(has_points, records))
 
 
-def _has_points(metric: Metric | RawRecord) -> bool:
+def has_points(metric: Metric | RawRecord) -> bool:
+    """Return whether a metric becomes points."""
     return isinstance(metric, RawRecord) or any(kind.points.data_points for kind in _kinds(metric))
 
 
@@ -143,7 +145,7 @@ def metric_points(
     """
     if isinstance(metric, RawRecord):
         tally.timed = False
-        yield _raw(metric, UNNAMED, received_ns, {}, outer, tally)
+        yield _raw(metric, metric.name or UNNAMED, received_ns, {}, outer, tally)
         return
     tally.check_repeated([(_points_in(metric), outer_pairs(outer))])
     for kind in _kinds(metric):
@@ -159,9 +161,10 @@ def _raw(
     outer: Sources,
     tally: Tally,
 ) -> MetricPoint:
-    fields = [(ERROR_ATTRIBUTE, record.reason), (RAW_ATTRIBUTE, record.text)]
+    fields = [(ERROR_ATTRIBUTE, record.reason), (RAW_ATTRIBUTE, record.raw or record.text)]
     found = merged([(OWN, list(attributes.items())), (FIELD, fields), *outer])
     tally.unreadable += 1
+    tally.foreign += record.is_foreign
     tally.add(found)
     return MetricPoint(ts_ns=ts_ns, name=name, value=STALE, attributes=found)
 
@@ -187,12 +190,9 @@ class _Series:
         for point in self.kind.points.data_points:
             ts_ns, attributes = self._place(point)
             last_ns = max(last_ns, ts_ns)
-            try:
-                values = list(self._values(point))
-            except ValueError as error:
-                raw = RawRecord(text=raw_text(point), reason=str(error))
+            values, raw = self._read(point)
+            if raw is not None:
                 yield _raw(raw, self.name, ts_ns, attributes, (), self.tally)
-                values = []
             self.tally.add(attributes, records=len(values))
             for suffix, value, type_, label in values:
                 yield MetricPoint(
@@ -210,6 +210,21 @@ class _Series:
         if together:
             yield from self._created(starts[0], last_ns, shared)
         yield self._metadata(last_ns)
+
+    def _read(self, point: DataPoint) -> tuple[list[Value], RawRecord | None]:
+        """Return the values of a point, and the point as it came if a part cannot be read."""
+        reasons: list[str] = []
+        values: list[Value] = []
+        try:
+            values = list(self._values(point))
+        except ValueError as error:
+            reasons.append(str(error))
+        if isinstance(point, PartlyReadPoint):
+            reasons.append(point.reason)
+            return values, RawRecord(text=point.source, reason="; ".join(reasons))
+        if reasons:
+            return values, RawRecord(text=raw_text(point), reason=reasons[0])
+        return values, None
 
     def _place(self, point: DataPoint) -> tuple[int, dict[str, str]]:
         """Return the time and the attributes of a point."""
@@ -233,7 +248,7 @@ class _Series:
         found: Iterable[Value]
         match self.kind.name:
             case "gauge" | "sum":
-                found = [("", value_of(point, stale=stale), self.kind.type, None)]
+                found = value_series(point, self.kind.type, stale=stale)
             case "summary":
                 found = summary_values(point)
             case _:

@@ -75,10 +75,12 @@ def _mapped(
     numbers = NumberPoints(scoped.records)
     others = np.sum([point_counts(scoped.records, kind) for kind in _OTHER_KINDS], axis=0)
     filled = (numbers.counts > 0) | (others > 0)
-    if shared is not None and not filled.all():
-        raise NotPlain  # `shared` takes account of resources without points
-    if not filled.any():
+    if not len(filled):
         return None
+    if not filled.all():
+        # A metric without points may have data that is not known, or be of another kind, and
+        # `shared` takes account of resources without points.
+        raise NotPlain
     outer = scoped.outer(shared, filled)
     scope = np.zeros(len(filled), np.int64)
     scope[filled] = outer.owner

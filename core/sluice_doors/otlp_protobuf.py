@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from sluice_doors import otlp_wire
-from sluice_doors.decoded import BodyUnreadable
+from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable
 from sluice_doors.otlp_attributes import LazyMessages, RawRecord, ScopeGroup
 from sluice_doors.otlp_messages import (
     AnyValue,
@@ -28,10 +28,13 @@ from sluice_doors.otlp_messages import (
     Metric,
     OtlpLog,
     OtlpResource,
+    PartlyReadPoint,
     Points,
     Quantile,
     Scope,
 )
+from sluice_doors.proto_types import FOREIGN, base64_of_message, is_foreign
+from sluice_doors.repair import readable
 from sluice_doors.row_pieces import PIECE_ROWS
 
 NESTING_MAX: Final = 100
@@ -57,6 +60,17 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
     ]
 
 
+def log_records(body: bytes) -> Iterator[_Proto]:
+    """Yield the log records of a body as messages of protobuf.
+
+    Raises:
+        BodyUnreadable: The body is not a request in protobuf.
+    """
+    for each in _parse(otlp_wire.LOGS_REQUEST, body).resource_logs:
+        for scope in each.scope_logs:
+            yield from scope.log_records
+
+
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     """Return the metrics of a body by scope, without scopes that have no points.
 
@@ -75,7 +89,7 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     ]
 
 
-def metrics_at(body: bytes, wanted: Iterable[bool]) -> Iterator[Metric]:
+def metrics_at(body: bytes, wanted: Iterable[bool]) -> Iterator[Metric | RawRecord]:
     """Yield some of the metrics of a body, in its order.
 
     Args:
@@ -96,7 +110,9 @@ def metrics_at(body: bytes, wanted: Iterable[bool]) -> Iterator[Metric]:
 
 
 def _groups(
-    each: _Proto, scopes: Iterable[_Proto], read: Callable[[_Proto], LazyMessages[_Message]]
+    each: _Proto,
+    scopes: Iterable[_Proto],
+    read: Callable[[_Proto], LazyMessages[_Message | RawRecord]],
 ) -> Iterator[ScopeGroup[_Message | RawRecord]]:
     """Yield the groups of one resource."""
     resource = read_resource(each.resource)
@@ -111,8 +127,9 @@ def _groups(
 
 
 def _has_points(scope: _Proto) -> bool:
+    """Return whether a metric of a scope has points, or has no data, which is kept raw."""
     kinds = ((metric, metric.WhichOneof("data")) for metric in scope.metrics)
-    return any(kind and getattr(metric, kind).data_points for metric, kind in kinds)
+    return any(kind is None or getattr(metric, kind).data_points for metric, kind in kinds)
 
 
 def read_resource(data: bytes) -> OtlpResource:
@@ -231,7 +248,27 @@ def _any(value: _Proto, depth: int = 0) -> AnyValue:
             return AnyValue(**{kind: found})
 
 
-def _log(log: _Proto) -> OtlpLog:
+def _raw(message: _Proto, error: BodyUnreadable | None, name: str = "") -> RawRecord:
+    """Return a message that cannot be read, or is of another kind, as it came."""
+    return RawRecord(
+        text="",
+        reason=FOREIGN if error is None else error.reason[:REASON_CHARACTERS_MAX],
+        raw=base64_of_message(message),
+        name=name,
+        is_foreign=error is None,
+    )
+
+
+def _log(log: _Proto) -> OtlpLog | RawRecord:
+    if is_foreign(log):
+        return _raw(log, None)
+    try:
+        return _read_log(log)
+    except BodyUnreadable as error:
+        return _raw(log, error)
+
+
+def _read_log(log: _Proto) -> OtlpLog:
     return OtlpLog(
         time_unix_nano=log.time_unix_nano,
         observed_time_unix_nano=log.observed_time_unix_nano,
@@ -247,9 +284,21 @@ def _log(log: _Proto) -> OtlpLog:
     )
 
 
-def _metric(metric: _Proto) -> Metric:
+def _metric(metric: _Proto) -> Metric | RawRecord:
+    name = readable(_text(metric.name))
     kind = metric.WhichOneof("data")
-    data = {kind: _points(getattr(metric, kind))} if kind else {}
+    if is_foreign(metric):
+        return _raw(metric, None, name)
+    if kind is None:
+        return _raw(metric, BodyUnreadable("metric has no data"), name)
+    try:
+        return _read_metric(metric, kind)
+    except BodyUnreadable as error:
+        return _raw(metric, error, name)
+
+
+def _read_metric(metric: _Proto, kind: str) -> Metric:
+    data = {kind: _points(getattr(metric, kind))}
     return Metric(
         name=_text(metric.name),
         description=_text(metric.description),
@@ -282,6 +331,19 @@ _LIST_FIELDS: Final = ("bucket_counts", "explicit_bounds")
 
 
 def _point(point: _Proto) -> DataPoint:
+    """Return a data point; one that cannot be read, or is of another kind, as it came."""
+    try:
+        if not is_foreign(point):
+            return _read_point(point)
+        reason = FOREIGN
+    except BodyUnreadable as error:
+        reason = error.reason[:REASON_CHARACTERS_MAX]
+    return PartlyReadPoint(
+        time_unix_nano=point.time_unix_nano, source=base64_of_message(point), reason=reason
+    )
+
+
+def _read_point(point: _Proto) -> DataPoint:
     fields = point.DESCRIPTOR.fields_by_name
     found: dict[str, Any] = {name: getattr(point, name) for name in _PLAIN_FIELDS if name in fields}
     for name in _OPTIONAL_FIELDS:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-TS_END: Final = 2**63
-"""Times from here on, in the year 2262, are out of the range of a column."""
+from sluice_doors.json_values import integer_of
+from sluice_protocol.times import TS_END
+
 TIME_KEY: Final = "time_unix_nano"
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 BAD_TIME: Final = "time is outside 1970 to 2262"
@@ -29,11 +30,10 @@ class RecordTime:
 
 def parse_time(value: int | str) -> int | None:
     """Return a time as Unix ns, 0 if it is not set; None if it is out of range or no number."""
-    try:
-        found = int(value)
-    except ValueError:
-        return None if value else 0
-    return found if 0 <= found < TS_END else None
+    if not value:
+        return 0
+    found = integer_of(value)
+    return found if found is not None and 0 <= found < TS_END else None
 
 
 def choose_time(time: int | str, observed: int | str, *, received_ns: int) -> RecordTime:

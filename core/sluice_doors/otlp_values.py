@@ -1,5 +1,7 @@
 """The values of OTLP data points: suffix, value, type and label of each series."""
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -8,6 +10,7 @@ import numpy as np
 
 from sluice_doors.any_values import json_double, json_text, number
 from sluice_doors.histogram_series import Bucket, bound_text, explicit_buckets, exponential_buckets
+from sluice_doors.json_values import integer_of
 from sluice_doors.otlp_messages import DataPoint, Exemplar, OtlpNumber
 
 GAUGE, DELTA, CUMULATIVE = 0, 1, 2
@@ -16,6 +19,10 @@ STALE: Final = float(np.array([0x7FF0000000000002], np.uint64).view(np.float64)[
 
 Value = tuple[str, float, int, tuple[str, str] | None]
 """A value: the suffix of its name, the value, its type, and the label of a bucket or quantile."""
+
+
+REMAINDER: Final = "_remainder"
+"""The suffix of the series with what a double loses of an integer."""
 
 
 def value_of(point: DataPoint | Exemplar, *, stale: bool) -> float:
@@ -30,6 +37,37 @@ def value_of(point: DataPoint | Exemplar, *, stale: bool) -> float:
     if stale:
         return STALE
     raise ValueError("point has no value")
+
+
+def value_series(point: DataPoint, type_: int, *, stale: bool) -> Iterator[Value]:
+    """Yield the value of a gauge or sum.
+
+    Raises:
+        ValueError: It has none, or it is not a number.
+    """
+    value: OtlpNumber | None = point.as_int if point.as_double is None else point.as_double
+    if value is None or point.as_double is not None:
+        yield "", value_of(point, stale=stale), type_, None
+    else:
+        yield from exact_values("", value, type_)
+
+
+def exact_values(
+    suffix: str, value: OtlpNumber, type_: int, label: tuple[str, str] | None = None
+) -> Iterator[Value]:
+    """Yield a value, and what a double loses of an integer.
+
+    A double has 53 bits. The rest is a separate series, so that the sum of both is exact and no
+    series has another name or attributes because of its value.
+
+    Raises:
+        ValueError: It is not a number.
+    """
+    nearest = number(value)
+    yield suffix, nearest, type_, label
+    exact = integer_of(value)
+    if exact is not None and math.isfinite(nearest) and exact != int(nearest):
+        yield f"{suffix}{REMAINDER}", float(exact - int(nearest)), GAUGE, label
 
 
 def histogram_values(kind: str, type_: int, point: DataPoint) -> Iterator[Value]:
@@ -51,7 +89,7 @@ def histogram_values(kind: str, type_: int, point: DataPoint) -> Iterator[Value]
             [(point.negative.offset, [_count(one) for one in point.negative.bucket_counts])],
             count,
         )
-    yield "_count", number(count), type_, None
+    yield from exact_values("_count", count, type_)
     for suffix, value, its_type in (
         ("_sum", point.sum, type_),
         ("_min", point.min, GAUGE),
@@ -60,7 +98,7 @@ def histogram_values(kind: str, type_: int, point: DataPoint) -> Iterator[Value]
         if value is not None:
             yield suffix, number(value), its_type, None
     for bound, below in buckets:
-        yield "_bucket", number(below), type_, ("le", bound_text(bound))
+        yield from exact_values("_bucket", below, type_, ("le", bound_text(bound)))
 
 
 def summary_values(point: DataPoint) -> Iterator[Value]:
@@ -69,13 +107,14 @@ def summary_values(point: DataPoint) -> Iterator[Value]:
     Raises:
         ValueError: A value has the wrong form.
     """
-    yield "_count", number(_count(point.count)), CUMULATIVE, None
+    yield from exact_values("_count", _count(point.count), CUMULATIVE)
     yield "_sum", number(point.sum or 0.0), CUMULATIVE, None
     for each in point.quantile_values:
         label = ("quantile", bound_text(number(each.quantile)))
         yield "", number(each.value), GAUGE, label
 
 
+_INTEGER: Final = re.compile("-?(0|[1-9][0-9]{0,19})", re.ASCII)
 _RAW_FIELDS: Final = (
     *("as_double", "as_int", "count", "sum", "min", "max", "bucket_counts", "explicit_bounds"),
     *("scale", "zero_count", "positive", "negative", "zero_threshold", "quantile_values"),
@@ -103,11 +142,16 @@ def _plain(value: object) -> object:
 
 
 def _number_of(text: str) -> object:
-    try:
-        return int(text)
-    except ValueError:
-        return text
+    return int(text) if _INTEGER.fullmatch(text) else text
 
 
 def _count(value: int | str) -> int:
-    return int(value) if value else 0
+    """Return a count.
+
+    Raises:
+        ValueError: It is no integer.
+    """
+    found = integer_of(value) if value else 0
+    if found is None:
+        raise ValueError(f"count is no integer: {str(value)[:40]}")
+    return found

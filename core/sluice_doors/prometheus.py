@@ -1,6 +1,5 @@
 """Decode remote write of Prometheus, 1.0 and 2.0."""
 
-import base64
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -8,16 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice_doors.arrow_roads import arrow_road
-from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    ERROR_ATTRIBUTE,
+    REASON_CHARACTERS_MAX,
+    BodyUnreadable,
+    DecodedRecords,
+)
 from sluice_doors.native_histograms import native_values
 from sluice_doors.otlp_attributes import FIELD, OWN, Pairs, merged
 from sluice_doors.otlp_metrics import UNNAMED
-from sluice_doors.otlp_times import BAD_TIME, TS_END
+from sluice_doors.otlp_times import BAD_TIME
 from sluice_doors.otlp_values import CUMULATIVE, GAUGE, STALE
 from sluice_doors.prometheus_wire import parse_write_request, parse_write_request_2
+from sluice_doors.proto_types import FOREIGN, base64_of_message, is_foreign
 from sluice_doors.row_pieces import metric_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint
+from sluice_protocol.times import TS_END
 
 VERSION_2: Final = "io.prometheus.write.v2.Request"
 """The parameter `proto` of the media type of remote write 2.0."""
@@ -118,6 +124,9 @@ class WritePoints:
         for one in request.timeseries:
             pairs = [(_text(label.name), _text(label.value)) for label in one.labels]
             series = _series(pairs)
+            if _is_foreign(one, one.labels):
+                yield self._raw(one, FOREIGN)
+                continue
             yield from self._samples(series, one.samples)
             yield from self._histograms(series, one.histograms)
             for exemplar in one.exemplars:
@@ -134,15 +143,16 @@ class WritePoints:
             yield self._metadata(name, one.type, texts, self.received_ns)
 
     def version_2(self, request: Any) -> Iterator[MetricPoint]:  # noqa: ANN401 - run-time class
-        """Yield the points of a request of version 2.0.
-
-        Raises:
-            BodyUnreadable: A reference has no symbol.
-        """
+        """Yield the points of a request of version 2.0."""
         symbols = [_text(one) for one in request.symbols]
         described: dict[tuple[str, int, str, str], int] = {}
         for one in request.timeseries:
-            series = _series(_referred(symbols, one.labels_refs))
+            try:
+                labels, texts, of_exemplars = _texts_2(symbols, one)
+            except BodyUnreadable as error:
+                yield self._raw(one, error.reason)
+                continue
+            series = _series(labels)
             series.type = one.metadata.type
             last_ns = 0
             created: list[int] = [one.created_timestamp]
@@ -154,19 +164,24 @@ class WritePoints:
             created += [each.start_timestamp for each in (*one.samples, *one.histograms)]
             for start_ms in dict.fromkeys(filter(None, created)):
                 yield self._created(series, start_ms, last_ns)
-            for exemplar in one.exemplars:
-                own = _referred(symbols, exemplar.labels_refs)
+            for exemplar, own in zip(one.exemplars, of_exemplars, strict=True):
                 yield self._exemplar(series, exemplar, own, _last_ms(one))
-            texts = (
-                _symbol(symbols, one.metadata.help_ref),
-                _symbol(symbols, one.metadata.unit_ref),
-            )
             if one.metadata.type or any(texts):
                 key = (series.name, one.metadata.type, *texts)
                 described[key] = max(last_ns, described.get(key, 0))
         for (name, type_, help_text, unit), last_ns in described.items():
             yield self._metadata(name, type_, (help_text, unit), last_ns or self.received_ns)
             self.tally.timed = self.tally.timed and bool(last_ns)
+
+    def _raw(self, series: Any, reason: str) -> MetricPoint:  # noqa: ANN401 - run-time class
+        """Return a series that cannot be read as it came."""
+        raw = base64_of_message(series)
+        attributes = {ERROR_ATTRIBUTE: reason[:REASON_CHARACTERS_MAX], RAW_ATTRIBUTE: raw}
+        self.tally.timed = False
+        self.tally.unreadable += 1
+        self.tally.foreign += reason == FOREIGN
+        self.tally.add(attributes)
+        return MetricPoint(ts_ns=self.received_ns, name=UNNAMED, value=STALE, attributes=attributes)
 
     def _samples(self, series: _Series, samples: Sequence[Any]) -> Iterator[MetricPoint]:
         self.samples += len(samples)
@@ -196,7 +211,7 @@ class WritePoints:
                 values = list(native_values(one))
             except ValueError as error:
                 self.tally.unreadable += 1
-                raw = [(ERROR_ATTRIBUTE, str(error)), (RAW_ATTRIBUTE, _base64(one))]
+                raw = [(ERROR_ATTRIBUTE, str(error)), (RAW_ATTRIBUTE, base64_of_message(one))]
                 labels = merged([(OWN, list(labels.items())), (FIELD, raw)])
                 values = [("", STALE, GAUGE, None)]
             self.tally.add(labels, records=len(values))
@@ -245,6 +260,27 @@ class WritePoints:
         return MetricPoint(ts_ns=ts_ns, name=f"{name}_metadata", value=1.0, attributes=attributes)
 
 
+def _texts_2(symbols: Sequence[str], series: Any) -> tuple[Pairs, tuple[str, str], list[Pairs]]:  # noqa: ANN401 - run-time class
+    """Return labels, help and unit, and the labels of exemplars of a series of version 2.0.
+
+    Raises:
+        BodyUnreadable: A reference has no symbol, or the series is a message of another kind.
+    """
+    if _is_foreign(series, ()):
+        raise BodyUnreadable(FOREIGN)
+    stated = series.metadata
+    return (
+        _referred(symbols, series.labels_refs),
+        (_symbol(symbols, stated.help_ref), _symbol(symbols, stated.unit_ref)),
+        [_referred(symbols, each.labels_refs) for each in series.exemplars],
+    )
+
+
+def _is_foreign(series: Any, labels: Iterable[Any]) -> bool:  # noqa: ANN401 - run-time class
+    """Return whether a series, or one of its parts, is a message of another kind."""
+    return any(map(is_foreign, (series, *labels, *series.samples)))
+
+
 def _last_ms(series: Any) -> int:  # noqa: ANN401 - the class is made at run time
     """Return the time of the last sample, for exemplars that have none."""
     return max((one.timestamp for one in (*series.samples, *series.histograms)), default=0)
@@ -279,10 +315,6 @@ def _symbol(symbols: Sequence[str], ref: int) -> str:
             f" reference={ref} symbols={len(symbols)}"
         )
     return symbols[ref]
-
-
-def _base64(message: Any) -> str:  # noqa: ANN401 - the class is made at run time
-    return base64.b64encode(message.SerializeToString(deterministic=True)).decode()
 
 
 def _text(data: bytes) -> str:

@@ -17,7 +17,6 @@ from sluice_doors.arrow_requests import parse_lists
 from sluice_doors.arrow_texts import ArrowArray, NotPlain, integers, list_offsets
 from sluice_doors.otlp_attributes import OWN
 from sluice_doors.otlp_metrics import UNNAMED
-from sluice_doors.otlp_times import TS_END
 from sluice_doors.pair_sources import Names, PairSource, joined_attributes
 from sluice_doors.prometheus import (
     NAME_LABEL,
@@ -33,6 +32,7 @@ from sluice_doors.row_pieces import metric_pieces
 from sluice_doors.tally import Tally
 from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import I64, U32, MetricColumns
+from sluice_protocol.times import TS_END
 
 _NAME: Final = pa.scalar(NAME_LABEL.encode(), pa.binary())
 

@@ -1,11 +1,13 @@
 """Protobuf message types from a table of fields, for protocols without a Python package."""
 
+import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 _KINDS: Final = {
     "double": FieldDescriptorProto.TYPE_DOUBLE,
@@ -21,6 +23,24 @@ Fields = Mapping[str, tuple[int, str]]
 """The number and type of each field: a scalar or a message of the table, `*` in front of a repeated
 one, `?` in front of one with presence. Strings are `bytes`, so that text that is not UTF-8 is read.
 """
+
+
+FOREIGN: Final = "message of another kind: its fields have other types than they should"
+
+
+def is_foreign(message: Any) -> bool:  # noqa: ANN401 - the class is made at run time
+    """Return whether a message is of another kind than its class.
+
+    The number of a field that is declared has another wire type then, and the parser puts it to the
+    unknown fields. A field that a later version of the protocol adds has a new number.
+    """
+    known = message.DESCRIPTOR.fields_by_number
+    return any(one.field_number in known for one in UnknownFieldSet(message))
+
+
+def base64_of_message(message: Any) -> str:  # noqa: ANN401 - the class is made at run time
+    """Return a message as it came, with its unknown fields, in base64."""
+    return base64.b64encode(message.SerializeToString(deterministic=True)).decode()
 
 
 def message_classes(package: str, messages: Mapping[str, Fields]) -> dict[str, Any]:

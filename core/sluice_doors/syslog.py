@@ -8,17 +8,15 @@ Source: RFC 5424 section 6, RFC 3164 section 4, OpenTelemetry logs data model, a
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, tzinfo
 from typing import Final, NamedTuple
 
 from sluice_doors.any_values import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
-from sluice_doors.json_records import parse_time
 from sluice_doors.otlp_logs import logs_from_rows
-from sluice_doors.otlp_times import TS_END
 from sluice_doors.tally import Tally
 from sluice_protocol.records import LogRecord
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.times import read_time, scan_time
 
 HOST: Final = "host.name"
 APP: Final = "service.name"
@@ -37,22 +35,6 @@ BAD_TIME: Final = "time cannot be read"
 BAD_STRUCTURED_DATA: Final = "structured data cannot be read"
 TOO_LONG: Final = "message is too long: it continues in the next records"
 REST: Final = "rest of a message that is too long"
-_SLACK_S: Final = 86_400
-_MONTHS: Final = (
-    "Jan",
-    "Feb",
-    "Mar",
-    "Apr",
-    "May",
-    "Jun",
-    "Jul",
-    "Aug",
-    "Sep",
-    "Oct",
-    "Nov",
-    "Dec",
-)
-_NS_DIGITS: Final = 9
 
 _PRIORITY: Final = re.compile(r"<([0-9]{1,3})>")
 _HEAD_5424: Final = re.compile(
@@ -62,16 +44,7 @@ _VALUE: Final = r'"((?:[^"\\]|\\.)*)"'
 _ELEMENT: Final = re.compile(r'\[([^ =\]"\[]+)((?: [^ =\]"]+="(?:[^"\\]|\\.)*")*)\]', re.DOTALL)
 _PARAMETER: Final = re.compile(rf' ([^ =\]"]+)={_VALUE}', re.DOTALL)
 _ESCAPED: Final = re.compile(r'\\(["\\\]])')
-_YEAR: Final = "(19[7-9][0-9]|2[0-2][0-9]{2})"
-"""Other numbers of four digits are the name of a host."""
-_TIME_3164: Final = re.compile(
-    rf"[*.]?({'|'.join(_MONTHS)}) ([ 0-9]?[0-9])(?: {_YEAR})? "
-    rf"([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}})(?:\.([0-9]{{1,9}}))?(?: {_YEAR})?:? "
-)
-_TIME_ISO: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?"
-    r"(Z|[+-][0-9]{2}:?[0-9]{2})?:? "
-)
+_TIME_END: Final = re.compile(r":? ")
 _HOST_3164: Final = re.compile(r"([^ \[]*[^ :\[]) ")
 _TAG: Final = re.compile(r"([^ :\[\]]{1,255})(?:\[([^ \]]{0,128})\])?:(?: |$)")
 
@@ -170,7 +143,7 @@ def _parse_5424(text: str, head: "re.Match[str]", found: dict[str, str]) -> _Par
         found[VERSION] = version
     fields = {HOST: host, APP: app, PROCESS: process, MESSAGE_ID: message_id}
     found.update((key, value) for key, value in fields.items() if value != "-")
-    ts_ns = None if time == "-" else parse_time(time)
+    ts_ns = None if time == "-" else read_time(time, zone=UTC)
     error = ""
     if time != "-" and ts_ns is None:
         found[TIMESTAMP], error = time, BAD_TIME
@@ -216,14 +189,14 @@ def _parse_3164(
     text: str, start: int, found: dict[str, str], received_ns: int, zone: tzinfo | None
 ) -> _Parsed:
     """Read time, host and tag as far as they are there; the rest is the body."""
-    time = _TIME_3164.match(text, start) or _TIME_ISO.match(text, start)
-    if time is None:
+    time = scan_time(text, start, zone=zone, received_ns=received_ns)
+    end = None if time is None else _TIME_END.match(text, time.end)
+    if time is None or end is None:
         return _Parsed(body=text[start:])
-    ts_ns = _iso_ns(time, zone) if time.re is _TIME_ISO else _old_ns(time, received_ns, zone)
-    error = ""
+    ts_ns, error = time.ts_ns, ""
     if ts_ns is None:
-        found[TIMESTAMP], error = time[0].rstrip(" :"), BAD_TIME
-    at = time.end()
+        found[TIMESTAMP], error = text[start : time.end], BAD_TIME
+    at = end.end()
     host = _HOST_3164.match(text, at)
     if host is not None:  # logger(1) sends to a local socket without it
         found[HOST] = host[1]
@@ -235,43 +208,3 @@ def _parse_3164(
             found[PROCESS] = tag[2]
         at = tag.end()
     return _Parsed(body=text[at:], ts_ns=ts_ns, error=error)
-
-
-def _iso_ns(time: "re.Match[str]", zone: tzinfo | None) -> int | None:
-    date, clock, fraction, offset = time.groups()
-    if offset is not None:
-        colon = offset if offset == "Z" or ":" in offset else f"{offset[:3]}:{offset[3:]}"
-        return parse_time(f"{date}T{clock}.{fraction or '0'}{colon}")
-    try:
-        return _unix_ns(datetime.fromisoformat(f"{date}T{clock}"), zone, fraction)
-    except ValueError:
-        return None
-
-
-def _old_ns(time: "re.Match[str]", received_ns: int, zone: tzinfo | None) -> int | None:
-    """Return the time; without a year, in the latest year that puts it at most a day ahead."""
-    month, day, year_before, hour, minute, second, fraction, year_after = time.groups()
-    stated = year_before or year_after
-    received_year = datetime.fromtimestamp(received_ns // NS_PER_S, UTC).year
-    years = [int(stated)] if stated else [received_year + 1, received_year, received_year - 1]
-    for year in years:
-        try:
-            naive = datetime(  # noqa: DTZ001 - the zone is added by `_unix_ns`
-                year, _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second)
-            )
-            found = _unix_ns(naive, zone, fraction)
-        except (ValueError, OverflowError):
-            continue
-        if found is not None and (stated or found <= received_ns + _SLACK_S * NS_PER_S):
-            return found
-    return None
-
-
-def _unix_ns(naive: datetime, zone: tzinfo | None, fraction: str | None) -> int | None:
-    try:
-        aware = naive.replace(tzinfo=zone) if zone is not None else naive.astimezone()
-        second = int(aware.timestamp())
-    except (ValueError, OverflowError, OSError):
-        return None
-    found = second * NS_PER_S + int((fraction or "0").ljust(_NS_DIGITS, "0"))
-    return found if 0 <= found < TS_END else None

@@ -1,4 +1,4 @@
-"""Split a stream of syslog into messages, by octet counts or at line feeds (RFC 6587).
+"""Split a stream of syslog into messages, by octet counts or at line feeds or NUL (RFC 6587).
 
 The first bytes of a connection decide: a number, a space and `<` begin an octet count, all others a
 line. A message above the limit becomes several pieces as its bytes arrive, so that neither a count
@@ -17,6 +17,9 @@ BAD_COUNT: Final = "octet count cannot be read"
 _COUNT: Final = re.compile(rb"\n*([1-9][0-9]{0,9}) ")
 _PARTIAL_COUNT: Final = re.compile(rb"[1-9][0-9]{0,9} ?")
 _FIRST_COUNT: Final = re.compile(rb"[1-9][0-9]{0,9} <")
+
+_NUL_FRAMED: Final = re.compile(rb"\0<")
+"""Python's `SysLogHandler` ends messages with NUL, and its messages may have line feeds inside."""
 
 Framing = Literal["octets", "lines"]
 
@@ -42,6 +45,8 @@ class SyslogFrames:
         self._framing: Framing | None = None
         self._buffer = b""
         self._left = 0  # bytes of the counted message that have not been returned
+        self._by_nul = False  # messages end with NUL instead of a line feed
+        self._after_nul = False  # the last byte was a NUL, and may be followed by a line feed
         self._rest = False  # the next bytes continue a message that is too long
 
     def feed(self, data: bytes) -> list[SyslogPiece]:
@@ -79,10 +84,19 @@ class SyslogFrames:
         return None if not self._buffer or _PARTIAL_COUNT.fullmatch(self._buffer) else "lines"
 
     def _lines(self) -> list[SyslogPiece]:
-        *lines, self._buffer = self._buffer.split(b"\n")
+        if self._after_nul:
+            self._by_nul = not self._buffer.startswith((b"\n", b"\r"))
+            self._buffer = self._buffer.lstrip(b"\r\n")
+            self._after_nul = False
+        self._by_nul = self._by_nul or _NUL_FRAMED.search(self._buffer) is not None
+        *lines, self._buffer = self._buffer.split(b"\0" if self._by_nul else b"\n")
         pieces: list[SyslogPiece] = []
         for line in lines:
-            self._add(line, pieces)
+            self._add(line.lstrip(b"\r\n") if self._by_nul else line, pieces)
+        if self._buffer.endswith(b"\0"):
+            # The next byte decides what ends messages; this one is complete in any case.
+            self._add(self._buffer[:-1], pieces)
+            self._buffer, self._after_nul = b"", True
         self._buffer = self._add_growing(self._buffer, pieces)
         return pieces
 

@@ -7,6 +7,7 @@ from sluice_doors.decoded import (
     EXPANDED_BYTES_MAX,
     PAIRS_MAX,
     BodyTooLarge,
+    BodyUnreadable,
     DecodedRecords,
 )
 from sluice_protocol.columns import LogColumns, MetricColumns
@@ -20,14 +21,14 @@ class Tally:
     Attributes:
         timed: True while every record contains its own time.
         unreadable: The records with an error.
-        raw: Those of them of which nothing could be read.
+        foreign: The records that are messages of protobuf of another kind.
         pairs: The attributes of all records so far.
         text_bytes: The approximate text of all records so far.
     """
 
     timed: bool = True
     unreadable: int = 0
-    raw: int = 0
+    foreign: int = 0
     pairs: int = 0
     text_bytes: int = 0
 
@@ -78,7 +79,16 @@ class Tally:
     def decoded(
         self, columns: LogColumns | MetricColumns, resource: Resource = ()
     ) -> DecodedRecords:
-        """Return the records that were counted."""
+        """Return the records that were counted.
+
+        Raises:
+            BodyUnreadable: All of them are messages of another kind.
+        """
+        if self.foreign and self.foreign == len(columns):
+            raise BodyUnreadable(
+                "cannot read body: it is a message of protobuf of another kind than this path"
+                " expects; check the path, and the version in Content-Type"
+            )
         return DecodedRecords(
             columns=columns, resource=resource, timed=self.timed, unreadable=self.unreadable
         )

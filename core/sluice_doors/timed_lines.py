@@ -17,6 +17,7 @@ from sluice_doors.decoded import RECORDS_MAX
 from sluice_doors.json_columns import columns_of
 from sluice_doors.json_lines import decode_json, decode_objects
 from sluice_doors.json_records import RecordFields, parse_time
+from sluice_doors.json_values import read_json_lines
 from sluice_protocol.cbor import encode_text
 from sluice_protocol.columns import LogColumns, MetricColumns
 from sluice_protocol.json_errors import UNREADABLE_JSON
@@ -27,8 +28,7 @@ EXPANSION: Final = 4
 four bytes as JSON, and eight more than its value in columns; an object with a time takes eight
 bytes, and 21 without its pairs.
 """
-_SORTED: Final = msgspec.json.Encoder(order="sorted")
-_JSON: Final = msgspec.json.Decoder()
+_SORTED: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
 _HEADS_MAX: Final = 256
 
 
@@ -73,7 +73,7 @@ def timed_lines(body: bytes, time_field: str, message_field: str) -> TimedLines 
         if None in times or dict in set(map(type, chain.from_iterable(map(dict.values, objects)))):
             return None
         lines = _SORTED.encode_lines(objects)
-    except (*UNREADABLE_JSON, UnicodeError):
+    except (*UNREADABLE_JSON, UnicodeError, OverflowError):
         return None
     if b'"":' in lines and any("" in one for one in objects):
         return None
@@ -100,7 +100,7 @@ def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns | MetricColum
     joined = b"".join(one.lines for one in requests)
     times = list(chain.from_iterable(one.times for one in requests))
     fields = RecordFields(time=time_field, message=message_field, received_ns=0)
-    found = columns_of(_JSON.decode_lines(joined), fields, times)
+    found = columns_of(read_json_lines(joined), fields, times)
     if found is not None:
         return found.columns
     # Requests have more sets of keys together than that road accepts.

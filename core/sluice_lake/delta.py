@@ -20,14 +20,13 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from sluice_lake.durable_files import sync_new_table
+from sluice_lake.durable_files import make_folder, sync_new_table
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import (
     TableLocation,
     lake_location,
-    make_lake_folder,
     open_filesystem,
     require_lake_store,
 )
@@ -150,13 +149,14 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
     Raises:
         TableRefused: As `find_table`.
         CommitConflict: Another process created the table at the same moment.
+        StoreUnavailable: The directory of the store is missing.
     """
     found = find_table(store_url, table, for_writing=True)
     if found is not None:
         return found
     location = lake_location(store_url, table.name)
     if location.is_local:
-        make_lake_folder(store_url, Path(location.uri))
+        make_folder(Path(location.uri))
     with delta_errors_translated(location):
         created = DeltaTable.create(
             location.uri,

@@ -16,12 +16,27 @@ from typing import Final
 from deltalake import DeltaTable
 
 from sluice_lake.log_errors import log_errors_translated
+from sluice_protocol.errors import StoreUnavailable
 from sluice_store.url import parse_local_path
 
 RECENT_ENTRIES: Final = 64
 """Entries before a version that may not be durable; every file system writes older ones sooner."""
 _NEW_FOLDERS: Final = 3
 """Folders above a table that may be as new as the table: `lake/v1/` and what contains it."""
+
+
+def make_folder(table: Path, partition: str = "") -> None:
+    """Create the folder of a table or of a partition, but never the directory of the store.
+
+    That is missing while the store is moved away. A directory in its place would look like an empty
+    store.
+
+    Raises:
+        StoreUnavailable: The directory of the store is missing.
+    """
+    if not table.parents[2].is_dir():  # of `lake/v1/<table>`
+        raise StoreUnavailable("write", str(table), "the directory of the store is missing")
+    (table / partition).mkdir(parents=True, exist_ok=True)
 
 
 def sync_file(path: str) -> None:

@@ -7,7 +7,6 @@ pyarrow each use their own client.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from sluice_protocol.errors import BadUsage
@@ -71,23 +70,6 @@ def require_lake_store(store_url: str) -> None:
         root = parse_local_path(store_url)
         with translated("open", str(root)):
             require_store(root)
-
-
-def make_lake_folder(store_url: str, folder: Path) -> None:
-    """Create a folder of a local lake, but never the folder of the store itself.
-
-    Raises:
-        NoStore: There is no store at this moment.
-        StoreError: The folder cannot be created.
-    """
-    require_lake_store(store_url)
-    root, missing = parse_local_path(store_url), []
-    with translated("create", str(folder)):
-        while folder != root and not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for one in reversed(missing):
-            one.mkdir(exist_ok=True)
 
 
 def lake_location(store_url: str, table: str) -> TableLocation:

@@ -296,7 +296,7 @@ class ChecksumRefused(StoreError):
 
 
 class Fenced(SluiceError):
-    """A newer consumer opened the lane: this one must stop, and it has changed nothing.
+    """The register names another consumer: this one must stop, and it has changed nothing.
 
     Attributes:
         register: The key of the queue's register.
@@ -310,7 +310,17 @@ class Fenced(SluiceError):
         self.epoch = epoch
         self.current = current
 
+    @property
+    def by_newer(self) -> bool:
+        """Whether a newer consumer opened the lane; else its register is lost or was rebuilt."""
+        return self.current >= self.epoch
+
     def __str__(self) -> str:
+        if not self.by_newer:
+            return (
+                "fenced: the register of this lane is lost or was rebuilt; open the lane again,"
+                f" register=`{self.register}`, epoch=`{self.epoch}`, current=`{self.current}`"
+            )
         return (
             "fenced: another consumer opened this lane, stop this one,"
             f" register=`{self.register}`, epoch=`{self.epoch}`, current=`{self.current}`"

@@ -27,11 +27,13 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 
 JOURNAL_INTERVAL_S: Final = 1.0
 """Pause between two journal objects of a process that has something to report, by default."""
-JOURNAL_INTERVAL_S_MAX: Final = 10.0
-"""Longest such pause: an idle process still writes its heartbeat within two of them, far below
-`FENCE_S`."""
-HEARTBEAT_S: Final = 15.0
-"""Longest time between two journal objects of an idle process."""
+JOURNAL_INTERVAL_S_MAX: Final = 5.0
+"""Longest such pause; with it, a process still reports within `HEARTBEAT_S`."""
+HEARTBEAT_S: Final = 5.0
+"""Longest time between two journal objects of a process that works, idle or not."""
+LATE_S: Final = 10.0
+"""Age of the newest object of a process from which it is late: two heartbeats. Answers then name
+the gateway, and a reconciler looks for batches that the process has not reported."""
 FENCE_S: Final = 60.0
 """A process responds 200 only while the write of its newest journal object began at most this long
 ago, by a clock that also runs while the machine is suspended."""

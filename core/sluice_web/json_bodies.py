@@ -15,9 +15,21 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 _Body = TypeVar("_Body")
 
 
+def encode_json(value: object) -> bytes:
+    """Return the JSON of a value, its fields and keys in sorted order.
+
+    The encoder sorts keys only if they are texts. Others are converted first: `{3: 1.5}` becomes
+    `{"3":1.5}`. Few responses have any, and the conversion takes 15 times as long as the encoding.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except TypeError:
+        return _ENCODER.encode(msgspec.to_builtins(value, str_keys=True))
+
+
 def json_response(value: object) -> web.Response:
-    """Return a 200 with the JSON of a struct, its fields in sorted order."""
-    return web.Response(body=_ENCODER.encode(value), content_type=JSON_TYPE)
+    """Return a 200 with the JSON of a value, as `encode_json`."""
+    return web.Response(body=encode_json(value), content_type=JSON_TYPE)
 
 
 def decode_body(body: bytes, kind: type[_Body]) -> _Body:

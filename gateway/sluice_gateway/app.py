@@ -144,9 +144,8 @@ def build_gateway(
         mode_checked_at: When the mode was confirmed, as in `ModeWatch`.
 
     Raises:
-        BadUsage: The principals file is not valid, or settings and authority differ.
+        BadUsage: The principals file is not valid.
     """
-    check_authority_fits(authority, settings, collector_id)
     worker = _Worker(authority=authority, settings=settings, collector_id=collector_id)
     clock, metrics = worker.clock, worker.metrics
     observed = ObservedStore(store, metrics, clock)

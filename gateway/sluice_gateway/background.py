@@ -13,6 +13,8 @@ from sluice_protocol.outcomes import ObjectInfo
 
 DECISIONS_INTERVAL_S: Final = 5.0
 DOCTOR_INTERVAL_S: Final = 60.0
+DOCTOR_AGAIN_S: Final = 2.0
+"""Time between two reads of the doctor's result while it is no good one: an outage may hide it."""
 MODE_INTERVAL_S: Final = 5.0
 PRINCIPALS_INTERVAL_S: Final = 1.0
 """Time between two checks of the principals file, and whether a check of the store is due."""
@@ -57,9 +59,10 @@ async def follow_principals(gateway: Gateway) -> None:
 
 async def follow_doctor(gateway: Gateway) -> None:
     """Read the newest result of the doctor for `/readyz`."""
+    readiness = gateway.readiness
     while True:
-        await gateway.clock.sleep(DOCTOR_INTERVAL_S)
-        await gateway.readiness.check_doctor()
+        await gateway.clock.sleep(DOCTOR_INTERVAL_S if readiness.is_proved else DOCTOR_AGAIN_S)
+        await readiness.check_doctor()
 
 
 async def follow_decisions(gateway: Gateway) -> None:

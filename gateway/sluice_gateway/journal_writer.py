@@ -257,7 +257,9 @@ class AcceptanceJournal:
         book = self._book
         if book.pending is not None or book.has_entries:
             return True
-        return book.begun is None or book.begun.seconds_to(self._now()) >= HEARTBEAT_S
+        # The next check is an interval later, which may be as long as the heartbeat.
+        idle_s = HEARTBEAT_S - self._owner.interval_s / 2
+        return book.begun is None or book.begun.seconds_to(self._now()) >= idle_s
 
     async def _renew(self) -> None:
         """Register, unless a concurrent call did.

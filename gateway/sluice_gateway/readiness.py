@@ -88,16 +88,22 @@ class Readiness:
             or self._conditions.journal.problem()
         )
 
+    @property
+    def is_proved(self) -> bool:
+        """Whether the newest result of the doctor was good when it was last read."""
+        return not self._doctor_problem
+
     async def check_doctor(self) -> None:
         """Read the newest result of the doctor, which may be newer than this worker."""
-        if self._skip_probe:
-            return
+        if self._skip_probe or self._authority_missing:
+            return  # without the authority record the result is missing too, which shows nothing
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 await require_doctor(self._store)
         except (StoreMisconfigured, InvalidRecord) as error:
+            if self.is_proved:
+                log.error("store_not_proved", reason=str(error))  # noqa: TRY400 - it is complete
             self._doctor_problem = str(error)
-            log.error("store_not_proved", reason=str(error))  # noqa: TRY400 - the reason is complete
         except (StoreError, TimeoutError) as error:
             log.warning("doctor_result_not_read", reason=str(error))
         else:

@@ -13,7 +13,7 @@ import structlog
 import uvloop
 from structlog.typing import EventDict, WrappedLogger
 
-from sluice_gateway.app import Gateway, build_gateway
+from sluice_gateway.app import Gateway, build_gateway, check_authority_fits
 from sluice_gateway.background import start_background_tasks
 from sluice_gateway.machine_time import machine_now
 from sluice_gateway.mode_switch import adopt_records
@@ -125,6 +125,7 @@ async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
     store = await stack.enter_async_context(open_store(plan.store_url))
     asked_at = machine_now(SystemClock())
     history = await read_history(store)
+    check_authority_fits(history.current, plan.settings, plan.collector_id)
     await require_proof(store, plan.store_url, plan.settings)
     gateway = build_gateway(
         store,
@@ -141,6 +142,9 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
     local = await stack.enter_async_context(open_store(plan.settings.spool, StoreMode.CREATE))
     remote = await stack.enter_async_context(open_store(plan.store_url))
     history = await mirror_authority(local, remote, SystemClock())
+    # First: the doctor examines a new spool with hundreds of synced writes, which take half a
+    # minute on a busy disk.
+    check_authority_fits(history.current, plan.settings, plan.collector_id)
     await require_proof(local, plan.settings.spool, plan.settings)
     gateway = build_gateway(
         local, history.current, plan.settings, plan.collector_id, transfers_to=remote

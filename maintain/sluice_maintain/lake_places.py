@@ -18,6 +18,7 @@ from sluice_lake.delta import find_table
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range, source_range_key
+from sluice_lake.table_check import describe_older, read_positions
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table, accepted_hour
 from sluice_protocol.batch_in_lake import (
     BatchInLake,
@@ -58,6 +59,9 @@ class LakeReader:
             rollup = decide_rollup(manifest, None, None, dead_letter=reason is not None)
             state = LakeState.NOT_YET if reason is None else LakeState.DEAD_LETTER
             return _place(manifest, state, rollup, problem=reason or "")
+        older = await asyncio.to_thread(self._older, manifest, row)
+        if older:
+            return unreadable_lake(manifest, older)
         rollup = await self._rollup(manifest, row)
         return _place(manifest, LakeState.IN_LAKE, rollup, row=row)
 
@@ -99,6 +103,13 @@ class LakeReader:
             size_bytes=known.size_bytes if known else None,
             last_modified_unix_ns=known.last_modified_ns if known else None,
         )
+
+    def _older(self, manifest: AcceptedManifest, row: LedgerRow) -> str:
+        """Return why the records of a batch in the ledger are missing; empty if they are not."""
+        table = RECORD_TABLES[manifest.kind]
+        opened = find_table(self.store_url, table)
+        found = read_positions(self.store_url, table, opened, [row.lane])
+        return describe_older(table.name, found, {row.lane: row.sequence})
 
     def _last_source_range(self) -> int:
         opened = find_table(self.store_url, ROLLUPS)

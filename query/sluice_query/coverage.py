@@ -12,8 +12,13 @@ records, and only then the queue. Whatever moves in between is found by a later 
 So the answer contains every batch that was acknowledged before the frontier of these reads, or a
 reason counts it. A record that is younger than `FRESH_S` is the frontier: its reconciler works.
 
-Without registered gateways, `accepted/` is listed while it is small, or while the named agents have
-few batches. Otherwise the discovery record decides. Source: ADR 0084, 0086.
+`accepted/` is listed while it is small, or while the named agents have few batches, if no journals
+name new batches or if a gateway that accepts in the store is late. A batch of a killed gateway is
+then counted at once. Otherwise the discovery record decides. Source: ADR 0084, 0086.
+
+The rule, in `decide_completeness`: an answer is partial if its range ends more than
+`max_staleness_s` after the time through which it is known to be complete, and the reason names what
+it waits for.
 """
 
 import asyncio
@@ -26,7 +31,7 @@ from sluice_protocol.authority import VISIBILITY_S_MAX
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
-from sluice_protocol.journals import ProcessProgress, decide_frontier
+from sluice_protocol.journals import ProcessProgress, decide_frontier, ended_processes
 from sluice_protocol.keys import (
     ACCEPTED,
     INGEST_QUEUE,
@@ -52,6 +57,8 @@ NEW_MAX: Final = 256
 """Manifests created since the last discovery that a query reads."""
 _APPEARANCE_NS: Final = (VISIBILITY_S_MAX + 1) * NS_PER_S
 """How much later than its time a manifest may appear; on S3 the time is in whole seconds."""
+NAMED_MAX: Final = 5
+"""Late gateways that a reason names; further ones are counted."""
 FRESH_S: Final = 3.0
 """Age of a discovery record up to which a query reads no journals."""
 
@@ -78,6 +85,8 @@ class Coverage:
         discovered_ns: Every batch that was acknowledged before this time is enqueued, held, or
             among `named`.
         held_by: The gateway and process that hold that time back, if one does.
+        open_processes: The gateway processes whose reports bound that time, the latest last; empty
+            if journals were not read.
         landed_elsewhere: Whether batches are accepted in a spool that this query does not search.
         held: Held batches that may match.
         named: Batches that may match and that journals name; the queue may contain them by now.
@@ -91,6 +100,7 @@ class Coverage:
     now_ns: UnixNs | None = None
     discovered_ns: UnixNs | None = None
     held_by: str | None = None
+    open_processes: tuple[ProcessProgress, ...] = ()
     landed_elsewhere: bool = False
     held: tuple[HeldBatch, ...] = ()
     named: tuple[AcceptedManifest, ...] = ()
@@ -150,15 +160,18 @@ async def read_coverage(
         lanes={lane_of(agent, authority.lanes) for agent in query.agents},
         spool_ns=int(settings.landed_s * NS_PER_S) if with_spool else None,
     )
+    if with_journals and _may_list_for(through, discovery.now_ns, settings):
+        new = await _read_new(store, query, settings, discovery, listed=True)
     return Coverage(
         now_ns=discovery.now_ns,
         discovered_ns=through.at_ns,
         held_by=through.held_by,
+        open_processes=through.open_processes,
         landed_elsewhere=(
             authority.acceptance == "local_spool" and not with_spool and not with_journals
         ),
         held=held,
-        named=_choose_named(tails.manifests, query, {one.key for one in held}),
+        named=_choose_named(tails.manifests if tails else (), query, {one.key for one in held}),
         new=new,
         problems=problems,
         lanes=lanes,
@@ -168,12 +181,13 @@ async def read_coverage(
 
 async def _read_tails(
     store: ObjectStore, registrations: Sequence[ListedObject], discovery: "_Discovery"
-) -> JournalTails:
+) -> JournalTails | None:
+    """Return what journals name after the record, or None if the record is fresh."""
     if discovery.record is None:
         return await read_journal_tails(store, registrations, {})
     fresh_ns = discovery.now_ns - int(FRESH_S * NS_PER_S)
     if discovery.record.complete_through_unix_ns >= fresh_ns:
-        return JournalTails()
+        return None
     return await read_journal_tails(store, registrations, discovery.record.journals)
 
 
@@ -183,12 +197,23 @@ class _Through:
 
     at_ns: UnixNs | None
     held_by: str | None = None
+    open_processes: tuple[ProcessProgress, ...] = ()
+
+
+def _may_list_for(through: _Through, now_ns: UnixNs, settings: QuerySettings) -> bool:
+    """Return True if a listing shows what late gateways have not reported.
+
+    What a spool accepted is not in the store yet, so no listing shows it.
+    """
+    needed_ns = now_ns - int(settings.max_staleness_s * NS_PER_S)
+    late = [one for one in through.open_processes if one.complete_through_ns < needed_ns]
+    return bool(late) and all(one.acceptance == "s3_manifest" for one in late)
 
 
 def _decide_through(
     now_ns: UnixNs,
     record: DiscoveryRecord | None,
-    tails: JournalTails,
+    tails: JournalTails | None,
     *,
     lanes: Collection[int],
     spool_ns: int | None,
@@ -201,7 +226,7 @@ def _decide_through(
     Args:
         now_ns: The store's clock before everything else was read.
         record: The discovery record; without it, batches older than the journals may be missing.
-        tails: What the journals contain after the record.
+        tails: What the journals contain after the record; None if the record is fresh.
         lanes: The lanes of the agents that the query names; empty means all.
         spool_ns: How long a searched spool shows a transferred batch; None without a spool.
     """
@@ -211,21 +236,29 @@ def _decide_through(
     if lanes:
         recorded_ns = min(record.lanes.get(f"{lane:03d}", recorded_ns) for lane in lanes)
     passed_ns = max(recorded_ns, record.pass_began_unix_ns or 0)
-    processes: Sequence[ProcessProgress] = tails.processes
+    processes: Sequence[ProcessProgress] = tails.processes if tails else ()
     if spool_ns is not None:
         if passed_ns < now_ns - spool_ns:
             # Batches transferred in between are in neither: the spool shows only recent transfers.
             return _Through(at_ns=None)
         # What a spool accepted is read from the spool.
         processes = [one for one in processes if one.acceptance != "local_spool"]
-    if not tails.processes or record.journaled_since_unix_ns is None:
+    if tails is None or record.journaled_since_unix_ns is None:
         return _Through(at_ns=UnixNs(recorded_ns), held_by=record.held_by)
+    # Without a registered process nothing is open: one that registers later acknowledges later.
     frontier = decide_frontier(now_ns, processes, UnixNs(passed_ns))
     by = frontier.held_by
+    ended = ended_processes(processes, UnixNs(passed_ns))
+    bounds = [one for one in processes if one.process not in ended]
     return _Through(
         at_ns=max(frontier.complete_through_ns, UnixNs(recorded_ns)),
-        held_by=None if by is None else f"{by.collector_id} (process {by.process})",
+        held_by=None if by is None else _name(by),
+        open_processes=tuple(sorted(bounds, key=lambda one: one.complete_through_ns)),
     )
+
+
+def _name(process: ProcessProgress) -> str:
+    return f"{process.collector_id} (process {process.process})"
 
 
 def _choose_named(
@@ -364,9 +397,10 @@ def decide_completeness(
         held_by = None
         missing = len(absent)
     if missing:
-        reasons.append(
-            f"{missing} accepted batches are not enqueued yet: wait for the reconciler, or start it"
-        )
+        batches = "batch is" if missing == 1 else "batches are"
+        remedy = _late(coverage, _needed_ns(coverage.now_ns, query, settings))
+        remedy = remedy or "wait for the reconciler, or start it"
+        reasons.append(f"{missing} accepted {batches} not enqueued yet: {remedy}")
     elif reason := _staleness(until_ns, coverage, query, settings):
         reasons.append(reason)
     return Completeness(accepted_until_ns=until_ns, held_by=held_by, reasons=tuple(reasons))
@@ -378,13 +412,41 @@ def _staleness(
     """Return why an answer that is complete up to a time is partial, or None."""
     if until_ns is None or coverage.now_ns is None:
         return "accepted batches may be missing: no recent full pass of a reconciler is known"
-    needed_ns = min(query.to_ns, coverage.now_ns - int(settings.max_staleness_s * NS_PER_S))
+    needed_ns = _needed_ns(coverage.now_ns, query, settings)
     if until_ns >= needed_ns:
         return None
     missing = f"batches accepted after {format_rfc3339(until_ns)} may be missing"
-    if coverage.held_by is not None and coverage.new is None:
-        return (
-            f"{missing}: gateway {coverage.held_by} has not reported since; if it is gone, a full"
-            " pass of a reconciler replaces its report"
-        )
-    return f"{missing}: the last full pass of a reconciler began then; check that one runs"
+    late = _late(coverage, needed_ns)
+    return f"{missing}: {late or _LAST_LISTING}"
+
+
+def _needed_ns(now_ns: UnixNs, query: Query, settings: QuerySettings) -> UnixNs:
+    """Return the time through which an answer must be known to be complete."""
+    return min(query.to_ns, UnixNs(now_ns - int(settings.max_staleness_s * NS_PER_S)))
+
+
+def _late(coverage: Coverage, needed_ns: UnixNs) -> str:
+    """Return which gateways an answer waits for, and what to do; empty if it waits for none."""
+    late = [one for one in coverage.open_processes if one.complete_through_ns < needed_ns]
+    names = [_name(one) for one in late] or [one for one in [coverage.held_by] if one]
+    if not names:
+        return ""
+    spooled = any(one.acceptance == "local_spool" for one in late)
+    return f"{_not_reported(names)}; {_REPORTS if spooled else _FINDS}"
+
+
+_LAST_LISTING: Final = "the last full pass of a reconciler began then; check that one runs"
+_FINDS: Final = (
+    "if it is gone, a reconciler finds its batches: check that one runs"
+    " (`sluice reconciler status`)"
+)
+_REPORTS: Final = "a gateway with a spool reports them when it runs: start it"
+
+
+def _not_reported(names: Sequence[str]) -> str:
+    """Return which gateways have not reported, the latest first."""
+    shown = ", ".join(names[:NAMED_MAX])
+    if len(names) == 1:
+        return f"gateway {shown} has not reported since"
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"gateways {shown}{more} have not reported since"

@@ -11,16 +11,19 @@ from typing import Any, Final, TypeVar
 import duckdb
 
 from sluice_lake.data_files import DataFile
-from sluice_lake.errors import TableRefused
 from sluice_lake.locations import TableLocation, open_filesystem
-from sluice_protocol.errors import BadUsage
-from sluice_query.errors import QueryTimedOut, QueryTooLarge
+from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
+from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_query.errors import DataFilesUnreadable, QueryTimedOut, QueryTooLarge
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"
 _S3: Final = "s3://"
+_PROBE: Final = "probe"
+_READ_ALL: Final = SqlStatement("SELECT count(COLUMNS(*)) FROM probe")
+"""Reads every column of every row."""
 
 _Result = TypeVar("_Result")
 
@@ -31,6 +34,7 @@ class QueryEngine:
     def __init__(self, opening: Future[Any], settings: QuerySettings) -> None:
         self._opening = opening
         self._settings = settings
+        self._registered: dict[str, tuple[TableLocation, tuple[DataFile, ...]]] = {}
 
     @property
     def _connection(self) -> Any:  # noqa: ANN401 - DuckDB is untyped
@@ -51,10 +55,11 @@ class QueryEngine:
         """Make data files of one table readable under a name.
 
         Raises:
-            TableRefused: A file cannot be read.
+            DataFilesUnreadable: A file cannot be read.
         """
         paths = [location.uri_of(file.path) for file in files]
-        with _errors_translated(location.uri):
+        self._registered[name] = (location, tuple(files))
+        with self._errors_translated():
             if location.is_local:
                 self._connection.read_parquet(paths, hive_partitioning=False).create_view(name)
             else:
@@ -68,10 +73,10 @@ class QueryEngine:
         """Run a statement and return every row.
 
         Raises:
-            TableRefused: A file cannot be read.
+            DataFilesUnreadable: A file cannot be read.
             QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
         """
-        with _errors_translated(LAKE):
+        with self._errors_translated():
             found: list[tuple[Any, ...]] = self._connection.execute(
                 statement.text, list(statement.values)
             ).fetchall()
@@ -83,10 +88,10 @@ class QueryEngine:
         The rows are computed while they are read, and are never in memory together.
 
         Raises:
-            TableRefused: A file cannot be read.
+            DataFilesUnreadable: A file cannot be read.
             QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
         """
-        with _errors_translated(LAKE):
+        with self._errors_translated():
             found = self._connection.sql(statement.text, params=list(statement.values))
             return found.to_arrow_reader(rows)
 
@@ -94,14 +99,58 @@ class QueryEngine:
         """Return the next record batch of a reader, or None after the last.
 
         Raises:
-            TableRefused: A file cannot be read.
+            DataFilesUnreadable: A file cannot be read.
             QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
         """
-        with _errors_translated(LAKE):
+        with self._errors_translated():
             try:
                 return reader.read_next_batch()
             except StopIteration:
                 return None
+
+    def find_unreadable(
+        self, location: TableLocation, files: Sequence[DataFile]
+    ) -> list[tuple[DataFile, str]]:
+        """Return the files that cannot be read, each with what is wrong.
+
+        Sizes are compared first. If all are right, each file is read completely.
+
+        Raises:
+            TableRefused: The bucket refused the requests.
+        """
+        if wrong := find_wrong_files(location, files):
+            return wrong
+        for file in files:
+            self.register_files(_PROBE, [file], location)
+            try:
+                self.rows(_READ_ALL)
+            except DataFilesUnreadable as error:
+                wrong.append((file, f"is damaged ({error.__cause__ and _reason(error.__cause__)})"))
+        return wrong
+
+    @contextmanager
+    def _errors_translated(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise QueryTooLarge(_reason(error)) from error
+        except (duckdb.InterruptException, duckdb.ParserException, duckdb.CatalogException):
+            raise
+        except (duckdb.Error, OSError) as error:
+            raise self._file_error(error) from error
+
+    def _file_error(self, error: Exception) -> DataFilesUnreadable:
+        """Return an error that names the file, if its size shows which one cannot be read."""
+        for location, files in self._registered.values():
+            try:
+                wrong = find_wrong_files(location, files)
+            except SluiceError:
+                wrong = []
+            for file, why in wrong:
+                return DataFilesUnreadable(location.uri, describe_file(location, file, why))
+        table = ", ".join(sorted({one.uri for one, _ in self._registered.values()})) or LAKE
+        reason = f"a data file cannot be read: {_reason(error)}; repeat the query; if it fails"
+        return DataFilesUnreadable(table, f"{reason} again, {FILE_REMEDY}")
 
     async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
         """Run blocking work in a thread and interrupt it after `left_s` seconds.
@@ -197,19 +246,6 @@ def _pandas_hidden() -> Iterator[None]:
         sys.meta_path.remove(_PandasHider)
 
 
-@contextmanager
-def _errors_translated(table: str) -> Iterator[None]:
-    try:
-        yield
-    except duckdb.OutOfMemoryException as error:
-        raise QueryTooLarge(_reason(error)) from error
-    except (duckdb.InterruptException, duckdb.ParserException, duckdb.CatalogException):
-        raise
-    except (duckdb.Error, OSError) as error:
-        reason = f"a data file cannot be read, retry: {_reason(error)}"
-        raise TableRefused(table, reason) from error
-
-
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     text = str(error).splitlines()[0]
     return text.split("Error: ", 1)[-1]

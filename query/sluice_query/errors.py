@@ -1,5 +1,6 @@
 """Errors that only a query raises. Every message is one line that contains what to do."""
 
+from sluice_lake.errors import TableRefused
 from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
 
 
@@ -27,6 +28,10 @@ class QueryTooLarge(SluiceError):
 
     def __str__(self) -> str:
         return f"query exceeded its memory limit: narrow the range or the limit: {self.reason}"
+
+
+class DataFilesUnreadable(TableRefused):
+    """Data files that cannot be read; a query for records leaves them out and is partial."""
 
 
 class TooManyClients(SluiceError):

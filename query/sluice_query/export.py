@@ -63,6 +63,8 @@ async def export_records(searcher: Searcher, export: Export) -> AsyncGenerator[E
     query = export.query
     async with searcher.reading(query) as reader:
         read = await reader.read()
+        # Nothing can be left out later: the file has begun.
+        read = await reader.without_missing(read)
         evaluator = searcher.evaluator(reader, read)
         sources = await reader.bounded(partial(evaluator.sources, newest_files(read.files.read)))
         make = _ParquetWriter if export.format == "parquet" else _NdjsonWriter

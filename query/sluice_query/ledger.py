@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from deltalake import DeltaTable
+
+from sluice_lake.data_files import list_files
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import BATCHES, accepted_hour
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_query.engine import QueryEngine
-from sluice_query.pruning import select_partitions
 from sluice_query.sql import ledger_sql
 
 _LEDGER: Final = "ledger"
@@ -28,9 +30,12 @@ class LedgerRow:
 
 
 def read_ledger(
-    engine: QueryEngine, store_url: str, manifests: Sequence[AcceptedManifest]
+    engine: QueryEngine,
+    store_url: str,
+    manifests: Sequence[AcceptedManifest],
+    opened: DeltaTable | None,
 ) -> list[LedgerRow]:
-    """Read the part of the ledger's newest state that may contain these batches.
+    """Read the part of a state of the ledger that may contain these batches.
 
     Returns:
         Rows of the batches' agents in the batches' hours. Other batches may be among them.
@@ -39,7 +44,7 @@ def read_ledger(
         TableRefused: The ledger cannot be used safely.
     """
     hours = {accepted_hour(manifest.accepted_at_unix_ns) for manifest in manifests}
-    files = select_partitions(store_url, BATCHES, lambda hour: hour in hours) if hours else ()
+    files = list_files(opened, BATCHES, lambda hour: hour in hours) if hours and opened else []
     if not files:
         return []
     engine.register_files(_LEDGER, files, lake_location(store_url, BATCHES.name))

@@ -8,7 +8,7 @@ order a batch could be missed in every place.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -50,11 +50,13 @@ class PendingSnapshot:
     Attributes:
         lanes: The lanes that exist.
         batches: Every batch of every entry that is not acknowledged, lane by lane, in order.
+        acknowledged: Lane to the last entry that the queue has handed over to the lake.
         problems: What could not be read, one sentence each.
     """
 
     lanes: tuple[int, ...] = ()
     batches: tuple[PendingBatch, ...] = ()
+    acknowledged: Mapping[int, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
@@ -98,6 +100,7 @@ async def read_pending(
     return PendingSnapshot(
         lanes=tuple(lanes),
         batches=tuple(chain.from_iterable(lane.batches for lane in found)),
+        acknowledged={lane: at for one in found for lane, at in one.acknowledged.items()},
         problems=tuple(chain.from_iterable(lane.problems for lane in found)),
     )
 
@@ -137,7 +140,11 @@ class _ListReader:
                 f" raise tail_lists_max=`{lists_max}`"
             )
         batches = chain.from_iterable(result for result in found if not isinstance(result, str))
-        return PendingSnapshot(batches=tuple(batches), problems=tuple(problems))
+        return PendingSnapshot(
+            batches=tuple(batches),
+            acknowledged={lane: view.state.acked_through},
+            problems=tuple(problems),
+        )
 
     async def _read_entry(self, lane: Lane, entry: Descriptor) -> list[PendingBatch] | str:
         async with self.limit:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from sluice_lake.data_files import total_bytes
-from sluice_lake.tables import RECORD_TABLES
+from sluice_lake.delta import find_table
+from sluice_lake.table_check import (
+    describe_file,
+    describe_older,
+    find_wrong_files,
+    read_positions,
+)
+from sluice_lake.tables import BATCHES, RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
@@ -19,6 +26,7 @@ from sluice_query.applied_deletes import applying_deletes, read_deletes
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
 from sluice_query.engine import QueryEngine
+from sluice_query.errors import DataFilesUnreadable
 from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
     FetchedBatches,
@@ -38,6 +46,7 @@ from sluice_query.rollups import (
     choose_rollups,
     needs_rollups,
     open_rollups,
+    without_rollups,
 )
 from sluice_query.settings import QuerySettings
 from sluice_query.spool import SearchedSpool, read_spooled
@@ -144,9 +153,10 @@ class SourceReader:
         active = await read_deletes(store, self.target.deletes)
         rollups = await self._choose_rollups(coverage, active)
         query = rollups.extended(self.query)
-        files, ledger, dead = await self.bounded(
+        opened = await self.bounded(
             lambda: self._open_tables(query, pending, coverage, every_lane=rollups.plan is not None)
         )
+        files, ledger, dead = opened.files, opened.ledger, opened.dead
         rollups, files, divided = rollups.over(files, query)
         query = rollups.extended(self.query)
         files = await prune_by_index(store, files, self.query)
@@ -154,6 +164,7 @@ class SourceReader:
         unqueued = await self._not_returned_yet(unqueued, pending, files)
         chosen = choose_newest([*missing, *unqueued.batches], settings)
         problems = (*unqueued.problems, *pending.problems, *chosen.problems, *rollups.problems)
+        problems += opened.older
         problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         known: set[Identity] = set()
@@ -171,6 +182,56 @@ class SourceReader:
             rollups=rollups,
             problems=problems,
             known=frozenset(known),
+        )
+
+    async def without_missing(self, read: SearchRead) -> SearchRead:
+        """Return what was read without the files that are missing or have another size.
+
+        In a bucket nothing is compared, because each file would cost a request.
+        """
+        files = read.files
+        if not files.location.is_local:
+            return read
+        wrong = await self.bounded(lambda: find_wrong_files(files.location, files.read))
+        if not wrong:
+            return read
+        gone = {file.path for file, _ in wrong}
+        problems = [describe_file(files.location, file, why) for file, why in wrong]
+        kept = tuple(one for one in files.read if one.path not in gone)
+        return replace(read, files=replace(files, read=kept), problems=(*read.problems, *problems))
+
+    async def without_unreadable(self, read: SearchRead, error: DataFilesUnreadable) -> SearchRead:
+        """Return what was read without the data files that cannot be read, and with the reason.
+
+        Every other file is answered from. Each call leaves out at least one file.
+
+        Raises:
+            DataFilesUnreadable: Every file of the records and of the rollups can be read now.
+        """
+        files, opened = read.files, read.rollups.opened
+        wrong = await self.bounded(lambda: self.engine.find_unreadable(files.location, files.read))
+        problems = [describe_file(files.location, file, why) for file, why in wrong]
+        gone = {file.path for file, _ in wrong}
+        rollups = read.rollups
+        if opened is not None and not wrong:
+            location, rows = opened.location, opened.files
+            wrong = await self.bounded(lambda: self.engine.find_unreadable(location, rows))
+            problems = [describe_file(location, file, why) for file, why in wrong]
+            lost = {file.path for file, _ in wrong}
+            kept = tuple(one for one in rows if one.path not in lost)
+            rollups = replace(rollups, opened=replace(opened, files=kept))
+        if not wrong:
+            raise error
+        divided = SampleFiles(
+            every=tuple(one for one in read.divided.every if one.path not in gone),
+            later=tuple(one for one in read.divided.later if one.path not in gone),
+        )
+        return replace(
+            read,
+            files=replace(files, read=tuple(one for one in files.read if one.path not in gone)),
+            divided=divided,
+            rollups=rollups,
+            problems=(*read.problems, *problems),
         )
 
     def summarize(self, summary: QuerySummary, read: SearchRead) -> QuerySummary:
@@ -213,7 +274,9 @@ class SourceReader:
         store, settings = self.target.store, self.target.settings
         later = await read_pending(store, settings, self.target.work_lists)
         url = self.target.store_url
-        ledger = await self.bounded(lambda: read_ledger(self.engine, url, unqueued.batches))
+        ledger = await self.bounded(
+            lambda: read_ledger(self.engine, url, unqueued.batches, find_table(url, BATCHES))
+        )
         queues = (pending, later)
         left = choose_unqueued(unqueued, queues, ledger, files.lanes)
         left = await confirm_named(store, left, self.query, settings)
@@ -252,14 +315,14 @@ class SourceReader:
     ) -> ChosenRollups:
         lanes, query = coverage.lane_count, self.query
         if not lanes or not needs_rollups(query, deletes):
-            return ChosenRollups()
+            return ChosenRollups(problems=without_rollups(query, deletes))
         opened = await self.bounded(lambda: open_rollups(self.target.store_url, query))
         store = self.target.store
         return await choose_rollups(store, opened, query, lanes=lanes, deletes=deletes)
 
     def _open_tables(
         self, query: Query, pending: PendingSnapshot, coverage: Coverage, *, every_lane: bool
-    ) -> tuple[SelectedFiles, list[Identity], tuple[DeadLetter, ...]]:
+    ) -> "_OpenedTables":
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
         # readings would be dropped as ingested and be missing from the records. A batch that is in
@@ -267,10 +330,41 @@ class SourceReader:
         url = self.target.store_url
         wanted = [one for one in pending.manifests if is_of_agents(one, query)]
         wanted += [one.manifest for one in coverage.new or ()]
-        ledger = [row.identity for row in read_ledger(self.engine, url, wanted)]
+        opened = find_table(url, BATCHES)
+        ledger = [row.identity for row in read_ledger(self.engine, url, wanted, opened)]
+        acknowledged = pending.acknowledged
+        in_ledger = read_positions(url, BATCHES, opened, sorted(acknowledged))
         lanes = range(coverage.lane_count) if every_lane else self._lanes(pending, coverage)
-        files = select_files(url, RECORD_TABLES[query.kind], query, lanes)
-        return files, ledger, find_dead_letters(self.engine, url, self.query)
+        table = RECORD_TABLES[query.kind]
+        files = select_files(url, table, query, lanes)
+        needed = {lane: max(at, in_ledger.get(lane, 0)) for lane, at in acknowledged.items()}
+        older = (
+            describe_older(BATCHES.name, in_ledger, acknowledged),
+            describe_older(table.name, files.lanes, needed),
+        )
+        return _OpenedTables(
+            files=files,
+            ledger=ledger,
+            dead=find_dead_letters(self.engine, url, self.query),
+            older=tuple(one for one in older if one),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenedTables:
+    """What one query reads of the lake before the records.
+
+    Attributes:
+        files: The files of the record table that may contain matching records.
+        ledger: The batches of the ledger that the query may need.
+        dead: The dead letters that the query may need.
+        older: Why a table does not contain what the queue has handed over.
+    """
+
+    files: SelectedFiles
+    ledger: list[Identity]
+    dead: tuple[DeadLetter, ...]
+    older: tuple[str, ...]
 
 
 def _with_rollups(summary: QuerySummary, rollups: ChosenRollups) -> QuerySummary:

@@ -156,6 +156,11 @@ def plan_rollups(
     )
 
 
+def begins_before_retention(query: Query, deletes: Sequence[DeleteRecord]) -> bool:
+    """Return True if retention may have removed samples of the time range."""
+    return _lost_span(query, retention_cut_ns(deletes)) is not None
+
+
 def answers_exactly(query: Query, series: Series) -> bool:
     """Return True if rows of minutes answer a query as samples do.
 

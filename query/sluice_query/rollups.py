@@ -34,6 +34,7 @@ from sluice_query.rollup_plan import (
     RollupPlan,
     SampleFiles,
     TimeSpan,
+    begins_before_retention,
     divide_files,
     plan_rollups,
 )
@@ -42,6 +43,10 @@ from sluice_store.port import ObjectStore
 _WITHOUT_RESOURCES: Final = (
     "attributes of resources are not compared where retention removed samples: rollups contain only"
     " those of the records"
+)
+_RAW: Final = (
+    "retention removed samples at the beginning of the time range: omit `raw` to compute these"
+    " steps from rollups"
 )
 _NOT_ROLLED_UP: Final = (
     "retention hides samples that rollups do not contain yet: run `sluice spark rollup`"
@@ -136,6 +141,13 @@ def needs_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> bool:
     return _plan(query, RollupCoverage(through={}, deletes=_ids(deletes)), 1, deletes) is not None
 
 
+def without_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> tuple[str, ...]:
+    """Return why a series is incomplete that is computed from samples alone; usually nothing."""
+    if query.series is None or not begins_before_retention(query, deletes):
+        return ()
+    return (_RAW,)
+
+
 def open_rollups(store_url: str, query: Query) -> OpenedRollups | None:
     """Open the newest state of the table; return None if it contains no source range.
 
@@ -190,7 +202,7 @@ async def choose_rollups(
         StoreError: The store is unreachable.
     """
     if opened is None:
-        return ChosenRollups()
+        return _unusable("there are none", lost=begins_before_retention(query, deletes))
     try:
         source = await read_source_range(store, opened.number)
         reason = f"source range {opened.number} is missing"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as copy_with
 
 from sluice_query.engine import open_engine
+from sluice_query.errors import DataFilesUnreadable
 from sluice_query.evaluation import Evaluator
 from sluice_query.reading import SearchRead, SearchTarget, SourceReader
 from sluice_query.request import Query, check_query
@@ -30,8 +31,12 @@ class Searcher(SearchTarget):
         """
         async with self.reading(query) as reader:
             read = await reader.read()
-            evaluator = self.evaluator(reader, read)
-            result = await reader.bounded(evaluator.result)
+            while True:
+                try:
+                    result = await reader.bounded(self.evaluator(reader, read).result)
+                    break
+                except DataFilesUnreadable as error:
+                    read = await reader.without_unreadable(read, error)
             summary = reader.summarize(result.summary, read)
         view = None if result.view is None else copy_with(result.view, summary=summary)
         return replace(result, summary=summary, view=view)

@@ -23,8 +23,8 @@ class QuerySettings:
         accepted_list_max: Most accepted manifests that a query lists to find batches that are not
             enqueued yet; in a larger store it relies on the reconciler's last full pass. 0 never
             lists them.
-        max_staleness_s: Age of the reconciler's last full pass, seconds, from which an answer to
-            the present is partial.
+        max_staleness_s: How far the time range may reach beyond the time through which an answer
+            is known to be complete, seconds. Gateways report at least every 5 s.
         sample_records_max: Matching records after which the fields and values of records are no
             longer counted, the newest files first.
         fetches: Pending batches that are read concurrently.
@@ -38,7 +38,7 @@ class QuerySettings:
     tail_lists_max: int = 2_000
     landed_s: float = 3600.0
     accepted_list_max: int = 5_000
-    max_staleness_s: float = 60.0
+    max_staleness_s: float = 10.0
     sample_records_max: int = 1_000_000
     fetches: int = 8
 

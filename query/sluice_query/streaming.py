@@ -12,8 +12,10 @@ from functools import partial
 
 import msgspec
 
+from sluice_lake.data_files import DataFile
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
+from sluice_query.errors import DataFilesUnreadable
 from sluice_query.evaluation import Evaluator
 from sluice_query.pending import joined_batches
 from sluice_query.reading import SearchRead, SourceReader
@@ -21,7 +23,7 @@ from sluice_query.request import Query
 from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.sql import ordered_sql, returned_columns
-from sluice_query.waves import KeyedRow, NewestFirst, Wave, plan_waves
+from sluice_query.waves import KeyedRow, NewestFirst, plan_waves
 
 
 class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,16 +84,29 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
     query = replace(query, newest_first=True)
     async with searcher.reading(query) as reader:
         read = await reader.select()
-        merged, results = NewestFirst(query.limit), 0
+        merged, results, problems = NewestFirst(query.limit), 0, read.problems
         files, fetched = replace(read.files, read=()), joined_batches(())
         for wave in plan_waves(read.files.read, read.waiting):
-            part = replace(read, fetched=await reader.fetch(wave.batches))
-            evaluator = searcher.evaluator(reader, part)
-            found = await reader.bounded(partial(_read_wave, evaluator, wave, limit=merged.wanted))
+            part = replace(
+                read,
+                files=replace(read.files, read=wave.files),
+                fetched=await reader.fetch(wave.batches),
+                problems=(),
+            )
+            while True:
+                evaluator = searcher.evaluator(reader, part)
+                try:
+                    found = await reader.bounded(
+                        partial(_read_wave, evaluator, part.files.read, limit=merged.wanted)
+                    )
+                    break
+                except DataFilesUnreadable as error:
+                    part = await reader.without_unreadable(part, error)
+            problems += part.problems
             rows = merged.add(found, wave.until_ns)
             records = await reader.bounded(partial(evaluator.rows, rows))
             results += len(records)
-            files = replace(files, read=(*files.read, *wave.files))
+            files = replace(files, read=(*files.read, *part.files.read))
             # The tables of a wave are not needed after it.
             fetched = joined_batches((fetched, replace(part.fetched, tables=())))
             done = replace(read, files=files, fetched=fetched)
@@ -101,7 +116,8 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
                 break
         pruned = read.files.pruned + len(read.files.read) - len(files.read)
         summary = QuerySummary(results=results, more=merged.more)
-        done = replace(read, files=replace(files, pruned=pruned), fetched=fetched)
+        files = replace(files, pruned=pruned)
+        done = replace(read, files=files, fetched=fetched, problems=problems)
         yield StreamPart(summary=reader.summarize(summary, done))
 
 
@@ -118,9 +134,9 @@ def _progress(
     )
 
 
-def _read_wave(evaluator: Evaluator, wave: Wave, *, limit: int) -> list[KeyedRow]:
+def _read_wave(evaluator: Evaluator, files: tuple[DataFile, ...], *, limit: int) -> list[KeyedRow]:
     query = evaluator.query
-    sources = evaluator.sources(wave.files)
+    sources = evaluator.sources(files)
     if not sources.names:
         return []
     columns = returned_columns(query.kind)

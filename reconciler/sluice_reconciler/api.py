@@ -28,6 +28,7 @@ from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_s
 from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.member_records import read_live_members
+from sluice_reconciler.loop_health import Loop, StalledLoop
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import list_hold_records
@@ -83,9 +84,10 @@ class LaneList(msgspec.Struct, frozen=True):
 
 
 class ReadyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `/readyz`: full passes that succeeded, and failures since the last of them.
+    """The body of `/readyz`: full passes that succeeded, and tries that failed since.
 
-    `rounds` and `round_failures` are the same for the journal route.
+    `rounds` and `round_failures` are the same for the journal route. `stalled` contains every loop
+    that has failed for some seconds.
     """
 
     ready: bool
@@ -93,6 +95,7 @@ class ReadyState(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     rounds: int = 0
     round_failures: int = 0
+    stalled: tuple[StalledLoop, ...] = ()
 
 
 class NotReadyProblem(Problem, frozen=True, kw_only=True):
@@ -103,6 +106,7 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
     failures: int
     rounds: int = 0
     round_failures: int = 0
+    stalled: tuple[StalledLoop, ...] = ()
 
 
 def make_app(reconciler: Reconciler, sns_fetcher: "PageFetcher | None" = None) -> web.Application:
@@ -271,25 +275,26 @@ class OperatorApi:
         return msgspec.structs.replace(problem, status=503)
 
     def _why_not_ready(self) -> Problem | None:
-        state = self._readiness()
-        if state.ready:
+        reason, state = self._reconciler.health.why_not_ready(), self._readiness()
+        if not reason:
             return None
-        problem = problem_of(ErrorCode.STORE_UNAVAILABLE, "no discovery has succeeded lately")
+        problem = problem_of(ErrorCode.STORE_UNAVAILABLE, reason)
         return NotReadyProblem(**msgspec.structs.asdict(problem), **msgspec.structs.asdict(state))
 
     def _readiness(self) -> ReadyState:
         health = self._reconciler.health
         return ReadyState(
-            ready=health.ready,
+            ready=not health.why_not_ready(),
             passes=health.passes,
-            failures=health.failures,
+            failures=health.failures(Loop.PASSES),
             rounds=health.rounds,
-            round_failures=health.round_failures,
+            round_failures=health.failures(Loop.JOURNALS),
+            stalled=health.stalled,
         )
 
     def _boot_list(self, request: web.Request, *, faulty: bool) -> BootList:
         """Return the boots of the last whole pass, of one agent or of all, with its time."""
-        last, agent = self._reconciler.health.whole, _AGENT.read(request.query)
+        last, agent = self._reconciler.whole_pass, _AGENT.read(request.query)
         if last is None:
             return BootList(())
         boots = (boot for boot in last.boots.boots if agent in (None, boot.agent_id))

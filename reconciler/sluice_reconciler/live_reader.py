@@ -24,7 +24,7 @@ from sluice_protocol.errors import (
     UnsupportedVersion,
 )
 from sluice_protocol.frame import Frame, decode_frame
-from sluice_protocol.journals import Frontier
+from sluice_protocol.journals import LATE_S, Frontier, ProcessProgress
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest, readable_parts
 from sluice_protocol.ndjson import ndjson_from_columns
@@ -47,9 +47,6 @@ OFFERED_MAX: Final = 400_000
 APPEARANCE_NS: Final = 60 * NS_PER_S
 """How much later than its Last-Modified an object may appear in a listing."""
 
-STALE_NS: Final = 60 * NS_PER_S
-"""Age of the last comparison from which live records are partial."""
-
 _STALE: Final = "newer batches may be missing: this reconciler has not looked for them recently"
 
 LISTED_MAX: Final = 100_000
@@ -59,7 +56,18 @@ LISTED_MAX: Final = 100_000
 class LiveReader:
     """Reads the blobs of newly accepted batches into a live window."""
 
-    def __init__(self, store: ObjectStore, window: LiveWindow, clock: StoreClock) -> None:
+    def __init__(
+        self, store: ObjectStore, window: LiveWindow, clock: StoreClock, round_s: float = 0.0
+    ) -> None:
+        """Create the reader.
+
+        Args:
+            store: The store.
+            window: Where records are kept.
+            clock: The store's time.
+            round_s: Time between two reads of journals, by which records are later in any case.
+        """
+        self._stale_ns = int((LATE_S + round_s) * NS_PER_S)
         self._store = store
         self._window = window
         self._clock = clock
@@ -72,8 +80,13 @@ class LiveReader:
         self._pass_began_ns = 0
         self._compared_ns = 0
         """When the last successful pass began: it listed every older batch."""
+        self._relied_ns = 0
+        """When the last pass of another process began that this window relies on."""
         self._covered_ns = 0
         """The time through which journals were read."""
+        self._held_by: ProcessProgress | None = None
+        self._looked_ns = 0
+        """When journals were last read."""
         self._reading: tuple[AcceptedManifest, ...] = ()
 
     @property
@@ -153,14 +166,30 @@ class LiveReader:
             self._compared_ns = self._pass_began_ns
 
     @property
-    def compared_ns(self) -> UnixNs | None:
-        """When the last full pass of this process began; None before the first."""
-        return UnixNs(self._compared_ns) if self._compared_ns else None
+    def passed_ns(self) -> UnixNs | None:
+        """When the last full pass began that replaces journals here; None before the first."""
+        passed_ns = max(self._compared_ns, self._relied_ns)
+        return UnixNs(passed_ns) if passed_ns else None
+
+    def rely_on_pass(self, began_ns: UnixNs) -> None:
+        """Let a pass of another process replace journals, and report what it may have found.
+
+        A pass that began before this window found only batches that are older than the window.
+        """
+        if began_ns <= self._relied_ns:
+            return
+        self._relied_ns = began_ns
+        since_ns = self._window.since_ns
+        if self._window.on and (since_ns is None or began_ns > since_ns):
+            self._window.miss(began_ns)
 
     def cover(self, frontiers: Mapping[int, Frontier]) -> None:
         """Record through which time this process has read journals itself, by lane."""
-        through_ns = min((one.complete_through_ns for one in frontiers.values()), default=0)
-        self._covered_ns = max(self._covered_ns, through_ns)
+        least = min(frontiers.values(), key=lambda one: one.complete_through_ns, default=None)
+        if least is not None:
+            self._covered_ns = max(self._covered_ns, least.complete_through_ns)
+            self._held_by = least.held_by
+            self._looked_ns = self._clock.now_ns()
 
     @property
     def accepted_until_ns(self) -> UnixNs | None:
@@ -229,9 +258,19 @@ class LiveReader:
         found = self._window.view(now_ns, agent_id=agent_id, after=after, limit=limit)
         until_ns = self.accepted_until_ns
         reasons = found.reasons
-        if self._window.on and (until_ns is None or until_ns < now_ns - STALE_NS):
-            reasons = (*reasons, _STALE)
+        if self._window.on and (until_ns is None or until_ns < now_ns - self._stale_ns):
+            reasons = (*reasons, self._late(now_ns))
         return replace(found, accepted_until_ns=until_ns, reasons=reasons)
+
+    def _late(self, now_ns: int) -> str:
+        """Return what newer batches wait for."""
+        by = self._held_by
+        if by is None or self._looked_ns < now_ns - self._stale_ns:
+            return _STALE
+        return (
+            f"newer batches may be missing: gateway {by.collector_id} (process {by.process}) has"
+            " not reported since; if it is gone, the next full pass replaces its report"
+        )
 
     async def wait(self, position: int, seconds: float) -> None:
         """Wait until the window has a record behind a position, for `seconds` at most."""

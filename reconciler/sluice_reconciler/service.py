@@ -29,9 +29,10 @@ from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
+from sluice_reconciler.loop_health import LATER_S, Loop, ReconcilerHealth
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
-from sluice_reconciler.passes.loop import PassLoop, PassParts, ReconcilerHealth
+from sluice_reconciler.passes.loop import PassLoop, PassParts
 from sluice_reconciler.passes.progress import PassProgress
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.passes.scanners import (
@@ -54,7 +55,7 @@ log = structlog.get_logger()
 EVENTS_REOPEN_S: Final = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
 
-_Scan = tuple[float, str, Callable[[], Awaitable[object]]]
+_Scan = tuple[float, Loop, Callable[[], Awaitable[object]]]
 
 
 class Reconciler:
@@ -73,8 +74,8 @@ class Reconciler:
         self.authority = authority
         self.settings = settings if settings is not None else ReconcilerSettings()
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
-        self.health = ReconcilerHealth()
         runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
+        self.health = ReconcilerHealth(now_ns=runtime.clock.monotonic_ns)
         self._runtime = runtime
         self._requests = RequestLimit(self.settings.concurrency or CONCURRENCY)
         self._workers = LaneWorkers(
@@ -87,7 +88,9 @@ class Reconciler:
         self.discovery = DiscoveryStore(store, authority.lanes, runtime)
         self.metrics.frontier_age.set_function(self._frontier_age_s)
         self._registry = GatewayRegistry(self.discovery, self.metrics)
-        self.live = LiveReader(store, self._live_window(), self._clock)
+        self.live = LiveReader(
+            store, self._live_window(), self._clock, self.settings.round_interval_s
+        )
         holds = HoldRecords(store)
         of_lanes = (store, self._workers, holds, self.discovery, authority)
         self.lane_upkeep = LaneUpkeep(*of_lanes, self.settings.door_window_s)
@@ -245,6 +248,11 @@ class Reconciler:
         authority = await read_authority(store)
         return cls(store, authority, settings=settings, runtime=runtime, metrics=metrics)
 
+    @property
+    def whole_pass(self) -> PassReport | None:
+        """The last report of a pass that this process made from its beginning."""
+        return self._pass_loop.whole
+
     # --- single runs -----------------------------------------------------------------------------
 
     async def once(self, *, takeover: Takeover | None = Takeover.ALWAYS) -> PassReport:
@@ -310,19 +318,19 @@ class Reconciler:
         try:
             async with asyncio.TaskGroup() as tasks:
                 if settings.share_lanes:
-                    tasks.create_task(self.share.run(lambda: self.health.is_failing))
+                    tasks.create_task(self.share.run(self.health))
                 tasks.create_task(self._journal_loop.run())
                 tasks.create_task(self._pass_loop.run(self._journal_loop.tried))
                 self._create_scan_tasks(tasks)
                 tasks.create_task(
-                    self._every(settings.collect_interval_s, "collector", self._queue_upkeep.run)
+                    self._every(settings.collect_interval_s, Loop.COLLECTOR, self._queue_upkeep.run)
                 )
                 tasks.create_task(self._hints.run())
                 if self.live.on:
                     tasks.create_task(self.live.run())
                 if settings.event_queue_url:
                     tasks.create_task(
-                        self._every(EVENTS_REOPEN_S, "event_queue", self._receive_events)
+                        self._every(EVENTS_REOPEN_S, Loop.EVENT_QUEUE, self._receive_events)
                     )
         finally:
             try:
@@ -334,18 +342,19 @@ class Reconciler:
         """Start the scans that only a store without journals needs, and what replaces them."""
         settings = self.settings
         without: list[_Scan] = [
-            (settings.tail_interval_s or 0, "boot_tails", self.scan_boot_tails),
-            (settings.scan_interval_s, "time_index", self.scan_time_index),
+            (settings.tail_interval_s or 0, Loop.BOOT_TAILS, self.scan_boot_tails),
+            (settings.scan_interval_s, Loop.TIME_INDEX, self.scan_time_index),
         ]
         with_journals: list[_Scan] = [
-            (settings.hold_interval_s, "held_batches", self._held.check),
-            (REMOVAL_INTERVAL_S, "journal_removal", self._journal_loop.remove),
+            (settings.hold_interval_s, Loop.HELD_BATCHES, self._held.check),
+            (REMOVAL_INTERVAL_S, Loop.JOURNAL_REMOVAL, self._journal_loop.remove),
         ]
-        tasks.create_task(self._every(RETIRE_INTERVAL_S, "retired_lives", self.lane_upkeep.run))
+        retire = self.lane_upkeep.run
+        tasks.create_task(self._every(RETIRE_INTERVAL_S, Loop.RETIRED_LIVES, retire))
         for scans, journaled in ((without, False), (with_journals, True)):
-            for seconds, route, do in scans:
+            for seconds, loop, do in scans:
                 if seconds:
-                    tasks.create_task(self._every(seconds, route, do, journaled=journaled))
+                    tasks.create_task(self._every(seconds, loop, do, journaled=journaled))
 
     def _observe_page(self, page: ListPage) -> None:
         self._clock.observe(page.date_ns)
@@ -356,19 +365,26 @@ class Reconciler:
     async def _every(
         self,
         seconds: float,
-        route: str,
+        loop: Loop,
         do: Callable[[], Awaitable[object]],
         *,
         journaled: bool | None = None,
     ) -> None:
-        """Call `do` repeatedly; with `journaled`, only while journals do, or do not, decide."""
+        """Call `do` repeatedly; with `journaled`, only while journals do, or do not, decide.
+
+        After a failure it is called again soon, so that an outage costs seconds, not an interval.
+        """
         while True:
+            pause_s = seconds
             try:
                 if journaled in (None, self._registry.is_journaled):
                     await do()
             except SluiceError as error:
-                log.warning("route_failed", route=route, reason=str(error))
-            await self._runtime.clock.sleep(seconds)
+                self.health.fail(loop, error)
+                pause_s = min(seconds, LATER_S)
+            else:
+                self.health.succeed(loop)
+            await self._runtime.clock.sleep(pause_s)
 
     async def _receive_events(self) -> None:
         """Process events; if the queue cannot be opened, `_every` tries again."""

@@ -30,8 +30,9 @@ class ReconcilerSettings:
         pass_interval_s: Time from the end of one full pass to the start of the next, seconds; at
             least four times the duration of the pass. Valid while not every gateway writes a
             journal.
-        journaled_pass_interval_s: Time between the beginnings of two full passes while journals
-            name every batch, seconds. A gateway that dies causes an additional pass.
+        journaled_pass_interval_s: Longest time between the beginnings of two full passes while
+            journals name every batch, seconds. A pass begins 60 s after the one before, or 10 s for
+            each 1 000 manifests if that is later. A gateway that is late causes an additional pass.
         pass_pages_per_s: LIST requests per second of such a pass, at most; 0 for no limit. A pass
             for a gateway that died is not limited.
         freshness_s: How long a batch may be named by a journal before it is enqueued, about,

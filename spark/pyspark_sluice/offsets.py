@@ -8,6 +8,7 @@ from typing import Final
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
+from sluice_spark.errors import CheckpointAhead
 from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 
@@ -66,6 +67,25 @@ def parse_offset(
         )
     lanes = {int(lane): int(end) for lane, end in offset.items() if lane not in _NAMES}
     return LanePositions(authority_id=authority_id, queue=queue, lanes=lanes)
+
+
+def check_reachable(views: Sequence[LaneSnapshot], start: LanePositions) -> None:
+    """Check that the queue has assigned every position after which a query continues.
+
+    Without this check a query of a rebuilt queue would find nothing to read until each lane has
+    passed the old position, and would then skip what came before.
+
+    Raises:
+        CheckpointAhead: A lane has not reached its position.
+    """
+    latest = {view.lane.lane: view.latest for view in views}
+    for lane, end in sorted(start.lanes.items()):
+        if end > latest.get(lane, 0):
+            raise CheckpointAhead(
+                "cannot resume: the checkpoint is ahead of the queue, which was rebuilt; delete "
+                f"the checkpoint, or choose another folder, lane=`{lane}`, checkpoint=`{end}`, "
+                f"newest=`{latest.get(lane, 0)}`"
+            )
 
 
 async def read_lanes(

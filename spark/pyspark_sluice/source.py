@@ -38,6 +38,7 @@ from pyspark_sluice.offsets import (
     LaneEntry,
     LanePositions,
     Offset,
+    check_reachable,
     entries_between,
     pack_entries,
     parse_offset,
@@ -252,6 +253,7 @@ class SluiceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     async def _admit(self, store: ObjectStore, start: Offset, limit: ReadLimit) -> LanePositions:
         begun = await self._ends(store, start)
         views = await read_lanes(store, self._options.queue, begun.lanes)
+        check_reachable(views, begun)
         return plan_micro_batch(views, begun, self._limit(limit), self._target)
 
     def _limit(self, limit: ReadLimit) -> AdmissionLimit:

@@ -3,11 +3,15 @@
 import re
 from typing import Final
 
-from sluice_protocol.errors import ErrorCode, SluiceError
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
+
+
+class CheckpointAhead(BadUsage):
+    """A streaming query starts after entries that the queue has not assigned: it was rebuilt."""
 
 
 class LakeInconsistent(SluiceError):
-    """The tables, the queue and the checkpoint do not match; continuing would lose rows."""
+    """The tables and the queue do not match; continuing would lose rows."""
 
     code = ErrorCode.CORRUPT_OBJECT
 

@@ -127,7 +127,7 @@ def plan_boundary(rows: Sequence[PendingBatch], positions: TablePositions) -> di
                 row.lane,
                 f"the ledger has committed up to sequence {before}, but the next entry is "
                 f"{row.sequence}",
-                f"delete the checkpoint; if the error remains, {REBUILD_LAKE}",
+                f"run the job again; if the error remains, {REBUILD_LAKE}",
             )
         if row.sequence > before:
             last[row.lane] = row.sequence

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Self, TypeVar
 
+from sluice_protocol.errors import SluiceError
 from sluice_queue.consumer import Consumer
 from sluice_store import open_store, read_authority
 
@@ -28,6 +29,7 @@ class FencedConsumers:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._stack = AsyncExitStack()
         self._consumers: dict[int, Consumer] = {}
+        self.authority_id = ""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -62,8 +64,10 @@ class FencedConsumers:
     async def _open(
         self, resume_after: Callable[[Sequence[int]], Mapping[int, int]]
     ) -> tuple[int, ...]:
+        await self._stack.aclose()
         store = await self._stack.enter_async_context(open_store(self._url))
         authority = await read_authority(store)
+        self.authority_id = authority.authority_id
         ends = resume_after(range(authority.lanes))
         for lane, end in ends.items():
             self._consumers[lane] = await Consumer.open(
@@ -72,12 +76,24 @@ class FencedConsumers:
         return tuple(self._consumers)
 
     def check(self) -> None:
-        """Check that no newer job has acquired a lane.
+        """Check that every register still names this job.
 
         Raises:
-            Fenced: A newer job has; this job must stop.
+            Fenced: A newer job has acquired a lane, or its register was rebuilt.
         """
         self._call(self._check())
+
+    def store_answers(self) -> bool:
+        """Return True if the settings of the store can be read."""
+        try:
+            self._call(self._read_settings())
+        except (SluiceError, TimeoutError):
+            return False
+        return True
+
+    async def _read_settings(self) -> None:
+        async with open_store(self._url) as store:
+            await read_authority(store)
 
     async def _check(self) -> None:
         for consumer in self._consumers.values():

@@ -4,16 +4,19 @@ Records never pass through the JVM. The query delivers descriptors. For each mic
 plans, the executors write, and `microbatch` commits (ADR 0050, ADR 0052).
 """
 
+import hashlib
 import random  # noqa: TID251 - the source of jitter is made here
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import structlog
+
 from sluice_lake.delta import find_table
 from sluice_lake.tables import DEAD_LETTERS
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, Fenced
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.pending import PendingBatch
@@ -33,7 +36,7 @@ from sluice_spark.session import (
     read_hadoop_version,
 )
 from sluice_spark.settings import IngestSettings
-from sluice_spark.supervision import QuerySupervisor
+from sluice_spark.supervision import QueryState, QuerySupervisor
 from sluice_spark.write_tasks import plan_tasks, run_tasks
 from sluice_spark.written_files import TaskResult
 
@@ -49,6 +52,8 @@ Spark's default manager starts `readlink` eight times for each file, and a micro
 """
 _S3A_MISSING: Final = re.compile(r"Class org\.apache\.hadoop\.fs\.s3a\.\w+ not found")
 """Part of Spark's error if there is no class for `s3a://`."""
+
+_log = structlog.get_logger("sluice.ingest")
 
 
 @dataclass(slots=True)
@@ -83,8 +88,36 @@ class MicroBatchSink:
         return failure
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """The folder of this job's checkpoints; only the newest one exists, until the job ends.
+
+    A query starts after the entries that are acknowledged, and those are in the tables. An older
+    checkpoint could only contradict them: it may be damaged, or come from a queue that was rebuilt.
+    """
+
+    session: Session
+    path: str
+
+    def begin(self) -> str:
+        """Remove earlier checkpoints, and return the folder of a new one."""
+        self.remove()
+        return f"{self.path}/{SystemIds().ulid()}"
+
+    def remove(self) -> None:
+        """Remove every checkpoint of the job."""
+        context = self.session.sparkContext
+        # Hadoop's file systems have no Python API.
+        path = context._jvm.org.apache.hadoop.fs.Path(self.path)  # noqa: SLF001
+        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)  # noqa: FBT003, SLF001
+
+
 def run_ingest(
-    store_url: str, settings: IngestSettings, *, spark: Session | None = None
+    store_url: str,
+    settings: IngestSettings,
+    *,
+    spark: Session | None = None,
+    report: Callable[[QueryState, IngestTotals], None] = lambda *_: None,
 ) -> IngestTotals:
     """Run the job until it is stopped or, with `once`, until the initial backlog is in the lake.
 
@@ -92,6 +125,7 @@ def run_ingest(
         store_url: The store of the queue and of the lake.
         settings: The job's settings.
         spark: A running session; without it, one is started and stopped.
+        report: Called every few seconds with the state of the query and the totals so far.
 
     Raises:
         BadUsage: There is no Java, or it is too old; nothing has changed.
@@ -101,12 +135,12 @@ def run_ingest(
     if spark is None:
         check_startable()  # a job that cannot start must not fence the running one
     with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
-        snapshot = open_snapshot(store_url)
+        # Tables are created after the store was read: one that is moved away has no settings.
+        consumers.open(lambda lanes: open_snapshot(store_url).committed_through(lanes))
         find_table(store_url, DEAD_LETTERS, for_writing=True)  # refuse it now, not at its first use
-        consumers.open(snapshot.committed_through)
         session = spark or _session(store_url, settings)
         try:
-            return _run(session, store_url, settings, consumers)
+            return _run(session, store_url, settings, consumers, report)
         finally:
             if spark is None:
                 stop_session(session)
@@ -119,7 +153,11 @@ def _session(store_url: str, settings: IngestSettings) -> Session:
 
 
 def _run(
-    session: Session, store_url: str, settings: IngestSettings, consumers: FencedConsumers
+    session: Session,
+    store_url: str,
+    settings: IngestSettings,
+    consumers: FencedConsumers,
+    report: Callable[[QueryState, IngestTotals], None],
 ) -> IngestTotals:
     def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
         tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
@@ -134,28 +172,47 @@ def _run(
         failpoint=read_failpoint(),
     )
     sink = MicroBatchSink(ingester)
+    checkpoints = _checkpoints(session, store_url, settings, consumers)
+
+    def start() -> Any:  # noqa: ANN401 - pyspark's query
+        try:
+            consumers.check()  # a fenced job must not remove the checkpoint of its successor
+        except Fenced as fenced:
+            if fenced.by_newer:
+                raise
+            consumers.open(lambda lanes: open_snapshot(store_url).committed_through(lanes))
+            _log.info("queue_reopened", register=fenced.register)
+        return _start_query(session, store_url, settings, checkpoints, sink)
+
     supervisor = QuerySupervisor(
         session=session,
-        start=lambda: _start_query(session, store_url, settings, sink),
+        start=start,
         take_failure=sink.take_failure,
         rounds=lambda: ingester.totals.rounds,
-        settings=RestartSettings(restarts_max=settings.restarts_max),
+        settings=RestartSettings(restarts_max=settings.restarts_max, continuous=not settings.once),
+        store_answers=consumers.store_answers,
+        report=lambda state: report(state, ingester.totals),
         stall_timeout_s=settings.stall_timeout_s,
         clock=ingester.clock,
         rng=random.Random(ingester.clock.now_ns()),  # noqa: S311 - jitter, not a secret
     )
     try:
         supervisor.run()
+        checkpoints.remove()
     finally:
         sink.wait()
     return ingester.totals
 
 
 def _start_query(
-    session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink
+    session: Session,
+    store_url: str,
+    settings: IngestSettings,
+    checkpoints: CheckpointFolder,
+    sink: MicroBatchSink,
 ) -> Any:  # noqa: ANN401
     try:
-        return _build_query(session, store_url, settings, sink)
+        return _build_query(session, store_url, settings, checkpoints, sink)
     except Exception as error:
         if _S3A_MISSING.search(str(error)):
             raise BadUsage(
@@ -167,8 +224,13 @@ def _start_query(
 
 
 def _build_query(
-    session: Session, store_url: str, settings: IngestSettings, sink: MicroBatchSink
+    session: Session,
+    store_url: str,
+    settings: IngestSettings,
+    checkpoints: CheckpointFolder,
+    sink: MicroBatchSink,
 ) -> Any:  # noqa: ANN401
+    checkpoint = checkpoints.begin()
     stream = (
         session.readStream.format("sluice")
         .option("store", store_url)
@@ -177,10 +239,18 @@ def _build_query(
         .option("maxBatchesPerTrigger", settings.max_batches_per_trigger)
         .load()
     )
-    checkpoint = checkpoint_folder(store_url, settings.checkpoint)
-    if checkpoint.startswith("file:") and session.conf.get(_CHECKPOINT_FILES, None) is None:
-        session.conf.set(_CHECKPOINT_FILES, _PLAIN_FILES)
     writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     if settings.once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_s} seconds").start()
+
+
+def _checkpoints(
+    session: Session, store_url: str, settings: IngestSettings, consumers: FencedConsumers
+) -> CheckpointFolder:
+    folder = checkpoint_folder(settings.checkpoint)
+    if folder.startswith("file:") and session.conf.get(_CHECKPOINT_FILES, None) is None:
+        session.conf.set(_CHECKPOINT_FILES, _PLAIN_FILES)
+    # Jobs for several stores, or for copies of one, may use the same folder.
+    store = hashlib.sha256(f"{store_url} {consumers.authority_id}".encode()).hexdigest()[:16]
+    return CheckpointFolder(session, f"{folder.rstrip('/')}/ingest-{store}")

@@ -12,6 +12,8 @@ from sluice_protocol.errors import BadUsage
 JAVA_VERSION_MIN: Final = 17
 JAVA_PACKAGE: Final = "openjdk-17-jre-headless"
 """The package of Debian that contains it."""
+STARTED_S_MAX: Final = 60
+"""Time for `java -version`, which takes a tenth of a second on a machine without load."""
 
 
 def parse_java_version(text: str) -> int | None:
@@ -24,23 +26,35 @@ def parse_java_version(text: str) -> int | None:
 
 
 def read_java_version() -> int | None:
-    """Run the `java` that Spark would run, and return its feature release or None."""
+    """Run the `java` that Spark would run, and return its feature release or None.
+
+    Raises:
+        BadUsage: It does not end.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         return None
     try:
         result = subprocess.run(  # noqa: S603 - the same path that Spark runs
-            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+            [java, "-version"], capture_output=True, text=True, timeout=STARTED_S_MAX, check=False
         )
     except OSError:  # it is not a program, or this user may not run it
         return None
+    except subprocess.TimeoutExpired:
+        raise BadUsage(
+            f"Java does not start: end what uses the processor or the disk, or set JAVA_HOME,"
+            f" java=`{java}`, waited_s={STARTED_S_MAX}"
+        ) from None
     return parse_java_version(result.stderr + result.stdout)
 
 
 def describe_missing_java() -> str | None:
     """Return the problem with Java and its remedy, or None if Spark can run here."""
-    found = read_java_version()
+    try:
+        found = read_java_version()
+    except BadUsage as error:
+        return str(error)
     if found is not None and found >= JAVA_VERSION_MIN:
         return None
     problem, version = ("no Java", "") if found is None else ("Java is too old", f", found={found}")

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile
-from sluice_lake.durable_files import sync_file
-from sluice_lake.locations import lake_location, make_lake_folder, open_filesystem
+from sluice_lake.durable_files import make_folder, sync_file
+from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
 from sluice_protocol.identity import Identity
@@ -156,7 +156,7 @@ class LedgerFiles:
         location = lake_location(self.store_url, table.name)
         filesystem, root = open_filesystem(location)
         if location.is_local:
-            make_lake_folder(self.store_url, Path(root, path).parent)
+            make_folder(Path(root), str(Path(path).parent))
         with filesystem.open_output_stream(f"{root}/{path}") as sink:
             sink.write(body)
         if location.is_local:

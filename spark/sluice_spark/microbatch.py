@@ -12,13 +12,14 @@ from typing import Final
 import structlog
 from deltalake import DeltaTable
 
-from sluice_lake.delta import open_or_create_table
+from sluice_lake.delta import find_table, open_or_create_table
 from sluice_lake.durable_files import require_durable
 from sluice_lake.errors import CommitConflict
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.pending import PendingBatch
@@ -100,17 +101,30 @@ class LakeSnapshot:
         return {lane: positions.committed_through(lane) for lane in lanes}
 
 
-def open_snapshot(store_url: str) -> LakeSnapshot:
-    """Open the newest state of every table; create missing tables.
+def open_snapshot(store_url: str, *, create: bool = True) -> LakeSnapshot:
+    """Open the newest state of every table.
+
+    Args:
+        store_url: The store.
+        create: Whether missing tables are created. A running job never creates any: its tables are
+            missing only if the store is moved away or damaged.
 
     Raises:
         TableRefused: A table has another schema or a refused feature.
+        StoreUnavailable: The store is unreachable, or a table is missing.
     """
-    records = {
-        kind: open_or_create_table(store_url, table) for kind, table in RECORD_TABLES.items()
-    }
-    ledger = open_or_create_table(store_url, BATCHES)
+    opening = open_or_create_table if create else _open_table
+    records = {kind: opening(store_url, table) for kind, table in RECORD_TABLES.items()}
+    ledger = opening(store_url, BATCHES)
     return LakeSnapshot(store_url=store_url, records=records, ledger=ledger)
+
+
+def _open_table(store_url: str, table: Table) -> DeltaTable:
+    found = find_table(store_url, table, for_writing=True)
+    if found is None:
+        where = lake_location(store_url, table.name).uri
+        raise StoreUnavailable("open", where, "the table is missing: restore the store")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +156,7 @@ class Ingester:
 
         Raises:
             Fenced: A newer job has acquired a lane.
-            LakeInconsistent: The tables, the queue and the checkpoint do not match.
+            LakeInconsistent: The tables and the queue do not match.
             CommitConflict: Every attempt lost to another writer.
             StoreError: The store is unreachable.
         """
@@ -161,7 +175,7 @@ class Ingester:
         """Run one round; return True if another may follow."""
         self.consumers.check()
         lanes = sorted({row.lane for row in rows})
-        snapshot = open_snapshot(self.store_url)
+        snapshot = open_snapshot(self.store_url, create=False)
         positions = snapshot.positions(lanes)
         boundary = plan_boundary(rows, positions)
         if boundary:

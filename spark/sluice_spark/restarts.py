@@ -2,7 +2,7 @@
 
 An error is transient if the same query may succeed a moment later without a change: a Python
 worker that started too slowly, a lost process, a broken connection, an unreachable store. Every
-other error ends the job, because a restart would meet it again.
+other error ends the job, because a restart would meet it again; a continuous job tries it once.
 """
 
 import random  # noqa: TID251 - the type of the source of jitter, which the caller passes
@@ -12,8 +12,14 @@ from enum import StrEnum
 from typing import Final
 
 from sluice_lake.errors import CommitConflict
-from sluice_protocol.errors import ChecksumRefused, OutcomeUnknown, SluiceError, StoreUnavailable
-from sluice_spark.errors import read_stack
+from sluice_protocol.errors import (
+    ChecksumRefused,
+    Fenced,
+    OutcomeUnknown,
+    SluiceError,
+    StoreUnavailable,
+)
+from sluice_spark.errors import CheckpointAhead, read_stack
 
 _DOUBLINGS_MAX: Final = 30
 
@@ -28,6 +34,8 @@ class TransientFailure(StrEnum):
     CONNECTION_LOST = "connection_lost"
     STORE_UNAVAILABLE = "store_unavailable"
     COMMIT_CONFLICT = "commit_conflict"
+    QUEUE_REBUILT = "queue_rebuilt"
+    """The query continues after entries that the rebuilt queue has not assigned yet."""
     STALLED = "stalled"
     """The query made no progress for `stall_timeout_s`."""
 
@@ -43,14 +51,20 @@ class RestartSettings:
     Attributes:
         restarts_max: Restarts without a committed micro-batch in between, after which the job
             fails.
+        continuous: Whether the job runs until it is stopped. Such a job waits for the store however
+            long it is unreachable, and repeats an error of an unknown kind once.
         backoff_s: Upper limit of the first pause, in seconds; it doubles with each restart.
         backoff_max_s: Upper limit of every pause, in seconds.
     """
 
     restarts_max: int = 8
+    continuous: bool = False
     backoff_s: float = 2.0
     backoff_max_s: float = 60.0
 
+
+UNREACHABLE_PAUSE_S: Final = 4.0
+"""Upper limit of the pauses while the store is unreachable: the job continues soon after."""
 
 _SLUICE_ERROR: Final = re.compile(r"^\s*sluice_[\w.]+\.(\w+): ", re.MULTILINE)
 """An error of sluice in the traceback of a Python worker, which Spark's error contains."""
@@ -59,6 +73,7 @@ _BY_CLASS: Final = {
     OutcomeUnknown: TransientFailure.STORE_UNAVAILABLE,
     ChecksumRefused: TransientFailure.STORE_UNAVAILABLE,
     CommitConflict: TransientFailure.COMMIT_CONFLICT,
+    CheckpointAhead: TransientFailure.QUEUE_REBUILT,
 }
 _BY_NAME: Final = {kind.__name__: failure for kind, failure in _BY_CLASS.items()}
 _TEXTS: Final[dict[TransientFailure, tuple[str, ...]]] = {
@@ -100,6 +115,8 @@ def classify_failure(error: BaseException) -> TransientFailure | None:
     """Return why a query ended, or None if a restart would meet the same error again."""
     if isinstance(error, QueryStalled):
         return TransientFailure.STALLED
+    if isinstance(error, Fenced) and not error.by_newer:
+        return TransientFailure.QUEUE_REBUILT
     if isinstance(error, SluiceError):
         return _BY_CLASS.get(type(error))
     return classify_text(f"{error}\n{read_stack(error)}")
@@ -128,7 +145,11 @@ def decide_restart(
         settings: The bounds.
         rng: The source of jitter.
     """
-    if failure is None or failures > settings.restarts_max:
+    if settings.continuous and failure is TransientFailure.STORE_UNAVAILABLE:
+        return rng.uniform(UNREACHABLE_PAUSE_S / 2, UNREACHABLE_PAUSE_S)
+    # A store that was away for a moment causes errors of every kind.
+    restarts_max = settings.restarts_max if failure is not None else int(settings.continuous)
+    if failures > restarts_max:
         return None
     doublings = min(failures - 1, _DOUBLINGS_MAX)
     limit_s = min(settings.backoff_max_s, settings.backoff_s * 2.0**doublings)

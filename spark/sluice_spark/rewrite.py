@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_lake.data_files import DataFile, total_bytes
-from sluice_lake.durable_files import sync_file
+from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.errors import TableRefused
-from sluice_lake.locations import lake_location, make_lake_folder, open_filesystem
+from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_DATE, Column, ColumnType, Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -270,7 +270,7 @@ def _open_file(store_url: str, table: Table, day: date, name: str) -> _OpenFile:
     filesystem, root = open_filesystem(location)
     path = f"{partition_folder(table.partition_column, day.isoformat())}/{name}"
     if location.is_local:
-        make_lake_folder(store_url, Path(root, path).parent)
+        make_folder(Path(root), str(Path(path).parent))
     sink = filesystem.open_output_stream(f"{root}/{path}")
     schema = arrow_schema(table, partition=False)
     writer = pq.ParquetWriter(sink, schema, **parquet_options(schema))

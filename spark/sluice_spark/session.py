@@ -3,7 +3,6 @@
 The module also converts the schemas of the lake's tables to those of Spark.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -234,21 +233,16 @@ def _submitted_conf() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def checkpoint_folder(store_url: str, configured: str | None) -> str:
-    """Return the folder of the streaming query's checkpoint.
+def checkpoint_folder(configured: str | None) -> str:
+    """Return the folder in which streaming queries keep their checkpoints.
 
-    Losing it costs only time, because the tables contain every position.
+    By default it is in the user's cache and never in a directory store: Spark would create the
+    directory again while the store is moved away.
     """
     if configured is not None:
         return configured
-    if store_url.startswith("file://"):
-        root = Path(store_url.removeprefix("file://")).absolute()
-        return f"file://{root}/.sluice/spark/checkpoint"
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
-    named = hashlib.sha256(store_url.encode()).hexdigest()[
-        :16
-    ]  # one machine may run jobs for many stores
-    return f"file://{cache}/sluice/spark/{named}/checkpoint"
+    return f"file://{cache}/sluice/spark"
 
 
 def spark_schema(table: Table) -> Any:  # noqa: ANN401 - pyspark is untyped here

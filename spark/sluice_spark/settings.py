@@ -14,8 +14,8 @@ class IngestSettings:
         trigger_s: Seconds between micro-batches, unless `once` is set.
         max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
         max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
-        checkpoint: Folder of the streaming checkpoint. Default: in the folder of a local store; for
-            a bucket in the user's cache folder.
+        checkpoint: Folder for streaming checkpoints; each query begins a new one. Default: in the
+            user's cache folder.
         restarts_max: Restarts of the query after transient errors, without a committed micro-batch
             in between, after which the job fails.
         stall_timeout_s: Seconds without progress of a busy query after which it is restarted.

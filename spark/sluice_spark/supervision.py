@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import structlog
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.errors import Fenced, SluiceError
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.errors import JobFailed, describe_failure
 from sluice_spark.jvm import check_jvm, jvm_process
@@ -56,6 +56,17 @@ def stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryState:
+    """Whether the query works.
+
+    Attributes:
+        trouble: Why it is restarted; empty after a micro-batch or a check that found none to do.
+    """
+
+    trouble: str
+
+
 @dataclass(slots=True)
 class ProgressWatch:
     """Reports a stall: signs of progress that have not changed for too long.
@@ -87,6 +98,8 @@ class QuerySupervisor:
         start: Starts the query.
         take_failure: Returns and forgets the error that the callback of a micro-batch raised.
         rounds: Returns how many rounds the job has committed.
+        store_answers: Returns False if the store cannot be read.
+        report: Called with the state of the query whenever it was looked at.
         settings: Bounds of the restarts.
         stall_timeout_s: Time without progress after which the query is stopped and restarted.
         clock: The clock.
@@ -97,11 +110,14 @@ class QuerySupervisor:
     start: Callable[[], Any]
     take_failure: Callable[[], BaseException | None]
     rounds: Callable[[], int]
+    store_answers: Callable[[], bool]
+    report: Callable[[QueryState], None]
     settings: RestartSettings
     stall_timeout_s: float
     clock: Clock
     rng: random.Random
     _failures: int = field(default=0)
+    _was_idle: bool = field(default=False)
 
     def run(self) -> None:
         """Run the query until it ends or a stop signal arrives.
@@ -115,13 +131,14 @@ class QuerySupervisor:
                 error = self._run_once(stop)
                 if error is None or stop.is_set():
                     return
-                if self.rounds() > rounds:
+                if self.rounds() > rounds or self._was_idle:
                     self._failures = 0
                 stop.wait(self._pause_s(error))
 
     def _run_once(self, stop: threading.Event) -> BaseException | None:
         """Run the query once and return the error that ended it."""
         query = None
+        self._was_idle = False
         try:
             query = self.start()
             self._wait(query, stop)
@@ -135,14 +152,18 @@ class QuerySupervisor:
 
     def _wait(self, query: Any, stop: threading.Event) -> None:  # noqa: ANN401 - pyspark's query
         watch = ProgressWatch(self.clock, self.stall_timeout_s)
-        polls = 0
+        polls, rounds = 0, self.rounds()
         while not stop.is_set() and not query.awaitTermination(_STOP_POLL_S):
             polls += 1
             if polls % int(_PROGRESS_POLL_S / _STOP_POLL_S):
                 continue
             status = query.status
+            idle = status.get("message") == _IDLE
+            self._was_idle |= idle
             signs = (str(status), self.rounds(), self._finished_tasks())
-            if watch.stalled(signs, idle=status.get("message") == _IDLE):
+            if idle or self.rounds() > rounds:
+                self.report(QueryState(trouble=""))
+            if watch.stalled(signs, idle=idle):
                 raise QueryStalled(f"no progress for {self.stall_timeout_s:g} s: {status}")
 
     def _finished_tasks(self) -> tuple[tuple[int, int], ...]:
@@ -168,12 +189,19 @@ class QuerySupervisor:
         """Return the pause before the next start, or raise the error if there is none."""
         self._failures += 1
         failure = classify_failure(error)
+        if isinstance(error, Fenced) and error.by_newer:
+            raise error
+        if not self.store_answers():
+            # Whatever the query met, it met it because of that.
+            failure = TransientFailure.STORE_UNAVAILABLE
         pause_s = decide_restart(failure, self._failures, self.settings, self.rng)
-        if failure is None or pause_s is None:
+        if pause_s is None:
             raise_cause(error, failure, self._failures - 1)
+        reason = failure.value if failure is not None else "unknown"
+        self.report(QueryState(trouble=f"{reason}: {describe_failure(error)}"))
         _log.warning(
             "query_restarted",
-            reason=failure.value,
+            reason=reason,
             cause=describe_failure(error),
             restart=self._failures,
             restarts_max=self.settings.restarts_max,

@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_lake.blobs import RejectedBlob, decode_blob, states_times_of
-from sluice_lake.durable_files import sync_file
+from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.kept_records import kept_batches
 from sluice_lake.locations import (
     TableLocation,
     lake_location,
-    make_lake_folder,
     open_filesystem,
 )
 from sluice_lake.records import DecodedBatch, records_table
@@ -129,7 +128,7 @@ class RecordFileWriter:
         self._path = f"{partition_folder(ACCEPTED_DATE, self.target.date)}/{name}"
         filesystem, root = open_filesystem(self._location)
         if self._location.is_local:
-            make_lake_folder(self.task.store_url, Path(root, self._path).parent)
+            make_folder(Path(root), str(Path(self._path).parent))
         self._sink = filesystem.open_output_stream(f"{root}/{self._path}")
         self._writer = pq.ParquetWriter(self._sink, schema, **parquet_options(schema))
 

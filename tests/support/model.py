@@ -27,6 +27,8 @@ from support.model_types import (
     Late,
     Rules,
     Step,
+    Store,
+    Sweeper,
     Upload,
     World,
     number_of,
@@ -100,7 +102,7 @@ def _arrivals(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
     if proofs and (not rules.cache_expires or _is_fresh(max(proofs), world.now)):
         outlived = world.now - max(proofs) >= HORIZON - MARGIN
         kind = "cache without a proof" if outlived and rules.cache_accepted else "200"
-        yield f"{name}: answered from the cache", _told(later, kind, digest, duplicate=True)
+        yield f"{name}: answered from the cache", _told(later, kind, digest)
         return
     started = upload_at(name, rules.first(offer(name, digest, sent_before=sent_before)))
     yield f"{name}: begins", replace(later, uploads=(*world.uploads, started))
@@ -110,8 +112,8 @@ def _is_fresh(proved_at: int, now: int) -> bool:
     return now < a.cacheable_until_ns(UnixNs(proved_at), HORIZON - MARGIN)
 
 
-def _told(world: World, kind: str, digest: str, *, duplicate: bool) -> World:
-    return replace(world, acked=world.acked | {(kind, digest, duplicate)})
+def _told(world: World, kind: str, digest: str) -> World:
+    return replace(world, acked=world.acked | {(kind, digest)})
 
 
 def _upload_moves(
@@ -171,15 +173,15 @@ def _observed(world: World, index: int, upload: Upload, seen: a.Observation, rul
     if rules.cache_reads and isinstance(seen, a.ManifestRead) and seen.digest == digest:
         world = replace(world, cache=world.cache | {(digest, world.now)})
     match progress.action:
-        case a.Accepted(duplicate=duplicate):
-            world = _told(world, "200", digest, duplicate=duplicate)
+        case a.Accepted():
+            world = _told(world, "200", digest)
             if rules.cache_accepted and progress.proved_at_ns is not None:
                 entry = (str(digest), int(progress.proved_at_ns))
                 world = replace(world, cache=world.cache | {entry})
         case a.Conflict():
-            world = _told(world, "409", digest, duplicate=False)
+            world = _told(world, "409", digest)
         case a.RetriesExhausted() if progress.tries < a.TRIES_MAX:
-            world = _told(world, "failed without effect", digest, duplicate=False)
+            world = _told(world, "failed without effect", digest)
         case a.Corrupt() | a.RetriesExhausted():
             pass
         case _:
@@ -224,7 +226,7 @@ _FORBIDDEN = {
 def broken_guarantee(world: World) -> str | None:
     """Return the first guarantee that this state breaks."""
     store = world.store
-    for kind, digest, _ in world.acked:
+    for kind, digest in world.acked:
         blob = store.current(digest)
         readable = blob is not None and not blob.wrong
         if kind in {"200", "409"} and not readable:
@@ -241,13 +243,68 @@ def broken_guarantee(world: World) -> str | None:
     return None
 
 
+def canonical(world: World, rules: Rules) -> World:
+    """Return the state without what no later transition reads.
+
+    States that differ only in that have the same futures, so one of them is explored:
+    an upload that has ended; a late write of an object that exists and is never deleted; a late
+    delete of a version that is gone, because its number is never used again; what the gateways
+    remember when no upload is waiting; what a sweeper has read once it has proved its target; and
+    the order of the sweepers, which are equal.
+    """
+    uploads, sweepers, late, known = world.uploads, world.sweepers, world.late, world.cache
+    if uploads and not world.held:
+        uploads = _alive(uploads)
+    if len(sweepers) > 1:
+        sweepers = _in_order(sweepers)
+    if late:
+        late = _with_effect(world.store, late, rules)
+    if known and not world.waiting:
+        known = frozenset()
+    same = uploads is world.uploads and sweepers is world.sweepers
+    if same and late is world.late and known is world.cache:
+        return world
+    return replace(world, uploads=uploads, sweepers=sweepers, late=late, cache=known)
+
+
+@cache
+def _alive(uploads: tuple[Upload, ...]) -> tuple[Upload, ...]:
+    alive = tuple(upload for upload in uploads if upload.alive)
+    return uploads if alive == uploads else alive
+
+
+@cache
+def _in_order(sweepers: tuple[Sweeper, ...]) -> tuple[Sweeper, ...]:
+    ordered = tuple(sorted(sweepers, key=repr))
+    return sweepers if ordered == sweepers else ordered
+
+
+@cache
+def _with_effect(store: Store, late: frozenset[Late], rules: Rules) -> frozenset[Late]:
+    kept = frozenset(one for one in late if _has_effect(store, one, rules))
+    return late if kept == late else kept
+
+
+def _has_effect(store: Store, request: Late, rules: Rules) -> bool:
+    match request.kind:
+        case "delete":
+            return not rules.versioned or any(blob.number == request.number for blob in store.blobs)
+        case "CreateManifest":
+            return store.manifest is None
+        case "CreateQuarantine":
+            return all(kept.digest != request.digest for kept in store.quarantine)
+        case _:
+            return True
+
+
 def explore(start: World, rules: Rules, bounds: Bounds) -> Found:
     """Explore every state within the bounds, or up to the first broken guarantee."""
     parents: dict[World, tuple[World, str] | None] = {start: None}
     todo = deque([start])
     while todo:
         world = todo.popleft()
-        for name, after in transitions(world, rules, bounds):
+        for name, reached in transitions(world, rules, bounds):
+            after = canonical(reached, rules)
             if after in parents:
                 continue
             parents[after] = (world, name)

@@ -56,7 +56,8 @@ def sweeper_moves(
             blob = sweeper.target
             verdicts = _still_proved(world.store, world.now, sweeper, blob, rules)
             if True in verdicts:
-                proved = put(replace(sweeper, phase="proved"), _judged(world, blob))
+                after = Sweeper("proved", target=blob, cycles=sweeper.cycles)
+                proved = put(after, _judged(world, blob))
                 yield f"{who}: proves {blob.digest}#{blob.number} again", proved
             if False in verdicts:
                 yield (
@@ -83,7 +84,7 @@ def _judged(world: World, blob: Blob) -> World:
     replaced = current is not None and current != blob and not current.wrong
     if replaced or blob.digest not in named:
         return world
-    return replace(world, acked=world.acked | {(PROVED_NAMED, blob.digest, False)})
+    return replace(world, acked=world.acked | {(PROVED_NAMED, blob.digest)})
 
 
 def _accepted_names(store: Store, rules: Rules) -> frozenset[str]:

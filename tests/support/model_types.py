@@ -124,8 +124,8 @@ class World(Struct, frozen=True, cache_hash=True, gc=False):
     faults: int = 0
     waiting: tuple[tuple[str, str, bool], ...] = ()
     """Uploads that have not begun: (name, digest, sent_before)."""
-    acked: frozenset[tuple[str, str, bool]] = frozenset()
-    """Verdicts sent so far: (kind, digest, duplicate)."""
+    acked: frozenset[tuple[str, str]] = frozenset()
+    """Verdicts sent so far: (kind, digest)."""
     cache: frozenset[tuple[str, int]] = frozenset()
     """Digests that the gateways remember, with the time of the proof."""
     held: tuple[Held, ...] = ()

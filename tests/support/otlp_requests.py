@@ -271,8 +271,9 @@ MIXED_METRIC_REQUESTS = metric_requests(USUAL_METRICS | METRICS)
 
 
 def otlp_json(request: Message) -> bytes:
-    """Encode a request in OTLP's JSON, in which ids are hexadecimal."""
-    plain = json.loads(json_format.MessageToJson(request))
+    """Encode a request in OTLP's JSON, in which ids are hexadecimal and empty lists are stated."""
+    text = json_format.MessageToJson(request, always_print_fields_with_no_presence=True)
+    plain = json.loads(text)
     return json.dumps(_hexadecimal(plain), ensure_ascii=False).encode()
 
 

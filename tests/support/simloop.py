@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
+from support.repetitions import times
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import UnixNs
@@ -128,6 +129,10 @@ def seeds(count: int) -> list[int]:
     return [int(seed) for seed in named.split(",")] if named else list(range(count))
 
 
+LONG_SEEDS = 6
+"""How many further seeds the long run has; `SLUICE_SIM_SEEDS` selects others."""
+
+
 def daily_seeds(count: int, daily: Sequence[int]) -> list[Any]:
     """Return the same seeds as parameters of a test, of which `make test` runs only `daily`.
 
@@ -135,7 +140,7 @@ def daily_seeds(count: int, daily: Sequence[int]) -> list[Any]:
     """
     if os.environ.get("SLUICE_SIM_SEEDS"):
         return list(seeds(count))
-    others = [seed for seed in range(count) if seed not in daily]
+    others = [seed for seed in range(count) if seed not in daily][: times(LONG_SEEDS)]
     return [*daily, *(pytest.param(seed, marks=pytest.mark.long) for seed in others)]
 
 

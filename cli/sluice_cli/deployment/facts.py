@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from sluice_cli.queue import read_lanes
+from sluice_cli.deployment.local_services import ask_local_services
+from sluice_cli.queue import read_lake_problems, read_lanes
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts
@@ -76,9 +77,15 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
+        local = await ask_local_services(url)
+        lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
+        lake_problems=lake_problems,
         acceptance=authority.acceptance,
+        services=local.services,
+        gateways=local.gateways,
         discovery=discovery,
+        members=members,
         lanes=tuple(lanes),
         conflicts_open=conflicts.count,
         conflicts_more=conflicts.more,

@@ -17,8 +17,8 @@ from sluice_queue.lane import Runtime
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.loop_health import RETRY_S, Loop, ReconcilerHealth
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.passes.loop import ReconcilerHealth
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.settings import ReconcilerSettings
@@ -29,7 +29,6 @@ log = structlog.get_logger()
 
 UNREGISTERED_INTERVALS: Final = 5
 """Pause between two rounds while no gateway is registered, in intervals of listing."""
-FAILED_PAUSE_S: Final = 1.0
 HELD_MAX: Final = 1_000
 """Held batches that one check processes again; the next check continues behind them."""
 
@@ -65,11 +64,10 @@ class JournalLoop:
             try:
                 await self._route.round()
             except SluiceError as error:
-                self._health.round_failures += 1
-                log.warning("route_failed", route="journals", reason=str(error))
-                pause_s = FAILED_PAUSE_S
+                self._health.fail(Loop.JOURNALS, error)
+                pause_s = RETRY_S
             else:
-                self._health.round_failures = 0
+                self._health.succeed(Loop.JOURNALS)
                 self._health.rounds += self._registry.is_journaled
                 pause_s = self._pause_s()
             self.tried.set()

@@ -311,9 +311,13 @@ class ProcessJournal:
         A listing has shown that its newest object is older than `LAPSE_S`. A spool never lapses: it
         may acknowledge for days without the store.
         """
-        if self.registration.acceptance == "local_spool":
+        return self.is_silent(LAPSE_S)
+
+    def is_silent(self, seconds: float) -> bool:
+        """Return True if a listing has shown that a process in the store wrote nothing so long."""
+        if self.registration.acceptance == "local_spool" or self.is_read:
             return False
-        return not self.is_read and self.silent_at_ns >= self.written_ns + int(LAPSE_S * NS_PER_S)
+        return self.silent_at_ns >= self.written_ns + int(seconds * NS_PER_S)
 
 
 def lanes_left(journals: Iterable[ProcessJournal]) -> frozenset[int]:

@@ -14,7 +14,7 @@ import structlog
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import (
-    HEARTBEAT_S,
+    LATE_S,
     GatewayProcess,
     Journal,
     bounded_through_ns,
@@ -35,7 +35,7 @@ from sluice_store.port import ListPage, ObjectStore
 
 log = structlog.get_logger()
 
-SILENT_S: Final = HEARTBEAT_S + 5.0
+SILENT_S: Final = LATE_S
 """Time without a new object after which a process is listed, and between two such listings."""
 ENTRY_BYTES: Final = 1024
 """About the memory of an entry without parts."""

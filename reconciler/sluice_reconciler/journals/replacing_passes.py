@@ -6,18 +6,21 @@ Pure: no I/O, clock or randomness.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from sluice_protocol.journals import LAPSE_S
+from sluice_protocol.journals import LAPSE_S, LATE_S
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.journals.progress import BREAK_MARGIN_S, ProcessJournal
 
+LOOK_BACK_MAX: Final = 200_000
+"""Most manifests of a store in which a pass begins as soon as a process is late. It lists 200 pages
+at most; in a larger store only the pass that replaces the journal looks for its batches."""
 ACKNOWLEDGED_S: Final = 120.0
 """Time from the acceptance of a batch until its gateway has acknowledged or abandoned it. An entry
 is journaled only with the acknowledgement."""
 
 
 def wanted_pass_ns(
-    journals: Iterable[ProcessJournal], ended: Collection[str], now_ns: UnixNs
+    journals: Iterable[ProcessJournal], ended: Collection[str], now_ns: UnixNs, manifests: int
 ) -> UnixNs | None:
     """Return when a full pass must begin to replace a journal; None if none is needed now.
 
@@ -25,16 +28,25 @@ def wanted_pass_ns(
         journals: The journal of each registered process.
         ended: The processes whose journals no longer bound the frontier.
         now_ns: The store's clock.
+        manifests: Number of manifests that the last full pass listed.
     """
-    times = (at for one in journals for at in _replaced_from_ns(one, ended))
+    times = (at for one in journals for at in _replaced_from_ns(one, ended, manifests))
     return max((at for at in times if at <= now_ns), default=None)
 
 
-def _replaced_from_ns(journal: ProcessJournal, ended: Collection[str]) -> Iterator[UnixNs]:
-    """Yield when a full pass may begin, for each reason for one."""
-    accepts_in_store = journal.registration.acceptance == "s3_manifest"
-    if journal.process not in ended and accepts_in_store and journal.is_lapsed():
-        yield UnixNs(journal.written_ns + int(LAPSE_S * NS_PER_S))
+def _replaced_from_ns(
+    journal: ProcessJournal, ended: Collection[str], manifests: int
+) -> Iterator[UnixNs]:
+    """Yield when a full pass may begin, for each reason for one.
+
+    A pass that begins when a process is late finds what a killed gateway has not reported. Only one
+    that begins after `LAPSE_S` proves that nothing more follows.
+    """
+    if journal.process not in ended:
+        if journal.is_lapsed():
+            yield UnixNs(journal.written_ns + int(LAPSE_S * NS_PER_S))
+        elif journal.is_silent(LATE_S) and manifests <= LOOK_BACK_MAX:
+            yield UnixNs(journal.written_ns + int(LATE_S * NS_PER_S))
     if journal.broken is not None:
         yield journal.broken.healed_from_ns
     for one in journal.waiting:

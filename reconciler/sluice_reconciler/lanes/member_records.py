@@ -1,6 +1,7 @@
 """Reading member records: for the members themselves, and to show which of them works on a lane."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from sluice_protocol.batch_seal import ulid_time_ns
@@ -8,7 +9,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
-from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord, is_live
+from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord, is_live, member_key
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 
@@ -35,11 +36,13 @@ class LiveMembers:
         unreadable: Number of live records that cannot be read.
         changed_s: Time since a reconciler started, stopped or wrote its last heartbeat before it
             died, seconds; None if that is not known. Dead ones are known for an hour.
+        silent_s: Time since the last heartbeat of each of these, seconds, by member.
     """
 
     records: tuple[MemberRecord, ...] = ()
     unreadable: int = 0
     changed_s: float | None = None
+    silent_s: Mapping[str, float] = field(default_factory=dict)
 
 
 async def read_member_record(store: ObjectStore, key: ObjectKey) -> SeenRecord | None:
@@ -97,6 +100,11 @@ async def read_live_members(store: ObjectStore) -> LiveMembers:
     changed_ns = max(changes)
     return LiveMembers(
         records=tuple(sorted(found, key=lambda one: one.member)),
+        silent_s={
+            one.member: max(0, date_ns - live[member_key(one.member)]) / NS_PER_S
+            for one in found
+            if member_key(one.member) in live
+        },
         unreadable=len(unreadable),
         changed_s=max(0, date_ns - changed_ns) / NS_PER_S if changed_ns else None,
     )

@@ -26,6 +26,7 @@ import msgspec
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.lanes.host_processes import HostProcess
+from sluice_reconciler.loop_health import StalledLoop
 
 MEMBERS: Final = f"{RECONCILER}members/"
 
@@ -54,6 +55,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
         leaving: Whether it stopped: its lanes may be taken.
         process: The process, so that another one of the same machine can see that it has ended.
         host: The name of its machine; empty in records of earlier releases.
+        stalled: Its loops that have failed for some seconds.
     """
 
     schema: Literal["sluice.reconciler_member.v1"] = "sluice.reconciler_member.v1"
@@ -63,6 +65,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
     process: HostProcess | None = None
     host: str = ""
+    stalled: tuple[StalledLoop, ...] = ()
 
 
 def member_key(member: str) -> ObjectKey:
@@ -71,8 +74,11 @@ def member_key(member: str) -> ObjectKey:
 
 
 def is_live(written_ns: UnixNs, date_ns: UnixNs) -> bool:
-    """Return True if a record that was written then belongs to a live member."""
-    return date_ns - written_ns < LAPSE_S * NS_PER_S
+    """Return True if a record that was written then belongs to a live member.
+
+    A record from the future is of a clock that was ahead: a live member writes it again.
+    """
+    return abs(date_ns - written_ns) < LAPSE_S * NS_PER_S
 
 
 def is_forgotten(written_ns: UnixNs, date_ns: UnixNs) -> bool:

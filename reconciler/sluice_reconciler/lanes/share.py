@@ -10,7 +10,6 @@ The steps of one beat, and what happens if the process dies after it:
 """
 
 import asyncio
-from collections.abc import Callable
 
 import structlog
 from msgspec.structs import replace
@@ -38,6 +37,7 @@ from sluice_reconciler.lanes.membership import (
 )
 from sluice_reconciler.lanes.state import OwnerClaim
 from sluice_reconciler.lanes.worker import LaneWorkers
+from sluice_reconciler.loop_health import RETRY_S, Loop, ReconcilerHealth
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.deletion import delete_current_version
 from sluice_store.port import ListedObject, ObjectStore
@@ -116,23 +116,29 @@ class LaneShare:
         owner = self.owner_of(lane)
         return "" if owner is None or owner.member == self._mine.member else owner.url
 
-    async def run(self, is_failing: Callable[[], bool]) -> None:
+    async def run(self, health: ReconcilerHealth) -> None:
         """Beat until cancelled; a store error is logged, and the beat is repeated.
 
+        Failures of other loops do not stop heartbeats: without lanes no other loop could show that
+        it works again. The record names them instead.
+
         Args:
-            is_failing: Returns True while this process cannot do its work. It then does not beat,
-                so that others take its lanes.
+            health: Where failures are recorded, and what the record names.
         """
         self._workers.share(frozenset())
         while True:
+            self._mine = replace(self._mine, stalled=health.stalled)
             try:
-                if not is_failing():
-                    await self.beat()
+                await self.beat()
             except SluiceError as error:
-                log.warning("route_failed", route="members", reason=str(error))
+                health.fail(Loop.MEMBERS, error)
+                pause_s = RETRY_S
+            else:
+                health.succeed(Loop.MEMBERS)
+                pause_s = HEARTBEAT_S
             if self._is_late():
                 self._workers.share(frozenset())
-            await self._runtime.clock.sleep(HEARTBEAT_S)
+            await self._runtime.clock.sleep(pause_s)
 
     def _is_late(self) -> bool:
         """Return True if other members may count this one as dead soon."""

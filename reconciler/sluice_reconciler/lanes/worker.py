@@ -318,33 +318,45 @@ class LaneWorkers:
         """Read the state of the lanes that are added, then work on these lanes only.
 
         Raises:
-            StoreError: The store is unreachable or refused the request.
+            StoreError: The store is unreachable or refused the request for some lane; the others
+                are shared.
         """
         added = lanes - (self._shared or frozenset())
-        for worker in self:
-            if worker.lane.lane in added:
-                await worker.refresh()
-        self.share(lanes)
+        workers = [worker for worker in self if worker.lane.lane in added]
+        done = await asyncio.gather(*(one.refresh() for one in workers), return_exceptions=True)
+        failed = {
+            worker.lane.lane: error
+            for worker, error in zip(workers, done, strict=True)
+            if error is not None
+        }
+        self.share(lanes - failed.keys())  # a lane that cannot be read stops no other
+        for error in failed.values():
+            raise error
 
     async def release(self, lanes: frozenset[int]) -> None:
         """Store the ledger of lanes, so that their next owner has nothing to resolve.
 
         Raises:
             OutcomeUnknown: The retries are spent; the next owner resolves the write.
-            StoreError: The store is unreachable or refused the request.
+            StoreError: The store is unreachable or refused the request. The other lanes are closed.
         """
-        for worker in self:
-            if worker.lane.lane in lanes:
-                await worker.close()
+        await self._close([worker for worker in self if worker.lane.lane in lanes])
 
     async def refresh(self) -> None:
         """Read the state of every lane that this process does not own.
 
         Raises:
-            StoreError: The store is unreachable or refused the request.
+            StoreError: The store is unreachable or refused the request for some lane; the others
+                are read.
         """
+        failed: SluiceError | None = None
         for worker in self:
-            await worker.refresh()
+            try:
+                await worker.refresh()
+            except SluiceError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def close(self) -> None:
         """Store the ledger of every lane that this process owns, and release the lanes.
@@ -353,7 +365,10 @@ class LaneWorkers:
             OutcomeUnknown: The retries are spent; the next owner resolves the write.
             StoreError: The store is unreachable or refused the request. The other lanes are closed.
         """
-        closed = await asyncio.gather(*(one.close() for one in self), return_exceptions=True)
+        await self._close(self._workers)
+
+    async def _close(self, workers: Sequence[LaneWorker]) -> None:
+        closed = await asyncio.gather(*(one.close() for one in workers), return_exceptions=True)
         for outcome in closed:
             if outcome is not None:
                 raise outcome

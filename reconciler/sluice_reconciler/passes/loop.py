@@ -1,8 +1,9 @@
 """When full passes run, and what follows from each.
 
 Without journals, passes follow each other, and each is followed by a pause of four times its
-duration. With journals they are the safety net: one a day, one soon after a gateway died, and the
-continuation of one that was interrupted.
+duration. With journals they are the safety net: one a minute, rarer in a large store, one as soon
+as a gateway is late, one when it is certainly dead, and the continuation of one that was
+interrupted.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.live_reader import LiveReader
+from sluice_reconciler.loop_health import Loop, ReconcilerHealth
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
 from sluice_reconciler.passes.hand_over import hand_over_of
@@ -28,6 +30,7 @@ from sluice_reconciler.passes.progress import (
     PassProgress,
     PassRecord,
     decide_next_pass,
+    safety_interval_s,
 )
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -39,45 +42,8 @@ JOURNALED_REST_MAX_S: Final = 60.0
 """Pause after a full pass while journals decide the frontier, at most: it waits for the next."""
 TICK_S: Final = 1.0
 """Time between two decisions whether a pass starts, at most."""
-FAILURES_READY_MAX: Final = 3
-"""Consecutive failed passes at which the service reports that it is not ready."""
-ROUND_FAILURES_READY_MAX: Final = 10
-"""Consecutive failed rounds of the journal route at which it does so."""
-
-
-@dataclass(slots=True, kw_only=True)
-class ReconcilerHealth:
-    """What `/readyz` reports.
-
-    Attributes:
-        passes: Full passes that succeeded.
-        failures: Consecutive passes that failed.
-        rounds: Rounds of the journal route that succeeded while journals decide the frontier.
-        round_failures: Consecutive rounds that failed.
-        last: The last report.
-        whole: The last report of a pass that this process made from its beginning.
-        ended: Whether the work ended with an unexpected error.
-    """
-
-    passes: int = 0
-    failures: int = 0
-    rounds: int = 0
-    round_failures: int = 0
-    last: PassReport | None = None
-    whole: PassReport | None = None
-    ended: bool = False
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether so many passes or rounds failed that another process should do the work."""
-        return (
-            self.failures >= FAILURES_READY_MAX or self.round_failures >= ROUND_FAILURES_READY_MAX
-        )
-
-    @property
-    def ready(self) -> bool:
-        """Whether the service works."""
-        return not self.ended and self.passes + self.rounds > 0 and not self.is_failing
+FAILED_REST_S: Final = 3.0
+"""Pause after a pass that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +81,31 @@ class PassParts:
     settings: ReconcilerSettings
 
 
+def rest_s(took_s: float | None, *, journaled: bool, interval_s: float) -> float:
+    """Return the pause after a pass; it is shorter while journals decide the frontier.
+
+    Args:
+        took_s: Duration of the pass, seconds; None if it failed. It may then have waited for the
+            store all the time, so its duration decides nothing.
+        journaled: Whether journals decide.
+        interval_s: The pause without journals, at least, seconds.
+    """
+    if took_s is None:
+        return FAILED_REST_S
+    if journaled:
+        return min(REST_TO_WORK * took_s, JOURNALED_REST_MAX_S)
+    return max(REST_TO_WORK * took_s, interval_s)
+
+
 class PassLoop:
     """Makes full passes until cancelled."""
 
     def __init__(self, parts: PassParts) -> None:
         self._parts = parts
         self._ended_at_ns: int | None = None
-        self._took_s = 0.0
+        self._took_s: float | None = None
+        self.whole: PassReport | None = None
+        """The last report of a pass that this process made from its beginning."""
         self._helped: tuple[str, int, int] | None = None
 
     async def run(self, journals_tried: asyncio.Event) -> None:
@@ -133,50 +117,57 @@ class PassLoop:
         await journals_tried.wait()
         clock, settings = self._parts.runtime.clock, self._parts.settings
         while True:
-            started_ns = clock.monotonic_ns()
-            if await self._run_if_due():
-                self._ended_at_ns = clock.monotonic_ns()
-                self._took_s = (self._ended_at_ns - started_ns) / NS_PER_S
+            await self._run_if_due()
             await clock.sleep(min(TICK_S, settings.pass_interval_s))
 
     def _rests(self) -> bool:
-        """Return True during the pause after a pass; it is shorter while journals decide."""
+        """Return True during the pause after a pass."""
         if self._ended_at_ns is None:
             return False
-        rest_s = REST_TO_WORK * self._took_s
-        if self._parts.registry.is_journaled:
-            rest_s = min(rest_s, JOURNALED_REST_MAX_S)
-        else:
-            rest_s = max(rest_s, self._parts.settings.pass_interval_s)
+        pause_s = rest_s(
+            self._took_s,
+            journaled=self._parts.registry.is_journaled,
+            interval_s=self._parts.settings.pass_interval_s,
+        )
         rested_ns = self._parts.runtime.clock.monotonic_ns() - self._ended_at_ns
-        return rested_ns < rest_s * NS_PER_S
+        return rested_ns < pause_s * NS_PER_S
 
-    async def _run_if_due(self) -> bool:
-        """Make a pass if one is due; return False if none was."""
-        health, metrics = self._parts.health, self._parts.metrics
+    async def _run_if_due(self) -> None:
+        """Make a pass if one is due."""
+        health, metrics, clock = self._parts.health, self._parts.metrics, self._parts.runtime.clock
+        started_ns = clock.monotonic_ns()
         try:
             plan = await self._decide()
-            if not plan.start:
-                return False
-            health.last = await self.run_once(None, plan)
+            if plan is None:
+                return
+            if plan.start:
+                await self.run_once(None, plan)
         except SluiceError as error:
-            health.failures += 1
             metrics.passes.labels("failed").inc()
-            log.warning("full_pass_failed", reason=str(error))
-        else:
+            health.fail(Loop.PASSES, error)
+            self._ended_at_ns, self._took_s = clock.monotonic_ns(), None
+            return
+        # Also if no pass is due: a failed one is due until it has ended.
+        health.succeed(Loop.PASSES)
+        if plan.start:
             health.passes += 1
-            health.failures = 0
             metrics.passes.labels("done").inc()
-        return True
+            self._ended_at_ns = clock.monotonic_ns()
+            self._took_s = (self._ended_at_ns - started_ns) / NS_PER_S
 
-    async def _decide(self) -> NextPass:
+    async def _decide(self) -> NextPass | None:
+        """Decide whether a pass starts now; return None during the pause after the last one.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
         parts = self._parts
         if not parts.registry.is_journaled and self._rests():
-            return NextPass(start=False)
+            return None
         await parts.progress.read()
         await self._help()
         if self._rests():
-            return NextPass(start=False)
+            return None
         stored = parts.progress.record
         if not parts.registry.is_journaled:
             is_whole = stored is None or stored.ended or stored.left or parts.progress.rival_runs
@@ -185,7 +176,9 @@ class PassLoop:
             parts.clock.now_ns(),
             stored,
             wanted_from_ns=parts.journals.wanted_pass_ns(),
-            interval_s=parts.settings.journaled_pass_interval_s,
+            interval_s=safety_interval_s(
+                parts.discovery.record.listed, parts.settings.journaled_pass_interval_s
+            ),
             rival_runs=parts.progress.rival_runs,
         )
 
@@ -273,7 +266,7 @@ class PassLoop:
         metrics, done = self._parts.metrics, report.outcome
         metrics.pass_seconds.set(took_ns / NS_PER_S)
         if report.is_whole:
-            self._parts.health.whole = report
+            self.whole = report
             metrics.oldest_gap.set(report.boots.oldest_gap_s)
             metrics.tail_missing.set(report.boots.tail_missing)
         metrics.unhealthy.set(report.held_back)

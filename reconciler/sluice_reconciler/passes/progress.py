@@ -31,6 +31,11 @@ RIVAL_S: Final = 60.0
 """Time without a change of the record after which another process continues the pass."""
 RETRY_S: Final = 60.0
 """Time after a pass that left batches behind until the next one, in seconds."""
+PASS_INTERVAL_S_MIN: Final = 60.0
+"""Time between the beginnings of two passes of a small store, while journals name every batch."""
+PASS_INTERVAL_S_PER_PAGE: Final = 10.0
+"""The same time for each page of 1 000 manifests: one LIST in ten seconds, on average."""
+_PAGE_MANIFESTS: Final = 1_000
 
 
 class PassSpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +98,17 @@ class NextPass:
     start: bool
     resume: bool = False
     urgent: bool = False
+
+
+def safety_interval_s(manifests: int, most_s: float) -> float:
+    """Return the time between two passes that look for batches which no journal names, seconds.
+
+    Args:
+        manifests: Number of manifests that the last pass listed.
+        most_s: The longest such time, `journaled_pass_interval_s`.
+    """
+    pages = manifests / _PAGE_MANIFESTS
+    return min(most_s, max(PASS_INTERVAL_S_MIN, PASS_INTERVAL_S_PER_PAGE * pages))
 
 
 def decide_next_pass(

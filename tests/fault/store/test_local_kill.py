@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.repetitions import times
 from support.store_worker import TESTS
 from support.store_writer import REGISTER, body_of
 
@@ -88,6 +89,7 @@ def test_local_kill_leaves_whole_objects_or_none(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_local_kill_leaves_whole_objects_or_none_repeatedly(tmp_path: Path) -> None:
-    """The same fact, with two hundred kills."""
-    known = _loop(tmp_path, kills=200, seed=2)
-    assert len(known.answered) > 200
+    """The same fact, with more kills."""
+    kills = times(50)
+    known = _loop(tmp_path, kills=kills, seed=2)
+    assert len(known.answered) > kills

@@ -4,9 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from support.commands import CommandResult, make_java_home, sluice
 
+from sluice_spark import java_version
+
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
+
+
+@pytest.fixture(autouse=True)
+def without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the session of tests that ran in this process before: a job that has one needs no Java.
+
+    Which tests share a process depends on the load of the machine.
+    """
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda cls: None))
 
 
 def run(folder: Path, java: str, *words: str) -> CommandResult:
@@ -43,6 +55,19 @@ def test_a_java_that_cannot_be_run_is_missing(folder: Path) -> None:
     java = Path(make_java_home(folder, "17"))
     (java / "bin" / "java").chmod(0o600)
     assert "no Java" in run(folder, str(java), "spark", "compact").stderr
+
+
+def test_a_java_that_does_not_start_in_time_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with much load even `java -version` can take long."""
+    monkeypatch.setattr(java_version, "STARTED_S_MAX", 0.05)
+    java = Path(make_java_home(folder, "17"))
+    (java / "bin" / "java").write_text("#!/bin/sh\nexec sleep 60\n")
+    done = run(folder, str(java), "spark", "compact")
+    assert done.stderr.startswith("sluice: Java does not start: ")
+    assert f"java=`{java}/bin/java`" in done.stderr
+    assert done.returncode == 2
 
 
 def test_maintenance_states_it_as_the_reason_of_the_run(folder: Path) -> None:

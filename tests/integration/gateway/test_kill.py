@@ -19,6 +19,7 @@ from support.gateway import (
     identity,
     start_gateway,
 )
+from support.repetitions import times
 
 from sluice_protocol.keys import ACCEPTED, RAW_BLOBS, digest_of, parse_accepted_key
 from sluice_protocol.manifests import decode_accepted
@@ -123,6 +124,6 @@ def test_rolling_restart_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kill", [True, False])
-def test_ten_rounds_lose_nothing(tmp_path: Path, *, kill: bool) -> None:
-    for number in range(10):
+def test_rounds_lose_nothing(tmp_path: Path, *, kill: bool) -> None:
+    for number in range(times(2)):
         one_round(tmp_path / str(number), kill=kill, batches=12)

@@ -53,6 +53,7 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import StoreMode, create_authority, open_store
+from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_web.listening import bind_shared
 
 HOST = TestKey("host-1", ("host-1",))
@@ -338,6 +339,12 @@ def test_second_spool_is_refused(tmp_path: Path) -> None:
     run(main())
 
 
+async def examined(url: str) -> DoctorResult | None:
+    """Return the result of the doctor, which a gateway writes before it serves a new spool."""
+    async with open_store(url) as store:
+        return await read_doctor(store)
+
+
 def refused(tmp_path: Path, *flags: str) -> str:
     done = subprocess.run(
         (
@@ -355,7 +362,7 @@ def refused(tmp_path: Path, *flags: str) -> str:
         ),
         capture_output=True,
         text=True,
-        timeout=120,  # bounds a hang; a start takes 30 s while other tests load the disk
+        timeout=120,  # bounds a hang
         check=False,
         env=clean_env(),
         cwd=tmp_path,
@@ -400,6 +407,7 @@ def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
             "--collector-id",
             "someone-else",
         )
+        assert asyncio.run(examined(f"file://{tmp_path}/other")) is None
         assert "acceptance mode differs" in refused(
             tmp_path, "--collector-id", WRITER, "--skip-probe"
         )

@@ -61,7 +61,7 @@ def test_a_batch_that_is_not_enqueued_makes_the_answer_partial(
     assert bodies(result) == ["a"]
     assert result.summary.partial
     assert result.summary.reasons == (
-        "1 accepted batches are not enqueued yet: wait for the reconciler, or start it",
+        "1 accepted batch is not enqueued yet: wait for the reconciler, or start it",
     )
     assert not run_query(place, make_query(kind="metrics")).summary.partial
     assert not run_query(place, make_query(agents=("host-2",))).summary.partial

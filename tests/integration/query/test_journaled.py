@@ -122,8 +122,11 @@ def test_deletes_and_bounds_apply_to_journaled_batches(
 def test_a_silent_gateway_makes_the_answer_partial(
     place: Deployment, gateway: JournalWriter
 ) -> None:
+    """Unless a listing shows that it accepted nothing else."""
+    present = make_query(to_ns=UnixNs(2**62))
     strict = QuerySettings(threads=2, max_staleness_s=0)
-    summary = run_query(place, make_query(to_ns=UnixNs(2**62)), strict).summary
+    assert not run_query(place, present, strict).summary.partial
+    summary = run_query(place, present, replace(strict, accepted_list_max=0)).summary
     assert summary.partial
     assert f"gateway gw-1 (process {gateway.process}) has not reported" in summary.reasons[0]
 

@@ -102,7 +102,7 @@ def test_batches_are_enqueued_by_journals_alone_and_the_time_follows(
             for seq in () if idle else (6, 7):
                 await upload(ports[seq % 2], seq)
             await until(time_follows, 60)
-            assert subject.health.last is None or subject.health.last.listed == 0
+            assert subject.whole_pass is None or subject.whole_pass.listed == 0
             assert subject.metrics.missed_by_journals._value.get() == 0
             status = await (await client.get("/v1/discovery")).json()
             assert status["journaled"]

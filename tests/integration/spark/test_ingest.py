@@ -10,12 +10,12 @@ from support.builders import later_release
 from support.spark_lake import T0_NS, Deployment, Sent, assert_lake_holds, lake_rows, make_batch
 from support.spark_local import pending_rows
 
+from sluice_cli.rebuild import rebuild
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_spark.errors import JobFailed
 from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.ingest import run_ingest
+from sluice_spark.ingest import CheckpointFolder, run_ingest
 from sluice_spark.microbatch import IngestTotals
-from sluice_spark.session import checkpoint_folder
 from sluice_spark.settings import IngestSettings
 
 pytestmark = pytest.mark.spark
@@ -98,13 +98,21 @@ def test_ingest_writes_every_record_that_was_sent(spark: Any, ingested: Ingested
 
 
 def test_a_checkpoint_in_a_directory_is_written_without_searching_for_links(
-    spark: Any, ingested: Ingested
+    spark: Any, ingested: Ingested, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's default manager starts `readlink` eight times for each file of a checkpoint."""
+    """Spark's default manager starts `readlink` eight times for each file of a checkpoint.
+
+    The folder is empty after the job, and nothing is written into a directory store.
+    """
+    monkeypatch.setattr(CheckpointFolder, "remove", lambda _: None)
+    ingest(spark, ingested.deployment, checkpoint=f"file://{tmp_path}")
     manager = spark.conf.get("spark.sql.streaming.checkpointFileManagerClass")
     assert manager.endswith(".FileSystemBasedCheckpointFileManager")
-    folder = checkpoint_folder(ingested.deployment.url, None).removeprefix("file://")
-    assert list(Path(folder, "commits").glob("[0-9]*"))
+    assert list(tmp_path.glob("ingest-*/*/metadata"))
+    monkeypatch.undo()
+    ingest(spark, ingested.deployment, checkpoint=f"file://{tmp_path}")
+    assert not list(tmp_path.iterdir())
+    assert not (ingested.deployment.root / ".sluice" / "spark").exists()
 
 
 def test_workers_import_pyspark_from_site_packages(spark: Any) -> None:
@@ -128,31 +136,35 @@ def test_older_of_two_ingest_jobs_is_fenced(ingested: Ingested) -> None:
         ingested.older.acknowledge({0: 10, 1: 10})
 
 
-def test_ingest_refuses_a_checkpoint_of_another_queue(
-    spark: Any, ingested: Ingested, tmp_path: Path
+@pytest.mark.parametrize("rebuilt", [False, True], ids=["same queue", "rebuilt queue"])
+def test_no_checkpoint_of_a_killed_job_delays_or_duplicates_a_batch(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebuilt: bool
 ) -> None:
-    """The checkpoint of another deployment is refused with a message of one line."""
-    other = Deployment(tmp_path).init("B")
-    other.deliver([make_batch(0)])
-    folder = checkpoint_folder(ingested.deployment.url, None)
-    with pytest.raises(JobFailed, match=r"checkpoint belongs to another queue") as refused:
-        ingest(spark, other, checkpoint=folder)
-    assert "\n" not in str(refused.value)
+    """Each query begins where the tables end, whatever an earlier one has left behind.
 
-
-def test_ingest_without_its_checkpoint_duplicates_nothing(spark: Any, tmp_path: Path) -> None:
-    """Without its checkpoint the job resumes from the tables; repeated batches are dropped.
-
-    Small micro-batches change every boundary.
+    The queue that is rebuilt has fewer entries than the checkpoint names. Small micro-batches
+    change every boundary.
     """
     deployment = Deployment(tmp_path).init()
     for n in range(3):
         deployment.deliver(mixed(first=n * 1000, batches=2))
-    ingest(spark, deployment)
-    shutil.rmtree(tmp_path / ".sluice" / "spark")
-    deployment.enqueue(deployment.sent[:3])
+    folder = f"file://{tmp_path}/checkpoints"
+    with monkeypatch.context() as killed:
+        killed.setattr(CheckpointFolder, "remove", lambda _: None)
+        assert ingest(spark, deployment, checkpoint=folder).batches == 6
+    (left,) = (tmp_path / "checkpoints").glob("ingest-*/*")
+    if rebuilt:
+        for name in ("lake", "queue", "manifests"):
+            shutil.rmtree(tmp_path / name)
+            shutil.rmtree(tmp_path / ".sluice" / "generations" / name, ignore_errors=True)
+        assert rebuild(store=deployment.url) == 0
+    else:
+        deployment.enqueue(deployment.sent[:3])
     deployment.deliver(mixed(first=9000, batches=3))
-    ingest(spark, deployment, max_batches_per_trigger=1)
+    expected = 9 if rebuilt else 3
+    totals = ingest(spark, deployment, checkpoint=folder, max_batches_per_trigger=1)
+    assert totals.batches == expected
+    assert not left.exists()
     assert_lake_holds(deployment, deployment.sent)
 
 

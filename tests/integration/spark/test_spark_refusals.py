@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from support.spark_lake import Deployment, make_batch
+from support.spark_lake import Deployment
 
 from sluice_cli import spark as spark_command
 from sluice_cli.main import run
@@ -89,19 +89,3 @@ def test_unsupported_features_are_refused_alike(
     code = 1 if command == ("query",) else 2
     (line,) = refused_here(*command, "--store", deployment.url, code=code)
     assert "its features domainMetadata, rowTracking must be off" in line
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_ingest_refuses_the_checkpoint_of_another_queue(tmp_path: Path) -> None:
-    """The line names both queues; the tables are unchanged."""
-    for letter in ("A", "B"):
-        deployment = Deployment(tmp_path / letter, lanes=1).init(letter)
-        deployment.deliver([make_batch(0, 10)])
-    job = ("ingest", "--once", "--checkpoint", f"file://{tmp_path}/checkpoint")
-    command = [sys.executable, "-m", "sluice_cli", "spark", *job]
-    first = [*command, "--store", f"file://{tmp_path}/A"]
-    subprocess.run(first, capture_output=True, timeout=120, check=True)
-    (line,) = refused(f"file://{tmp_path}/B", *job, code=1)
-    assert "the checkpoint belongs to another queue" in line
-    assert deployment.rows("logs") == []

@@ -116,15 +116,17 @@ messages = st.binary(min_size=1, max_size=40).map(lambda data: b"<1>" + data)
 
 @given(
     sent=st.lists(messages, min_size=1, max_size=8), sizes=st.lists(st.integers(1, 20), min_size=1),
-    counted=st.booleans(), bytes_max=st.integers(4, 50),
+    end=st.sampled_from([None, b"\n", b"\0", b"\r\n\0"]), bytes_max=st.integers(4, 50),
 )  # fmt: skip
 def test_messages_are_framed_however_they_arrive(
-    sent: list[bytes], sizes: list[int], counted: bool, bytes_max: int
+    sent: list[bytes], sizes: list[int], end: bytes | None, bytes_max: int
 ) -> None:
     """The pieces of each message are its bytes, in order and within the limit."""
-    if not counted:
-        sent = [one.replace(b"\n", b"") for one in sent]
-    stream = b"".join(b"%d %s" % (len(one), one) if counted else one + b"\n" for one in sent)
+    if end is not None:
+        sent = [one.translate(None, b"\r\n\0") for one in sent]
+    if end == b"\r\n\0":
+        sizes, bytes_max = [10_000], 60  # the line feed comes first: both have to arrive together
+    stream = b"".join(b"%d %s" % (len(one), one) if end is None else one + end for one in sent)
     frames, pieces, at = SyslogFrames({}, bytes_max=bytes_max), [], 0
     while at < len(stream):
         size = sizes[at % len(sizes)]
@@ -138,7 +140,7 @@ def test_messages_are_framed_however_they_arrive(
             whole[-1] += piece.data
         else:
             whole.append(piece.data)
-    assert whole == sent
+    assert [one.rstrip(b"\r\n") if end else one for one in whole] == sent
     assert not pieces[-1].continues
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.gateway import HttpResult, TestKey, frame_of, identity, upload_fields
 from support.gateway_loop import GatewayLoop, damaged_bytes
+from support.repetitions import times
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import decode_frame
@@ -120,4 +121,4 @@ def test_each_frame_of_a_list_keeps_its_result(loop: GatewayLoop) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_each_frame_of_many_lists_keeps_its_result(loop: GatewayLoop) -> None:
-    fuzz(loop, 10_000)
+    fuzz(loop, times(1_500))

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.gateway import HttpResult, TestKey, frame_of, identity
 from support.gateway_loop import GatewayLoop, damaged_bytes
+from support.repetitions import times
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import decode_frame
@@ -84,4 +85,4 @@ def test_damaged_frames_change_nothing(loop: GatewayLoop) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_many_damaged_frames_change_nothing(loop: GatewayLoop) -> None:
-    fuzz(loop, 50_000)
+    fuzz(loop, times(8_000))

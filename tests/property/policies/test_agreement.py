@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.policies_settings import settings
 from support.policy_mutants import mutants
+from support.repetitions import times
 
 from sluice_policies.catalogue import ResourceType, bucket_actions, catalogue, object_actions
 from sluice_policies.evaluate import NOTHING_ALLOWS, SERVICE_NAME, PolicyRequest, evaluate
@@ -91,7 +92,7 @@ def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None
     return decision.allowed or decision.sid == NOTHING_ALLOWS
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(times(6_000), marks=pytest.mark.long)])
 def test_prover_and_simulator_agree_on_random_requests(count: int) -> None:
     """Rendered and wrong documents, known and unknown callers, texts near all boundaries."""
     rng = random.Random(9)

@@ -14,6 +14,7 @@ import pytest
 from support.journal_readers import pass_moves, round_moves
 from support.journal_search import Scene, walk
 from support.journal_types import JUMP_TICKS, Rules, SimWorld, ns, ticked
+from support.repetitions import times
 
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(60)
 SOUND = Rules()
@@ -109,7 +110,7 @@ def test_no_claim_is_ahead_of_the_truth() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_no_claim_is_ahead_of_the_truth_in_many_walks() -> None:
-    for seed in range(10_000):
+    for seed in range(times(300)):
         _checked(seed, replace(EVERYTHING, steps=600, lives=12))
 
 
@@ -117,7 +118,7 @@ def test_no_claim_is_ahead_of_the_truth_in_many_walks() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", PLANTED)
 def test_no_claim_is_ahead_of_the_truth_where_an_omission_would_matter(name: str) -> None:
-    for seed in range(1_000):
+    for seed in range(times(100)):
         _checked(seed, PLANTED[name])
 
 

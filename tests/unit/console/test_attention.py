@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluice_console.attention import (
+    SILENT_S_MAX,
     GapTotals,
     OverviewFacts,
     SourceProblem,
@@ -14,10 +15,13 @@ from sluice_console.attention import (
 from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import WITHOUT_OWNER_S_MAX, lanes_without_owner
+from sluice_protocol.journals import HEARTBEAT_S
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
-from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX
+from sluice_reconciler.lanes.member_records import LiveMembers
+from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX, MemberRecord
+from sluice_reconciler.loop_health import NEEDED, Loop, StalledLoop
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need
 
@@ -37,10 +41,26 @@ def discovery(**changed: object) -> DiscoveryStatus:
     return DiscoveryStatus(**(fields | changed))  # type: ignore[arg-type]
 
 
-def process(state: ProcessState) -> ProcessStatus:
+def process(state: ProcessState, silent_s: float = HEARTBEAT_S + 1) -> ProcessStatus:
     return ProcessStatus(
-        gateway="gw", process="p", state=state, behind_s=1, silent_s=300, processed=1, unprocessed=0
+        gateway="gw",
+        process="p",
+        state=state,
+        behind_s=1,
+        silent_s=silent_s,
+        processed=1,
+        unprocessed=0,
     )
+
+
+def reconcilers(silent_s: float = 1.0, *stalled: Loop) -> LiveMembers:
+    """Return one live reconciler, with its loops that fail."""
+    record = MemberRecord(
+        member="m",
+        host="h",
+        stalled=tuple(StalledLoop(loop=one, reason="403 AccessDenied") for one in stalled),
+    )
+    return LiveMembers(records=(record,), silent_s={"m": silent_s})
 
 
 def doctor(*, kept: bool, need: Need = Need.ACCEPTANCE) -> DoctorResult:
@@ -84,6 +104,7 @@ CALM = OverviewFacts(
     audit=audit(missing_blobs=0),
     plan=plan("planned"),
     services=(ServiceState(service="query", url="http://q"),),
+    members=reconcilers(),
 )
 
 
@@ -124,6 +145,40 @@ def test_a_healthy_deployment_needs_nothing() -> None:
             "warning",
             "queue",
             "No gateway is running",
+        ),
+        (
+            {"discovery": discovery(processes=(process(ProcessState.OPEN, SILENT_S_MAX + 1),))},
+            "warning",
+            "queue",
+            "Gateway gw does not report",
+        ),
+        ({"members": LiveMembers(changed_s=12.0)}, "error", "queue", "No reconciler is running"),
+        ({"members": reconcilers(9.5)}, "error", "queue", "reconciler on h stopped reporting"),
+        *(
+            (
+                {"members": reconcilers(1.0, loop)},
+                "error" if loop in NEEDED else "warning",
+                "queue",
+                f"cannot do its work: {loop.value}",
+            )
+            for loop in Loop
+        ),
+        (
+            {"gateways": (GatewayHealth(url="g", not_ready="the last read failed"),)},
+            "error",
+            "queue",
+            "No gateway is ready",
+        ),
+        (
+            {
+                "gateways": (
+                    GatewayHealth(url="g", not_ready="the last read failed"),
+                    GatewayHealth(url="h"),
+                )
+            },
+            "warning",
+            "queue",
+            "A gateway is not ready",
         ),
         (
             {"discovery": discovery(batches=1, processes=())},

@@ -246,10 +246,24 @@ def test_a_bad_event_of_splunk_spoils_no_other() -> None:
     assert found.unreadable == 4
 
 
-@pytest.mark.parametrize("body", [b"what", b"7", b"[7]", b"\xff", b"[" * 100_000, b'{"a":' * 5000])
-def test_a_body_without_an_event_of_splunk_is_refused(body: bytes) -> None:
-    with pytest.raises(BodyUnreadable):
-        events(body)
+@pytest.mark.parametrize(
+    "bad", [b"what", b"7", b"\xff", b"[" * 9000, b'{"a":' * 5000, b'{"a":NaN}']
+)
+def test_a_bad_event_of_splunk_is_kept_raw_alone_and_among_others(bad: bytes) -> None:
+    for before in (b"", b'{"time":5,"event":"a"}'):
+        (found,) = events(before + b"\n" + bad)
+        assert lines((found,))[-1]["body"] == bad.decode(errors="replace")
+        assert (found.unreadable, len(found.columns)) == (1, 1 + bool(before))
+
+
+def test_a_body_of_splunk_that_is_no_text_is_refused() -> None:
+    with pytest.raises(BodyUnreadable, match="no text"):
+        events(b"\x1f\x8b\x08\x00")
+
+
+def test_the_time_of_an_event_keeps_nine_decimals() -> None:
+    (found,) = events(b'{"time":1795788000.123456789,"event":"a"}')
+    assert found.columns.ts.tolist() == [1_795_788_000_123_456_789]
 
 
 @pytest.mark.parametrize(
@@ -333,9 +347,23 @@ def test_payloads_that_firehose_has_decompressed_are_the_same() -> None:
     )
 
 
-@pytest.mark.parametrize("body", [firehose(), firehose(zipped(CONTROL)), firehose(b"", b"\n")])
-def test_a_request_without_records_is_empty(body: bytes) -> None:
-    assert delivered(body) == ()
+def test_a_request_without_records_is_empty() -> None:
+    assert delivered(firehose()) == ()
+
+
+@pytest.mark.parametrize("body", [firehose(zipped(CONTROL)), firehose(b""), firehose(b"\n")])
+def test_a_record_without_text_is_a_record(body: bytes) -> None:
+    """Firehose sends a refused request again, also one that only tests the connection."""
+    (found,) = delivered(body)
+    assert len(found.columns) == 1
+
+
+@pytest.mark.parametrize("between", [b"", b"\n"])
+def test_two_payloads_of_cloudwatch_in_a_record(between: bytes) -> None:
+    plain = json.dumps(CLOUDWATCH).encode()
+    (found,) = delivered(firehose(gzip.compress(plain + between + plain)))
+    (twice,) = delivered(firehose(zipped(CLOUDWATCH), zipped(CLOUDWATCH)))
+    assert lines((found,)) == lines((twice,))
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"records":5}', b"\xff", b"[" * 100_000])
@@ -347,7 +375,9 @@ def test_a_body_that_is_no_request_of_firehose_is_refused(body: bytes) -> None:
 def test_damaged_records_of_firehose_are_kept_as_they_came() -> None:
     body = b'{"records":[{"data":"!"},{"data":5},null,{"data":"H4sIAAAA"}]}'
     (found,) = delivered(body)
-    assert [line["body"] for line in lines((found,))] == ["!", "5", "null", "H4sIAAAA"]
+    assert [line["body"] for line in lines((found,))] == [
+        "!", '{"data":5}', "null", "H4sIAAAA",
+    ]  # fmt: skip
     assert found.unreadable == 4
 
 

@@ -77,17 +77,59 @@ def test_the_order_of_keys_does_not_change_the_digest() -> None:
     assert len({content_digest(plain_json(body)[0]) for body in bodies}) == 1
 
 
-@pytest.mark.parametrize("body", [b"", b"\n \n", b"[]"])
+@pytest.mark.parametrize("body", [b"", b"\n \n", b"[]", b"\xef\xbb\xbf"])
 def test_json_without_records_is_empty(body: bytes) -> None:
     assert plain_json(body) == ()
 
 
-@pytest.mark.parametrize(
-    "body", [b"hello", b"5\n6", b'[{"a":1}', b"\xff\n\xfe", b"[" * 100_000, b'{"a":' * 5000, b"[5]"]
-)
-def test_json_without_an_object_is_refused(body: bytes) -> None:
-    with pytest.raises(BodyUnreadable):
+BAD_LINES = [
+    *(b"hello", b"7", b'{"a":1', b'{"a":"\xe9"}', b'{"a":NaN}', b'{"a":1e400}', b'{"a":"\\ud800"}'),
+    *(b'{"a":01}', b'{"a":' * 5000, b'"text"', b"null", b'{"a":"\x01"}'),
+]
+
+
+@pytest.mark.parametrize("bad", BAD_LINES)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("form", ["lines", "array", "crlf"])
+def test_a_bad_record_is_kept_raw_alone_and_among_others(
+    bad: bytes, mark: bytes, form: str
+) -> None:
+    good = b'{"time":5,"message":"a"}'
+    expected = bad.decode(errors="replace")
+    for others in ([], [good]):
+        listed = [*others, bad, *others]
+        body = {
+            "lines": b"\n".join(listed),
+            "crlf": b"\r\n".join(listed) + b"\r\n",
+            "array": b"[" + b",".join(listed) + b"]",
+        }[form]
+        (found,) = plain_json(mark + body)
+        bodies = [line["body"] for line in lines((found,))]
+        if form == "array" and bad.startswith(b'{"a":1') and not bad.endswith(b"}"):
+            continue  # an object that is not closed takes the rest of an array with it
+        if form == "array" and len(bad) > 5000:
+            continue
+        assert bodies == ["a"] * len(others) + [expected] + ["a"] * len(others)
+        kept = lines((found,))[len(others)]
+        assert kept["attributes"]["sluice.error"]
+        assert found.unreadable == 1
+
+
+@pytest.mark.parametrize("body", [b"\x1f\x8b\x08\x00", b"(\xb5/\xfd\x04\x00", b"\x0a\x05\x00"])
+def test_a_body_that_is_no_text_is_refused(body: bytes) -> None:
+    """It is often compressed, and its Content-Encoding is missing."""
+    with pytest.raises(BodyUnreadable, match="no text"):
         plain_json(body)
+    with pytest.raises(BodyUnreadable, match="no text"):
+        decode_bulk(body, received_ns=NOW)
+
+
+def test_numbers_keep_their_digits() -> None:
+    plain = b'{"time":5,"ts":1795788000.123456789,"f":0.1,"big":123456789012345678901,"e":1e-400}'
+    (found,) = plain_json(plain)
+    assert lines((found,))[0]["attributes"] == {
+        "ts": "1795788000.123456789", "f": "0.1", "big": "123456789012345678901", "e": "1E-400",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("first", ["plain", "\ud800", 2**70])
@@ -174,7 +216,14 @@ def test_a_bulk_request_has_one_item_for_each_action() -> None:
     assert found.items == (
         BulkItem(action="create", index="logs", id="7"),
         BulkItem(action="index", index="default", id=""),
-        BulkItem(action="update", index="default", id="8"),
+        BulkItem(
+            action="update",
+            index="default",
+            id="8",
+            status=404,
+            error="document_missing_exception",
+            reason="documents cannot be changed here; the change is kept as a record",
+        ),
     )
 
 
@@ -190,13 +239,41 @@ def test_bad_documents_and_deletions_of_a_bulk_request_are_kept_as_text() -> Non
     assert [line["body"] for line in lines(found.records)] == [
         '{"delete":{"_index":"i","_id":"1"}}', "not json", "[1]", "what", "good", '{"create":{}}',
     ]  # fmt: skip
+    assert [item.status for item in found.items] == [400, 400, 400, 400, 201, 400]
     assert found.records[0].unreadable == 5
 
 
-def test_a_bulk_request_without_an_action_is_refused() -> None:
+def test_a_bulk_request_without_an_action_is_kept_with_errors() -> None:
     assert decode_bulk(b"\n", received_ns=NOW).items == ()
-    with pytest.raises(BodyUnreadable):
-        decode_bulk(b'{"message":"a"}\n', received_ns=NOW)
+    found = decode_bulk(b'{"message":"a"}\n', received_ns=NOW)
+    assert [item.error for item in found.items] == ["illegal_argument_exception"]
+    assert [line["body"] for line in lines(found.records)] == ['{"message":"a"}']
+
+
+def test_other_keys_next_to_an_action_are_ignored() -> None:
+    """winston-elasticsearch sends `attempts` there."""
+    body = b'{"create":{"_index":"i"},"attempts":0}\n{"message":"a"}\n'
+    found = decode_bulk(body, received_ns=NOW)
+    assert [(item.status, item.index) for item in found.items] == [(201, "i")]
+    assert [line["body"] for line in lines(found.records)] == ["a"]
+
+
+def test_an_unknown_action_takes_its_document_with_it() -> None:
+    body = b'{"put":{"_index":"i"}}\n{"message":"a"}\n{"create":{}}\n{"message":"b"}\n'
+    found = decode_bulk(body, received_ns=NOW)
+    assert [item.status for item in found.items] == [400, 201]
+    assert [line["body"] for line in lines(found.records)] == [
+        '{"put":{"_index":"i"}}\n{"message":"a"}', "b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("creates", [{"doc_as_upsert": True, "doc": {"message": "a"}},
+                                     {"upsert": {"message": "a"}}])  # fmt: skip
+def test_an_update_that_creates_a_document_is_a_record(creates: dict) -> None:
+    body = b'{"update":{"_id":"1"}}\n' + json.dumps(creates).encode()
+    found = decode_bulk(body, received_ns=NOW)
+    assert [(item.status, item.error) for item in found.items] == [(201, "")]
+    assert [line["body"] for line in lines(found.records)] == ["a"]
 
 
 def test_loki_in_protobuf_and_json_have_the_same_digest() -> None:
@@ -271,10 +348,17 @@ def test_a_histogram_with_wrong_spans_and_a_late_sample_are_kept() -> None:
     assert (found.unreadable, found.timed) == (2, False)
 
 
-def test_a_reference_without_a_symbol_is_refused() -> None:
-    body = part(4, "") + part(5, part(1, b"\x01\x02"))
-    with pytest.raises(BodyUnreadable, match="no symbol"):
-        decode_remote_write(body, f"{PROTOBUF};proto={VERSION_2}", received_ns=NOW)
+def test_a_reference_without_a_symbol_spoils_no_other_series() -> None:
+    symbols = b"".join(part(4, one) for one in ("", "__name__", "up"))
+    bad, good = part(5, part(1, b"\x01\x07")), part(1, b"\x01\x02")
+    good = part(5, good + part(2, double(1, 1.5) + integer(2, MS)))
+    for series in ((bad,), (bad, good), (good, bad)):
+        body = symbols + b"".join(series)
+        found = decode_remote_write(body, f"{PROTOBUF};proto={VERSION_2}", received_ns=NOW)
+        listed = {line["name"]: line for line in lines(found.records)}
+        assert "no symbol" in listed["sluice.unnamed"]["attributes"]["sluice.error"]
+        assert listed["sluice.unnamed"]["attributes"]["sluice.raw"]
+        assert ("up" in listed) == (good in series)
 
 
 def test_labels_that_expand_without_limit_are_refused() -> None:

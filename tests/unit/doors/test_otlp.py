@@ -61,9 +61,10 @@ def test_a_request_without_records_is_empty() -> None:
     for body in (b"", ExportLogsServiceRequest().SerializeToString()):
         assert decode_otlp_logs(body, PROTOBUF, received_ns=NOW) == ()
         assert decode_otlp_metrics(body, PROTOBUF, received_ns=NOW) == ()
-    for body in (b"{}", b'{"resourceLogs":[{"scopeLogs":[{}]}]}'):
+    for body in (b'{"resourceLogs":[]}', b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[]}]}]}'):
         assert decode_otlp_logs(body, JSON, received_ns=NOW) == ()
-    assert decode_otlp_metrics(metrics({"name": "x", "gauge": {}}), JSON, received_ns=NOW) == ()
+    empty = metrics({"name": "x", "gauge": {"dataPoints": []}})
+    assert decode_otlp_metrics(empty, JSON, received_ns=NOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -71,9 +72,10 @@ def test_a_request_without_records_is_empty() -> None:
     [
         (b"", JSON),
         (b"[]", JSON),
+        (b"{}", JSON),
+        (b'{"resource_spans":[]}', JSON),
         (b'{"resourceLogs":5}', JSON),
         (b'{"resourceLogs":[]', JSON),
-        (b'{"resourceLogs":[{"schemaUrl":"\xff"}]}', JSON),
         (b"[" * 100_000, JSON),
         (b"\xff\xff", PROTOBUF),
         (b"{}", "text/plain"),

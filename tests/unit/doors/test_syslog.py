@@ -166,3 +166,19 @@ def test_a_broken_count_ends_the_stream_and_is_kept() -> None:
 def test_a_message_that_ends_with_the_connection_is_kept() -> None:
     (piece,) = split(b"9 <1>abc")
     assert (piece.data, bool(piece.error)) == (b"<1>abc", True)
+
+
+def test_messages_of_pythons_handler_end_with_nul() -> None:
+    """Their text may have line feeds inside, for example the lines of a traceback."""
+    frames = SyslogFrames({}, bytes_max=1000)
+    sent = [b"<14>one", b"<14>two\nlines", b"<14>three"]
+    found = [piece.data for data in sent for piece in frames.feed(data + b"\0")]
+    assert found == sent
+    assert frames.end() == []
+
+
+def test_a_nul_before_a_line_feed_ends_no_message() -> None:
+    frames = SyslogFrames({}, bytes_max=1000)
+    stream = b"<14>one\0", b"\n<14>two\n", b"<14>three\n"
+    found = [piece.data for data in stream for piece in frames.feed(data)]
+    assert found == [b"<14>one", b"<14>two", b"<14>three"]

@@ -2,10 +2,12 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
+from sluice_gateway.background import DOCTOR_AGAIN_S, DOCTOR_INTERVAL_S, follow_doctor
 from sluice_gateway.journal_ports import JournalOwner, StoreRules
 from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
@@ -24,6 +26,8 @@ from sluice_protocol.outcomes import Applied, Unknown, UnknownReason
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_store import create_authority
+from sluice_store.doctor import examine
+from sluice_store.doctor_result import seal_result, write_result
 from sluice_store.memory import Fault, open_memory_store
 from sluice_store.memory.faults import Call
 from sluice_store.port import ObjectStore
@@ -77,7 +81,7 @@ class Watched:
         return [item.key async for page in self.inner.list("doctor/") for item in page.objects]
 
 
-async def watched(*, authority: bool = True) -> Watched:
+async def watched(*, authority: bool = True, skip_probe: bool = True) -> Watched:
     plan, clock, metrics = Failing(), SetClock(), GatewayMetrics()
     inner, _ = open_memory_store(plan=plan)
     if authority:
@@ -96,7 +100,7 @@ async def watched(*, authority: bool = True) -> Watched:
             running=RunningUploads(metrics), mode=ModeWatch(clock), journal=journal
         ),
         clock=clock,
-        skip_probe=True,
+        skip_probe=skip_probe,
         name="gw",
     )
     plan.seen.clear()
@@ -259,3 +263,52 @@ def test_refusals_of_a_body_or_of_an_overwrite_are_no_fault_of_the_store() -> No
 
 def _applied() -> Applied:
     return Applied(etag=ETag("1"), incarnation=None, date_ns=UnixNs(0))
+
+
+async def prove(store: ObjectStore) -> None:
+    """Store a good result of the doctor."""
+    result = await examine([store], ["memory"], SystemIds())
+    await write_result(store, result, seal_result(result), SystemClock())
+
+
+def test_a_result_of_the_doctor_that_an_outage_hid_is_read_again_soon() -> None:
+    """The directory was away: the authority and the result were missing together."""
+
+    async def main() -> None:
+        seen = await watched(skip_probe=False)
+        pauses: list[float] = []
+
+        class Recorded(SetClock):
+            async def sleep(self, seconds: float) -> None:
+                pauses.append(seconds)
+                if len(pauses) > 1:
+                    raise asyncio.CancelledError
+
+        gateway = SimpleNamespace(clock=Recorded(), readiness=seen.readiness)
+        await seen.readiness.check_store()
+        assert seen.ready
+        with pytest.raises(asyncio.CancelledError):
+            await follow_doctor(gateway)  # type: ignore[arg-type]
+        assert not seen.ready
+        assert pauses == [DOCTOR_INTERVAL_S, DOCTOR_AGAIN_S]
+        assert DOCTOR_AGAIN_S < 5.0
+        await prove(seen.inner)
+        await seen.readiness.check_doctor()
+        assert seen.ready
+
+    asyncio.run(main())
+
+
+def test_a_missing_result_shows_nothing_while_the_authority_is_missing() -> None:
+    async def main() -> None:
+        seen = await watched(authority=False, skip_probe=False)
+        await seen.readiness.check_store()
+        await seen.readiness.check_doctor()
+        assert seen.readiness.is_proved
+        await create_authority(seen.inner)
+        seen.clock.now_s += AUTHORITY_INTERVAL_S
+        await prove(seen.inner)
+        await seen.readiness.check_store()
+        assert seen.ready
+
+    asyncio.run(main())

@@ -13,6 +13,7 @@ from support.policy_mutants import (
     mutants,
     negations,
 )
+from support.repetitions import times
 
 from sluice_policies.bucket_policy import SSE, SSE_CUSTOMER, SSE_KEY
 from sluice_policies.catalogue import ResourceType
@@ -323,7 +324,7 @@ def check_mutants(chosen: Settings, target: Target, step: int) -> tuple[int, int
 
 
 def test_every_181st_mutant_is_caught_or_equivalent() -> None:
-    """`make test-long` runs all of them."""
+    """`make test-long` runs every twelfth, of each variant."""
     tried, _ = check_mutants(settings(), Target.AWS, 181)
     assert tried > 5
 
@@ -343,9 +344,12 @@ def test_every_mutant_about_journals_is_caught() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("variant", ["pinned", "blobs created once"])
-def test_every_mutant_is_caught_or_equivalent(variant: str, target: Target) -> None:
-    """On AWS each mutant is caught. On versitygw some denials repeat what no statement grants."""
-    tried, same = check_mutants(VARIANTS[variant], target, 1)
-    assert tried > 400
+def test_every_twelfth_mutant_is_caught_or_equivalent(variant: str, target: Target) -> None:
+    """`SLUICE_LONG_TIMES=12` checks all of them.
+
+    On AWS each mutant is caught. On versitygw some denials repeat what no statement grants.
+    """
+    tried, same = check_mutants(VARIANTS[variant], target, max(1, 12 // times(1)))
+    assert tried > 70
     if target is Target.AWS:
         assert same == 0

@@ -58,7 +58,7 @@ def test_a_new_batch_that_is_nowhere_makes_the_answer_partial() -> None:
     coverage = Coverage(now_ns=NOW, discovered_ns=before(6), new=(new(),))
     found = decide_completeness(coverage, make_query(), SETTINGS, ())
     assert found.accepted_until_ns == before(5)
-    assert found.reasons[0].startswith("1 accepted batches are not enqueued yet")
+    assert found.reasons[0].startswith("1 accepted batch is not enqueued yet")
 
 
 @pytest.mark.parametrize("discovered_ns", [None, before(86_400)])

@@ -190,4 +190,4 @@ def test_a_manifest_may_appear_later_than_its_time() -> None:
     world.wait(1)
     found = decide_completeness(read(world), EVERYTHING, SETTINGS, ())
     assert found.accepted_until_ns == created_ns
-    assert found.reasons[0].startswith("1 accepted batches are not enqueued yet")
+    assert found.reasons[0].startswith("1 accepted batch is not enqueued yet")

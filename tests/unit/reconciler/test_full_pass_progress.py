@@ -27,6 +27,7 @@ from sluice_reconciler.passes.progress import (
     PassRecord,
     PassSpan,
     decide_next_pass,
+    safety_interval_s,
 )
 from sluice_reconciler.pipeline import PipelineResult
 from sluice_reconciler.service import Reconciler
@@ -72,6 +73,23 @@ def test_the_next_pass_is_decided_by_the_last_one_and_by_what_waits_for_it(
         rival_runs=rival,
     )
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("manifests", "most_s", "expected_s"),
+    [
+        (0, DAY_S, 60),
+        (6_000, DAY_S, 60),
+        (100_000, DAY_S, 1_000),
+        (1_000_000, DAY_S, 10_000),
+        (10_000_000, DAY_S, DAY_S),
+        (0, 5, 5),
+    ],
+)
+def test_passes_are_rarer_in_a_larger_store(
+    manifests: int, most_s: float, expected_s: float
+) -> None:
+    assert safety_interval_s(manifests, most_s) == expected_s
 
 
 class Interrupted(SimStore):
@@ -134,7 +152,7 @@ def test_an_interrupted_pass_continues_at_the_last_finished_boot(
         assert report.complete_through_ns == record.began_unix_ns
         assert report.listed == 20
         assert not report.is_whole, "another process listed the first part"
-        assert again.health.whole is None
+        assert again.whole_pass is None
         batches = [one.identity for one in await enqueued(store)]
         assert len(batches) == len(set(batches)) == 20
         assert decode_record(PASS, store.held[PASS].body, PassRecord).ended

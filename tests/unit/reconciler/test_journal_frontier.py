@@ -2,13 +2,15 @@
 
 import random
 
+import pytest
+from msgspec import structs
 from support.journal_rounds import journaled, make, make_pass, now, pass_time, play, record, rounds
 from support.journal_writer import JournalWriter
 from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
 
 from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
-from sluice_protocol.journals import LAPSE_S, journal_key, registration_key
+from sluice_protocol.journals import LAPSE_S, LATE_S, journal_key, registration_key
 from sluice_protocol.keys import AUTHORITY_SETTINGS, accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
@@ -39,6 +41,42 @@ def test_a_dead_process_holds_the_frontier_until_a_pass_that_began_later() -> No
         assert record(store).held_by is None
         assert len(await enqueued(store)) == 3
         assert subject.journals.wanted_pass_ns() is None
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("manifests", "looks"), [(0, True), (200_000, True), (200_001, False)])
+def test_what_a_killed_gateway_did_not_name_is_found_when_it_is_late(
+    manifests: int, looks: bool
+) -> None:
+    """The pass proves nothing yet, so the time of the process still bounds the frontier."""
+
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        await writer.append([], through_ns=now(store))
+        await rounds(store, subject)
+        await writer.accept(10, at_ns=now(store))  # killed before its journal object
+        pass_time(store, LATE_S - 6)
+        await rounds(store, subject, 2)
+        assert subject.journals.wanted_pass_ns() is None
+        pass_time(store, 6)
+        await rounds(store, subject, 2)
+        old = subject.discovery.record
+        subject.discovery.record = structs.replace(old, listed=manifests)
+        wanted = subject.journals.wanted_pass_ns()
+        subject.discovery.record = old
+        if not looks:
+            assert wanted is None
+            return
+        assert wanted is not None
+        await make_pass(subject)
+        await rounds(store, subject)
+        assert len(await enqueued(store)) == 1
+        assert record(store).complete_through_unix_ns == record(store).pass_began_unix_ns
+        assert (record(store).pass_began_unix_ns or 0) >= wanted
+        await rounds(store, subject, 5)  # it may still acknowledge
+        assert record(store).complete_through_unix_ns == record(store).pass_began_unix_ns
+        assert subject.journals.wanted_pass_ns() == wanted  # made: the stored pass began later
 
     play(scene)
 

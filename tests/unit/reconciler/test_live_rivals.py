@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import msgspec
+import pytest
 from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept_logs
@@ -12,6 +13,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.live_window import LiveView
+from sluice_reconciler.passes.progress import NextPass
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -204,5 +206,78 @@ def test_live_records_are_partial_while_nothing_was_compared_for_a_minute() -> N
         assert seen.reasons == (
             "newer batches may be missing: this reconciler has not looked for them recently",
         )
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("starts", ["after the pass", "before the pass"])
+def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_reconciler(
+    starts: str,
+) -> None:
+    """The other reconciler makes no pass: the next one is due in a day.
+
+    What the pass found was not offered to a window that is older than it, so this is reported.
+    """
+
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        began_ns = store.clock.at_ns
+        dead, alive = (
+            JournalWriter(store, began_ns, collector_id=name, ulid=f"01J0000000000000000000000{n}")
+            for n, name in enumerate(("dead", "alive"))
+        )
+        for one in (dead, alive):
+            await one.register()
+            store.clock.at_ns += NS_PER_S
+            await one.append([], through_ns=store.clock.at_ns)
+        died_ns = store.clock.at_ns
+
+        async def beat() -> None:
+            store.clock.at_ns += NS_PER_S
+            await alive.append([], through_ns=store.clock.at_ns)
+
+        first, second = make(store, 1), make(store, 2)
+        for _ in range(2):
+            await first._pass_loop.run_once(None, NextPass(start=True))
+            await first.journals.round()
+        assert first._registry.is_journaled
+        if starts == "before the pass":
+            await second.journals.round()
+            assert (await view(second)).accepted_until_ns is not None
+        store.clock.at_ns += 2 * WINDOW_NS  # the dead gateway has lapsed
+        await beat()
+        await second.journals.round()
+        held_ns = (await view(second)).accepted_until_ns
+        assert held_ns is None or held_ns <= died_ns, "no pass has replaced its journal yet"
+        await first._pass_loop.run_once(None, NextPass(start=True))
+        if starts == "after the pass":
+            second = make(store, 2)
+        for _ in range(3):
+            await beat()
+            await second.journals.round()
+        seen = await view(second)
+        assert seen.accepted_until_ns is not None
+        assert seen.accepted_until_ns >= store.clock.at_ns - 2 * NS_PER_S
+        is_reported = "another reconciler" in " ".join(seen.reasons)
+        assert is_reported == (starts == "before the pass")
+        store.clock.at_ns += WINDOW_NS
+        await beat()
+        await second.journals.round()
+        assert not (await view(second)).partial
+
+    asyncio.run(run())
+
+
+def test_live_records_name_a_late_gateway() -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        first, _, writer = await journaled_pair(store)
+        await writer.append([], through_ns=store.clock.at_ns)
+        await rounds(store, first)
+        assert not any("newer" in one for one in (await view(first)).reasons)
+        store.clock.at_ns += 12 * NS_PER_S
+        await rounds(store, first)
+        (reason,) = [one for one in (await view(first)).reasons if "newer" in one]
+        assert f"gateway gw-1 (process {writer.process}) has not reported since" in reason
 
     asyncio.run(run())

@@ -150,7 +150,7 @@ def test_a_lane_resumes_after_what_every_table_has(reached: tuple[int, int], ent
 
 
 def test_missing_entries_after_the_ledger_position_are_an_error() -> None:
-    with pytest.raises(LakeInconsistent, match="delete the checkpoint"):
+    with pytest.raises(LakeInconsistent, match="run the job again"):
         plan_boundary([r for r in ROWS if r.sequence > 1], LakeState().positions)
 
 

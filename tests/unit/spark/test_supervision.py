@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from sluice_protocol.errors import Fenced, SluiceError
 from sluice_protocol.system_clock import SystemClock
+from sluice_spark import restarts
 from sluice_spark.errors import JobFailed
 from sluice_spark.restarts import RestartSettings
 from sluice_spark.supervision import ProgressWatch, QuerySupervisor
@@ -28,6 +29,8 @@ class Script:
     starts: int = 0
     rounds: int = 0
     failure: BaseException | None = None
+    answers: list[bool] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
 
     def start(self) -> "Script":
         self.starts += 1
@@ -55,13 +58,15 @@ class Script:
         return failure
 
 
-def run(script: Script, restarts_max: int = 3) -> list[Any]:
+def run(script: Script, restarts_max: int = 3, *, continuous: bool = False) -> list[Any]:
     supervisor = QuerySupervisor(
         session=SimpleNamespace(sparkContext=SimpleNamespace(_gateway=None)),
         start=script.start,
         take_failure=script.take_failure,
         rounds=lambda: script.rounds,
-        settings=RestartSettings(restarts_max=restarts_max, backoff_s=0.001),
+        store_answers=lambda: script.answers.pop(0) if script.answers else True,
+        report=lambda state: script.reports.append(state.trouble),
+        settings=RestartSettings(restarts_max=restarts_max, backoff_s=0.001, continuous=continuous),
         stall_timeout_s=60.0,
         clock=SystemClock(),
         rng=random.Random(1),
@@ -126,3 +131,33 @@ def test_a_query_is_stalled_if_a_busy_one_shows_no_sign_of_progress() -> None:
         now.ns = 1 + at_s * 10**9
         seen.append(watch.stalled(signs, idle=idle))
     assert seen == [False, False, False, False, True, False, False, True]
+
+
+def test_a_continuous_job_outlasts_the_store_whatever_error_it_meets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No number of restarts ends it while the store is away, and each pause is a few seconds."""
+    monkeypatch.setattr(restarts, "UNREACHABLE_PAUSE_S", 0.001)
+    lost = Fenced("register", 3, 0)
+    errors: list[BaseException | None] = [CORRUPT, WORKER, lost] * 7
+    script = Script([*errors, None], answers=[False] * 21)
+    found = run(script, continuous=True)
+    assert {reason for _, reason, _ in found} == {"store_unavailable"}
+    assert (len(found), script.starts) == (21, 22)
+    assert script.reports[0] == "store_unavailable: bad log file"
+
+
+def test_an_unknown_error_is_tried_once_by_a_continuous_job_only() -> None:
+    """A store that was away for a moment may cause it."""
+    assert run(Script([CORRUPT, None]), continuous=True) == [("query_restarted", "unknown", 1)]
+    script = Script([CORRUPT, CORRUPT])
+    with pytest.raises(JobFailed, match="bad log file"):
+        run(script, continuous=True)
+    assert script.starts == 2
+
+
+def test_a_newer_job_ends_the_older_one_also_while_the_store_is_away() -> None:
+    script = Script([Fenced("register", 1, 2)], answers=[False])
+    with pytest.raises(Fenced):
+        run(script, continuous=True)
+    assert script.starts == 1

@@ -1,0 +1,47 @@
+"""After an outage of the store, of any kind and length, all work continues within `RECOVERY_S`.
+
+Gateways and reconcilers run with all of their loops in virtual time. During the outage some or all
+calls fail, or the store's clock is wrong. Afterwards every gateway is ready, no loop of a
+reconciler fails, every lane has an owner, the first batch is enqueued in time, and at the end every
+acknowledged batch is in the queue once.
+"""
+
+from pathlib import Path
+
+import pytest
+from support.outage_world import KINDS, run_through_outage
+
+DURATIONS_S = (1, 3, 10, 60, 300)
+DEPLOYMENTS = ((1, True), (2, True), (1, False))
+"""Number of reconcilers, and whether gateways write journals."""
+
+
+def is_daily(kind: str, seconds: int, members: int, journaled: bool) -> bool:
+    """Return True if `make test` runs a case: every kind once, and the rest with one kind."""
+    if kind == "all_fail":
+        return seconds == 3 or (seconds == 60 and (members, journaled) == (2, True))
+    return (seconds, members, journaled) == (3, 1, True)
+
+
+def cases() -> list[object]:
+    found = []
+    for kind in KINDS:
+        for seconds in DURATIONS_S:
+            for members, journaled in DEPLOYMENTS:
+                daily = is_daily(kind, seconds, members, journaled)
+                marks = () if daily else (pytest.mark.long,)
+                name = f"{kind}-{seconds}s-{members}-{'journals' if journaled else 'passes'}"
+                found.append(pytest.param(kind, seconds, members, journaled, id=name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "seconds", "members", "journaled"), cases())
+def test_all_work_continues(
+    kind: str,
+    seconds: int,
+    members: int,
+    journaled: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_through_outage(kind, seconds, tmp_path, monkeypatch, members=members, journaled=journaled)

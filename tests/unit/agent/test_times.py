@@ -1,0 +1,190 @@
+"""Every form of a time has the same nanoseconds for every consumer, or none for all of them."""
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgpack
+import pytest
+
+from sluice_agent.columns import text_column
+from sluice_agent.timestamps import parse_timestamps
+from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
+from sluice_doors.elasticsearch import decode_bulk
+from sluice_doors.firehose import decode_firehose
+from sluice_doors.forward import decode_forward
+from sluice_doors.hec import decode_events
+from sluice_doors.json_lines import decode_json
+from sluice_doors.syslog import SyslogPiece, decode_syslog
+from sluice_doors.timed_lines import timed_lines
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.times import read_time
+from sluice_protocol.units import UnixNs
+
+RECEIVED = UnixNs(int(datetime(2026, 11, 27, tzinfo=UTC).timestamp()) * 10**9 + 7)
+BASE = int(datetime(2026, 11, 21, 2, 16, 19, tzinfo=UTC).timestamp()) * 10**9
+HOUR = 3600 * 10**9
+ZONES = {
+    "": 0, "Z": 0, "z": 0, "+00": 0, "+0000": 0, "+00:00": 0, "-00:00": 0, " UTC": 0, " GMT": 0,
+    "UTC": 0, " Z": 0, "+01": HOUR, "+0100": HOUR, "+01:00": HOUR, " +01": HOUR, " +0100": HOUR,
+    " +01:00": HOUR, "-0330": -7 * HOUR // 2, "-03:30": -7 * HOUR // 2, "+14:00": 14 * HOUR,
+    "+01:00[Europe/Berlin]": HOUR, " +0100 CET": HOUR,
+}  # fmt: skip
+FRACTIONS = {
+    "": 0, ".5": 500_000_000, ",5": 500_000_000, ".123456": 123_456_000, ",123456789": 123_456_789,
+    ".000000001": 1, ".12345678949": 123_456_789, "." + "9" * 30: 999_999_999,
+}  # fmt: skip
+MARKERS = {"": 0, " AM": 0, "PM": 12 * HOUR, " pm": 12 * HOUR, " p.m.": 12 * HOUR}
+DATES = ("2026-11-21T02:16:19", "2026-11-21t02:16:19", "2026-11-21 02:16:19")
+OLD = ("Nov 21 02:16:19", "Nov 21 2026 02:16:19")
+
+FORMS = {
+    f"{date}{fraction}{marker}{zone}": BASE + ns + later - offset_ns
+    for date in (*DATES, *OLD)
+    for fraction, ns in FRACTIONS.items()
+    for marker, later in MARKERS.items()
+    for zone, offset_ns in ZONES.items()
+    if not (marker and zone[:1].isalpha())
+} | {
+    "2026-11-21T02:16Z": BASE - 19 * 10**9,
+    "Nov 21 02:16:19 2026": BASE,
+    "Feb 29 02:16:19": int(datetime(2024, 2, 29, 2, 16, 19, tzinfo=UTC).timestamp()) * 10**9,
+    "Dec 31 23:59:59": int(datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 10**9,
+}
+WRONG = (
+    *("2026-11-21 02:16:19 EST", "2026-11-21 02:16:19EST", "2026-11-21T02:16:19 UTC+1"),
+    *("2026-11-21T02:16:19+1", "2026-11-21T02:16:19+1:00", "2026-11-21T02:16:19+01:00:30"),
+    *("2026-11-21T02:16:19+25:00", "2026-11-21T02:16:19+01:60", "2026-11-21T02:16:19x"),
+    *("2026-11-21T14:16:19 PM", "2026-11-21 00:16:19 AM", "2026-11-21T02:16:60Z"),
+    *("2026-02-29T02:16:19Z", "2026-13-01T02:16:19Z", "2026-11-21T24:16:19Z"),
+    *("2026-11-21T02:16:19[Europe/Berlin]", "Feb 30 02:16:19", "Feb 29 2026 02:16:19"),
+    *("1970-01-01T00:00:00+14:00", "2026-11-21T02:16:19." + "1" * 41 + "+01:00"),
+)
+
+
+def records(found: tuple[DecodedRecords, ...]) -> list[int]:
+    (one,) = found
+    assert isinstance(one.columns, LogColumns)
+    names = () if one.columns.attributes is None else one.columns.attributes.names
+    shared = dict(one.resource)
+    late = ERROR_ATTRIBUTE in names or ERROR_ATTRIBUTE in shared
+    assert late == (one.unreadable > 0)
+    return list(one.columns.ts.tolist())
+
+
+def files(texts: list[str]) -> list[int]:
+    lines = text_column([f"[{text}] message".encode() for text in texts])
+    return list(parse_timestamps(lines, arrived_ns=RECEIVED, zone=UTC).tolist())
+
+
+def file_by_file(texts: list[str]) -> list[int]:
+    """Return the times of files whose lines all have one form."""
+    blocks = [text_column([f"{text} message".encode()] * 3) for text in texts]
+    return [int(parse_timestamps(one, arrived_ns=RECEIVED, zone=UTC)[2]) for one in blocks]
+
+
+def syslog(texts: list[str]) -> list[int]:
+    pieces = [SyslogPiece(f"<13>{text} host app: message".encode(), {}) for text in texts]
+    found = decode_syslog(pieces, received_ns=RECEIVED, zone=UTC)
+    assert found is not None
+    assert isinstance(found.columns, LogColumns)
+    return list(found.columns.ts.tolist())
+
+
+def json_door(texts: list[str]) -> list[int]:
+    body = "\n".join(json.dumps({"time": text, "message": "m"}) for text in texts).encode()
+    return records(
+        decode_json(body, time_field="time", message_field="message", received_ns=RECEIVED)
+    )
+
+
+def bulk(texts: list[str]) -> list[int]:
+    pairs: list[tuple[object, object]] = [
+        ({"create": {}}, {"@timestamp": text, "message": "m"}) for text in texts
+    ]
+    lines = [json.dumps(one) for pair in pairs for one in pair]
+    return records(decode_bulk("\n".join(lines).encode(), received_ns=RECEIVED).records)
+
+
+def hec(texts: list[str]) -> list[int]:
+    body = "".join(json.dumps({"time": text, "event": "m"}) for text in texts).encode()
+    return records(decode_events(body, received_ns=RECEIVED))
+
+
+def firehose(texts: list[str]) -> list[int]:
+    lines = "\n".join(json.dumps({"timestamp": text, "message": "m"}) for text in texts).encode()
+    body = json.dumps({"records": [{"data": base64.b64encode(lines).decode()}]}).encode()
+    return records(decode_firehose(body, {}, received_ns=RECEIVED))
+
+
+def forward(texts: list[str]) -> list[int]:
+    body = msgpack.packb(["tag", [[text, {"message": "m"}] for text in texts]])
+    return records(decode_forward(body, received_ns=RECEIVED, bytes_max=1 << 24))
+
+
+CONSUMERS = (files, file_by_file, syslog, json_door, bulk, hec, firehose, forward)
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_every_form_is_the_same_time_for_every_consumer(
+    consumer: Callable[[list[str]], list[int]],
+) -> None:
+    """2,700 texts: dates, fractions, markers and zones in all combinations."""
+    forms = dict(FORMS)
+    if consumer is file_by_file:
+        forms = dict(list(forms.items())[::7])
+    if consumer is forward:  # its times state a year
+        forms = {text: ns for text, ns in forms.items() if text[0] == "2" or "2026" in text}
+    found = dict(zip(forms, consumer(list(forms)), strict=True))
+    assert {text: ns for text, ns in found.items() if ns != forms[text]} == {}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_a_time_that_is_not_understood_is_never_another_time(
+    consumer: Callable[[list[str]], list[int]],
+) -> None:
+    found = dict(zip(WRONG, consumer(list(WRONG)), strict=True))
+    assert {text: ns for text, ns in found.items() if ns != RECEIVED} == {}
+
+
+def test_the_time_of_a_request_is_known_before_its_records_are_made() -> None:
+    """The identity of a request rests on it: a retry has the same times, whenever it comes."""
+    for text, ns in FORMS.items():
+        if text[0] != "2":
+            continue
+        found = timed_lines(json.dumps({"time": text}).encode(), "time", "message")
+        assert found is not None
+        assert found.times == [ns]
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1763769600", 1_763_769_600 * 10**9),
+        ("1763769600.123456789", 1_763_769_600_123_456_789),
+        ("1763769600.12345678999", 1_763_769_600_123_456_789),
+        ("1763769600123", 1_763_769_600_123 * 10**6),
+        ("1763769600123456789", 1_763_769_600_123_456_789),
+        (" 2026-11-21T02:16:19Z ", BASE),
+        ("2026", 2026 * 10**9),
+        *((text, None) for text in ("", "0", "-1", "1e9", "+5", "NaN", "Infinity", "1_0", "١٢٣")),
+    ],
+)  # fmt: skip
+def test_numbers_as_text(text: str, ns: int | None) -> None:
+    assert read_time(text, zone=UTC) == ns
+
+
+def test_times_without_a_zone_are_in_the_zone_of_their_consumer() -> None:
+    """An abbreviation is understood where it is the name of that zone at that time."""
+    from zoneinfo import ZoneInfo  # noqa: PLC0415
+
+    berlin = ZoneInfo("Europe/Berlin")
+    for text, offset_h in {
+        "2026-11-21 02:16:19": 1, "2026-11-21 02:16:19 CET": 1, "2026-07-21 02:16:19 CEST": 2,
+        "2026-10-25 02:30:00 CEST": 2, "2026-10-25 02:30:00 CET": 1,
+    }.items():  # fmt: skip
+        naive = datetime.fromisoformat(text[:19]).replace(tzinfo=UTC)
+        expected = (int(naive.timestamp()) - offset_h * 3600) * 10**9
+        assert read_time(text, zone=berlin) == expected, text
+    assert read_time("2026-07-21 02:16:19 CET", zone=berlin) is None
