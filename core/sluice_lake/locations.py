@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
-from sluice_store.local.disk_errors import translated
 from sluice_store.mode import require_store
 from sluice_store.s3.settings import parse_s3_url
 from sluice_store.url import parse_local_path
@@ -61,14 +60,14 @@ class TableLocation:
 
 
 def require_lake_store(store_url: str) -> None:
-    """Check that the directory of a lake is still a store; its libraries would create a new one.
+    """Check that the directory of a store exists: a commit of the libraries would create it.
 
     Raises:
-        NoStore: It is not, for example because it is moved away at this moment.
+        NoStore: It does not, for example because it is moved away at this moment.
     """
     if store_url.startswith("file://"):
         root = parse_local_path(store_url)
-        with translated("open", str(root)):
+        if not root.is_dir():
             require_store(root)
 
 

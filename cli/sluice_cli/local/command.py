@@ -80,7 +80,8 @@ def up(
     check_disk(home.folder, options.free_bytes_min)
     services, notes = select_services(SERVICES, options.without)
     with home.locked():
-        addresses = choose_addresses(services, _parse_ports(options.port), HOST)
+        off = [one for one in SERVICES if one not in services]
+        addresses = choose_addresses(services, _parse_ports(options.port), HOST, off)
         # Stop requests are handled from here: whatever was started is stopped again.
         return asyncio.run(
             _run(
@@ -162,6 +163,13 @@ def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
         "first_steps": steps,
     }
     home.write_state(state)
+
+    def write_processes() -> None:
+        state["services"] = {name: one.pid for name, one in supervisor.processes.items()}
+        with suppress(OSError):  # the disk is full: the next change writes it
+            home.write_state(state)
+
+    supervisor.on_processes = write_processes
     if deployment.as_json:
         write_json(state, sys.stdout)
         return
