@@ -74,9 +74,14 @@ def _draw_status(console: "Console", found: "DiscoveryStatus") -> None:
         console.print("no full pass has ended yet; start `sluice reconciler`")
     else:
         through = format_rfc3339(UnixNs(found.complete_through_unix_ns))
-        console.print(f"complete through {through}, {found.behind_s:.0f} s ago")
+        waits = f", {found.behind_s:.0f} s ago"
+        if found.has_ended:
+            waits = ", and now: no gateway is open"
+        elif found.is_caught_up:
+            waits += ", the newest report of a gateway"
+        console.print(f"complete through {through}{waits}")
     console.print(f"decided by {'journals' if found.journaled else 'full passes'}")
-    if found.held_by is not None:
+    if found.held_by is not None and not found.is_caught_up:
         console.print(f"held by {found.held_by}")
     if found.pass_age_s is not None:
         state = f", one is running ({found.pass_listed} listed)" if found.pass_running else ""
