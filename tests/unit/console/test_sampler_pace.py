@@ -1,6 +1,7 @@
 """How often samples are taken: rarely while no page is open, and soon when one is opened."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def taken_at(visits_s: set[int], end_s: float, monkeypatch: pytest.MonkeyPatch) 
 
 def test_samples_are_rare_without_a_visitor(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = taken_at(set(), 2 * IDLE_S, monkeypatch)
-    pauses = [later - earlier for earlier, later in zip(taken, taken[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(taken)]
     assert pauses[0] == SAMPLE_S
     assert pauses[-1] == IDLE_SAMPLE_S
 
