@@ -69,17 +69,19 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     return 1 if any(one.state in faults for one in found.processes) else 0
 
 
+def _through_text(found: "DiscoveryStatus") -> str:
+    if found.has_ended:
+        return "and now: no gateway is open"
+    newest = ", the newest report of a gateway" if found.is_caught_up else ""
+    return f"{found.behind_s or 0:.0f} s ago{newest}"
+
+
 def _draw_status(console: "Console", found: "DiscoveryStatus") -> None:
     if found.complete_through_unix_ns is None or found.behind_s is None:
         console.print("no full pass has ended yet; start `sluice reconciler`")
     else:
         through = format_rfc3339(UnixNs(found.complete_through_unix_ns))
-        waits = f", {found.behind_s:.0f} s ago"
-        if found.has_ended:
-            waits = ", and now: no gateway is open"
-        elif found.is_caught_up:
-            waits += ", the newest report of a gateway"
-        console.print(f"complete through {through}{waits}")
+        console.print(f"complete through {through}, {_through_text(found)}")
     console.print(f"decided by {'journals' if found.journaled else 'full passes'}")
     if found.held_by is not None and not found.is_caught_up:
         console.print(f"held by {found.held_by}")
