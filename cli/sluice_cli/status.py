@@ -128,8 +128,14 @@ def _gateways_text(facts: "DeploymentFacts") -> str:
 
 
 def _discovery_text(facts: "DeploymentFacts") -> str:
+    from sluice_console.attention import BEHIND_S_MAX  # noqa: PLC0415 - quick help
+
     discovery = facts.overview.discovery
     if discovery is None or discovery.behind_s is None:
         return "no full pass has ended"
+    if discovery.has_ended:
+        return "complete: no gateway is open, and everything accepted is enqueued"
+    if discovery.is_caught_up and discovery.behind_s <= BEHIND_S_MAX:
+        return f"complete: the newest report of a gateway, {discovery.behind_s:.0f} s ago, is done"
     by = "journals" if discovery.journaled else "full passes"
     return f"complete through {discovery.behind_s:.0f} s ago, by {by}"

@@ -212,7 +212,12 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
             page="queue",
             command=command,
         )
-    elif discovery.behind_s is not None and discovery.behind_s > BEHIND_S_MAX and not lapsed:
+    elif (
+        discovery.behind_s is not None
+        and discovery.behind_s > BEHIND_S_MAX
+        and not lapsed
+        and not discovery.has_ended
+    ):
         holder = f", held by {discovery.held_by}" if discovery.held_by else ""
         yield AttentionItem(
             severity="warning",

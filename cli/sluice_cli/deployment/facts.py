@@ -34,6 +34,7 @@ from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
+from sluice_store.mode import StoreMode
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store, read_disk_problem
@@ -126,7 +127,7 @@ async def read_facts(url: str) -> DeploymentFacts:
     Raises:
         SluiceError: The store is unreachable, denied a request, or has no authority.
     """
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.READ) as store:
         stored = StoredConflicts(
             store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds()
         )
