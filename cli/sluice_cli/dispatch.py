@@ -62,8 +62,8 @@ def _require_address_space(tokens: list[str]) -> None:
     is_query = tokens[0] == "query" and _HELP_FLAGS.isdisjoint(tokens)
     if is_query and limit != resource.RLIM_INFINITY and limit < QUERY_ADDRESS_BYTES:
         raise BadUsage(
-            "a query needs more address space than this process may use: raise `ulimit -v`, or bound"
-            " the memory of a control group instead,"
+            "a query needs more address space than this process may use: raise `ulimit -v` or"
+            " bound the memory of a control group instead,"
             f" limit_bytes=`{limit}`, least_bytes=`{QUERY_ADDRESS_BYTES}`"
         )
 
