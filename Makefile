@@ -34,7 +34,7 @@ LONG_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: setup  ## run the test suite; needs no network after setup. Tests of structure and prose run in `make check`
 	@$(BIN)/python -m deploy.java
-	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/architecture -m "not s3 and not long and not clients and not console and not package"
+	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/architecture --ignore=tests/deploy -m "not s3 and not long and not clients and not browser and not console and not package"
 
 test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
@@ -54,7 +54,7 @@ test-clients: setup  ## run the tests with real clients of the doors; builds or 
 
 test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser tests/integration/web
 
 test-console: setup  ## run the console's tests in Debian's chromium, which is installed if it is missing; SLUICE_TEST_PICTURES=1 writes docs/pictures
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +36,11 @@ _CLOSING: Final = re.compile(r"^=* ?(\d+ (?:passed|failed|error).*?)(?: in [\d.:
 
 
 _MAKE: Final = re.compile(r"make(\[\d+\])?: ")
-_ROW: Final = re.compile(r"^\| `make ([a-z0-9-]+)` \|.*\|$", re.MULTILINE)
+_ROW: Final = re.compile(
+    r"^\| `make (?P<name>[a-z0-9-]+)` \| (?P<result>\w+) \| [\d-]+ \| `(?P<revision>[^`]+)`"
+    r" \| (?P<minutes>\d+) min (?P<seconds>\d+) s \|.*\|$",
+    re.MULTILINE,
+)
 _HEAD: Final = "| target | result | day | revision | time | summary |\n|---|---|---|---|---|---|\n"
 
 
@@ -99,13 +104,30 @@ def run_stage(name: str, clock: Clock) -> StageResult:
 def updated_page(page: str, row: str) -> str:
     """Return the page with the row of one target replaced or added, in the order of the stages.
 
+    A sentence below the table states whether every target passed on the revision of this row.
+
     Raises:
         BadUsage: The page has no section for the results.
     """
     before, old, after = split_section(page, BEGIN, END)
-    rows = {found[1]: found[0] for text in (old, row) for found in _ROW.finditer(text)}
-    table = _HEAD + "".join(f"{rows[name]}\n" for name in STAGES if name in rows)
-    return f"{before}\n\n{table}\n{after}"
+    rows = {found["name"]: found for text in (old, row) for found in _ROW.finditer(text)}
+    table = _HEAD + "".join(f"{rows[name][0]}\n" for name in STAGES if name in rows)
+    newest = _ROW.match(row)
+    revision = newest["revision"] if newest else ""
+    return f"{before}\n\n{table}\n{_verdict(rows, revision)}\n\n{after}"
+
+
+def _verdict(rows: Mapping[str, re.Match[str]], revision: str) -> str:
+    """Return a sentence about all targets on one revision."""
+    here = {name: row for name, row in rows.items() if row["revision"] == revision}
+    failed = [name for name in STAGES if name in here and here[name]["result"] != "passed"]
+    missing = [name for name in STAGES if name not in here]
+    if not failed and not missing:
+        seconds = sum(60 * int(row["minutes"]) + int(row["seconds"]) for row in here.values())
+        return f"All {len(STAGES)} targets passed on `{revision}`, in {seconds / 60:.0f} minutes."
+    parts = (("failed", failed), ("not run on it", missing))
+    listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+    return f"Not all targets passed on `{revision}`: {listed}."
 
 
 def _git(*words: str) -> str:

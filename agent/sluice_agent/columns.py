@@ -1,6 +1,6 @@
 """Build columns from log text and from pairs.
 
-A record's body is the line's exact bytes without its newline; a carriage return remains. Bytes that
+A record's body is the line's exact bytes without its line end, which is LF or CR LF. Bytes that
 are not UTF-8 become U+FFFD, and the original bytes of the line are added in base64 as the
 attribute `sluice.raw`, so that nothing is lost (`docs/protocol.md`, Frame).
 """
@@ -66,6 +66,8 @@ def logs_from_block(
         continues: The last line continues in the next block (`sluice.continues`).
         newlines: The offsets of the newlines in the block, if they are known.
     """
+    if b"\r\n" in block:
+        block, newlines = block.replace(b"\r\n", b"\n"), None
     body = split_lines(block, newlines)
     extras = [(PATH_ATTRIBUTE, path)] if path else []
     extra: dict[int, Pairs] = {}

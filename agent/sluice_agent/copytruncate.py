@@ -3,22 +3,24 @@
 copytruncate copies `app.log` to `app.log.1` and then truncates `app.log`. Lines written between
 the agent's last read and the truncation exist in the copy only; all earlier lines exist in both.
 
-A new file may be such a copy if it matches another file up to the position that the agent reached
-there: the same first KiB, and the same bytes before that position. The agent reads it from that
-position once the other file is truncated. If that does not happen within a minute, the file is an
-ordinary copy and is read from its start. A file shorter than 1 KiB is never treated as a copy:
-sending a line twice is better than losing one.
+A new file is such a copy if all its bytes up to the position that the agent reached in another file
+are those of that file (`file_identity`). The agent reads it from that position once the other file
+is truncated. If that does not happen within a minute, the file is an ordinary copy and is read from
+its start. A file shorter than 1 KiB is never treated as a copy: sending a line twice is better than
+losing one.
 
 Source: ADR 0032.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_agent.line_readers import HEAD_BYTES, FollowedFile
+from sluice_agent.file_identity import PrefixDigest
+from sluice_agent.line_readers import FollowedFile
 from sluice_agent.spool_format import FileCheckpoint
 
+COPY_BYTES_MIN: Final = 1024
+"""Shorter files may begin alike, for example with the same header."""
 COPY_WAIT_S: Final = 60.0
 """The longest time between the copy and the truncation of one copytruncate."""
 
@@ -48,21 +50,13 @@ class CopyDetector:
         self._truncated = [(t, m) for t, m in self._truncated if now_s - t < COPY_WAIT_S]
         self._truncated.append((now_s, checkpoint))
 
-    def detect(self, file: FollowedFile, others: Iterable[FollowedFile], *, now_s: float) -> bool:
-        """Return True if a new file is a copy, and set its position."""
-        for since_s, checkpoint in self._truncated:
-            if now_s - since_s < COPY_WAIT_S and _is_copy(file, checkpoint):
-                file.seek(checkpoint.offset)
-                return True
-        for other in others:
-            checkpoint = other.checkpoint(start=other.offset)
-            if _is_copy(file, checkpoint):
-                file.seek(checkpoint.offset)
-                self._waiting[file.source] = WaitingCopy(
-                    checkpoint=checkpoint, until_s=now_s + COPY_WAIT_S
-                )
-                return True
-        return False
+    def truncated(self, *, now_s: float) -> list[FileCheckpoint]:
+        """Return the positions of the files that were truncated within the last minute."""
+        return [one for since_s, one in self._truncated if now_s - since_s < COPY_WAIT_S]
+
+    def wait(self, file: FollowedFile, checkpoint: FileCheckpoint, *, now_s: float) -> None:
+        """Do not read a copy until its original is truncated, or the time is up."""
+        self._waiting[file.source] = WaitingCopy(checkpoint=checkpoint, until_s=now_s + COPY_WAIT_S)
 
     def is_waiting(self, file: FollowedFile) -> bool:
         """Return True if a file is a copy that must not be read yet."""
@@ -80,19 +74,16 @@ class CopyDetector:
                 checkpoint.source == waiting.checkpoint.source
                 and checkpoint.offset >= waiting.checkpoint.offset
             ):
-                file.seek(min(checkpoint.offset, file.offset + file.unread_bytes()))
+                file.advance(checkpoint.offset)
                 del self._waiting[file.source]
                 return True
         if now_s < waiting.until_s:
             return False
-        file.seek(0)
+        file.seek(PrefixDigest())
         del self._waiting[file.source]
         return True
 
 
-def _is_copy(file: FollowedFile, checkpoint: FileCheckpoint) -> bool:
-    return (
-        file.source != checkpoint.source
-        and checkpoint.offset >= HEAD_BYTES
-        and file.matches(checkpoint)
-    )
+def may_be_copy(file: FollowedFile, checkpoint: FileCheckpoint) -> bool:
+    """Return True if a position in another file is far enough to recognize a copy by it."""
+    return file.source != checkpoint.source and checkpoint.offset >= COPY_BYTES_MIN

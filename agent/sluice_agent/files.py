@@ -1,12 +1,16 @@
 """The input of log files: find files by pattern and follow them through every kind of rotation.
 
-Rotations:
+A file is known by its inode and by a digest of all bytes that were read of it (`file_identity`).
+Where a file is no longer what was read, it is read from its start: a line is sent again rather than
+lost, and `FileCounts` counts it. `docs/agent.md` has the table of events and promises.
+
 - *rename* (`app.log` to `app.log.1`, and a new `app.log`): the open file is read to its end and
-  then closed. After a restart its inode is searched for in the directory of its last known path.
+  then closed. After a restart its inode is searched for in the directories of its last known path
+  and of the file that this path led to.
 - *copytruncate*: the file became shorter, or the bytes before the position changed; it is read from
   its start. Lines written between the last read and the truncation exist in the copy only; if the
   patterns match the copy, it is read from that position (`copytruncate.py`).
-- *reused inode*: the first and the last bytes read are compared; a different file is read from 0.
+- *another inode*: a new file that begins with all bytes read of a file that is gone continues it.
 
 Source: ADR 0032.
 """
@@ -27,9 +31,10 @@ import structlog
 
 from sluice_agent.batching import RecordBlock
 from sluice_agent.columns import logs_from_block
-from sluice_agent.copytruncate import CopyDetector
+from sluice_agent.copytruncate import CopyDetector, may_be_copy
+from sluice_agent.file_identity import PrefixComparison, PrefixDigest, best, tail_digest
 from sluice_agent.file_names import parse_stored_path, shown_name
-from sluice_agent.line_readers import FollowedFile, source_of
+from sluice_agent.line_readers import FileChange, FollowedFile, source_of
 from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.units import UnixNs
@@ -38,6 +43,8 @@ POLL_BYTES_MAX: Final = 4 * 1024 * 1024
 DISCOVER_S: Final = 1.0
 UNREADABLE_S: Final = 30.0
 """Time after which a file that could not be read is tried again."""
+_OTHERS: Final = 2
+_GONE: Final = 3
 _log: Final = structlog.get_logger("sluice.agent.files")
 
 
@@ -49,11 +56,55 @@ class PollResult:
         blocks: Records, in the order of their files.
         finished: Sources that are read and sealed to their end and can be forgotten.
         new_checkpoints: Positions at which reading begins; they must be made durable first.
+        busy: A file is being compared: the next poll continues.
     """
 
     blocks: tuple[RecordBlock, ...]
     finished: tuple[str, ...]
     new_checkpoints: tuple[FileCheckpoint, ...] = ()
+    busy: bool = False
+
+
+@dataclass(slots=True)
+class FileCounts:
+    """What was not read as it was written, since the start.
+
+    Attributes:
+        rewritten: Files that were read from their start again.
+        resent_bytes: Bytes read of them before: their lines, if they still exist, are sent again.
+        missing: Files that were known and could not be found.
+        hole_bytes: Zero bytes that were skipped.
+        binary: Paths of the files that are not read because they are binary.
+        unreadable: Paths of the files that cannot be read at present.
+    """
+
+    rewritten: int = 0
+    resent_bytes: int = 0
+    missing: int = 0
+    hole_bytes: int = 0
+    binary: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """A comparison that decides where a file is read from; until then it is not read.
+
+    Attributes:
+        comparison: The comparison.
+        own: The file's own position before, if it has one.
+        truncated: Positions in files that were truncated lately.
+        others: Positions in files that are followed.
+        gone: Positions in files that are gone.
+        only_known: The file does not match the patterns: it is read only if it is the known one.
+    """
+
+    comparison: PrefixComparison
+    own: FileCheckpoint | None = None
+    truncated: tuple[FileCheckpoint, ...] = ()
+    others: tuple[FileCheckpoint, ...] = ()
+    gone: tuple[FileCheckpoint, ...] = ()
+    only_known: bool = False
 
 
 class _Seen(NamedTuple):
@@ -77,11 +128,17 @@ class FileInput:
         self._files: dict[str, FollowedFile] = {}
         self._skipped: dict[str, _Seen] = {}
         self._unreadable: dict[str, float] = {}
+        self._failed: dict[str, str] = {}
         self._discovered_s: float | None = None
+        self._is_first = True
+        self._found: dict[str, _Seen] = {}
         self._from_end = settings.from_end and not checkpoints
         self._polls = 0
         self._new_checkpoints: list[FileCheckpoint] = []
         self._copies = CopyDetector()
+        self._checks: dict[str, _Check] = {}
+        self._gone: list[str] = []
+        self.counts = FileCounts()
 
     def close(self) -> None:
         """Close every file."""
@@ -123,8 +180,20 @@ class FileInput:
                 blocks.append(block)
                 taken += block.cost_bytes
         new_checkpoints, self._new_checkpoints = tuple(self._new_checkpoints), []
-        finished = self._close_finished(now_s, sealed)
-        return PollResult(blocks=tuple(blocks), finished=finished, new_checkpoints=new_checkpoints)
+        finished = (*self._close_finished(now_s, sealed), *self._gone)
+        self._gone = []
+        self._count_skipped(now_s)
+        return PollResult(
+            blocks=tuple(blocks),
+            finished=finished,
+            new_checkpoints=new_checkpoints,
+            busy=bool(self._checks),
+        )
+
+    def _count_skipped(self, now_s: float) -> None:
+        self.counts.binary = tuple(sorted(shown_name(one.path) for one in self._skipped.values()))
+        failing = [one.shown_path for one in self._files.values() if now_s < one.retry_at_s]
+        self.counts.unreadable = tuple(sorted({*failing, *self._failed.values()}))
 
     def _rotated(self) -> Iterator[FollowedFile]:
         """Return the files in an order that rotates, so that a busy file delays no other."""
@@ -138,14 +207,16 @@ class FileInput:
     def _read(
         self, file: FollowedFile, *, now_s: float, now_ns: UnixNs, final: bool
     ) -> RecordBlock | None:
-        if file.was_rewritten():
-            self._rewind(file, now_s)
+        if not self._is_known(file, now_s):
+            return None
         if self._copies.is_waiting(file):
             if not self._copies.resolve(file, now_s=math.inf if final else now_s):
                 return None
             self._new_checkpoints.append(file.checkpoint(start=file.offset))
         start = file.offset
         block = file.read(final=final or self._is_finished(file, now_s))
+        self.counts.hole_bytes += file.hole_bytes
+        file.hole_bytes = 0
         if block is None:
             file.idle_since_s = now_s if file.idle_since_s is None else file.idle_since_s
             return None
@@ -165,6 +236,22 @@ class FileInput:
             may_wait=True,
         )
 
+    def _is_known(self, file: FollowedFile, now_s: float) -> bool:
+        """Return True if the bytes before the position are those that were read, or none are."""
+        if file.source in self._checks and not self._settle(file, now_s):
+            return False
+        match file.change():
+            case FileChange.NONE:
+                return True
+            case FileChange.REWRITTEN:
+                self._rewind(file, now_s)
+                return True
+            case FileChange.DOUBTFUL:
+                own = file.checkpoint(start=file.offset)
+                comparison = PrefixComparison([own], file.read_at)
+                self._checks[file.source] = _Check(comparison=comparison, own=own)
+                return self._settle(file, now_s)
+
     def _postpone(self, file: FollowedFile, error: OSError, now_s: float) -> None:
         """Read a file later that cannot be read; other files must not wait for it.
 
@@ -173,15 +260,26 @@ class FileInput:
         _log.warning("file_unreadable", path=file.shown_path, reason=error.strerror)
         file.retry_at_s = now_s + UNREADABLE_S
         if error.errno == errno.ESTALE:
-            self._checkpoints[file.source] = file.checkpoint(start=file.offset)
+            check = self._checks.pop(file.source, None)
+            known = file.checkpoint(start=file.offset) if check is None else check.own
+            if known is not None:
+                self._checkpoints[file.source] = known
             del self._files[file.source]
             with contextlib.suppress(OSError):
                 file.close()
 
     def _rewind(self, file: FollowedFile, now_s: float) -> None:
-        _log.warning("file_rewritten", path=file.shown_path, read_bytes=file.offset)
-        self._copies.record_truncation(file.checkpoint(start=file.offset), now_s=now_s)
-        file.seek(0)
+        self._report_rewritten(file, file.checkpoint(start=file.offset), now_s)
+        file.seek(PrefixDigest())
+        self._new_checkpoints.append(file.checkpoint(start=0))
+
+    def _report_rewritten(
+        self, file: FollowedFile, checkpoint: FileCheckpoint, now_s: float
+    ) -> None:
+        _log.warning("file_rewritten", path=file.shown_path, read_bytes=checkpoint.offset)
+        self.counts.rewritten += 1
+        self.counts.resent_bytes += min(checkpoint.offset, file.status().st_size)
+        self._copies.record_truncation(checkpoint, now_s=now_s)
 
     def _is_finished(self, file: FollowedFile, now_s: float) -> bool:
         idle_s = file.idle_since_s
@@ -196,7 +294,7 @@ class FileInput:
         for source, file in list(self._files.items()):
             checkpoint = sealed.get(source)
             durable = file.offset == 0 or (checkpoint is not None and file.is_at(checkpoint))
-            if now_s < file.retry_at_s:
+            if now_s < file.retry_at_s or source in self._checks:
                 continue
             if self._is_finished(file, now_s) and durable and not file.unread_bytes():
                 _log.info("file_finished", path=file.shown_path, read_bytes=file.offset)
@@ -208,9 +306,9 @@ class FileInput:
     # -- discovery -----------------------------------------------------------------------
 
     def _discover(self, now_s: float) -> None:
-        first = self._discovered_s is None
+        self._is_first = self._discovered_s is None
         self._discovered_s = now_s
-        found = dict(self._matching())
+        found = self._found = dict(self._matching())
         for source, seen in sorted(
             found.items(), key=lambda item: item[0] not in self._checkpoints
         ):
@@ -222,10 +320,10 @@ class FileInput:
         self._unreadable = {one: at for one, at in self._unreadable.items() if now_s < at}
         for source, file in self._files.items():
             file.moved = source not in found
-        if first:
+        if self._is_first:
             self._report_unmatched()
             self._find_renamed_while_stopped(now_s)
-            self._from_end = False
+            self._from_end = self._from_end and bool(self._checks)
 
     def _report_unmatched(self) -> None:
         """Log each pattern that matches nothing at the start: it may be mistyped."""
@@ -245,28 +343,43 @@ class FileInput:
                 if stat.S_ISREG(status.st_mode):
                     yield source_of(status), _seen(path, status)
 
-    def _open(self, path: str, now_s: float) -> FollowedFile | None:
+    def _open(self, path: str, now_s: float, *, known: FileCheckpoint | None = None) -> bool:
+        """Open a file, and begin to decide where it is read from.
+
+        Args:
+            path: The path.
+            now_s: The monotonic clock.
+            known: The file was found by its inode outside of the patterns, and is read only if it
+                is the one of this checkpoint.
+        """
         try:
             file = FollowedFile(path, limits=self._settings.block)
         except OSError as error:
             _log.warning("file_unreadable", path=shown_name(path), reason=error.strerror)
-            return None
+            return False
         if file.source in self._files:  # renamed between the stat and the open
             file.close()
-            return None
+            return False
         try:
             if file.source not in self._checkpoints and file.looks_binary():
                 self._skip(file)
                 file.close()
-                return None
-            self._resume(file, now_s)
+                return False
+            self._files[file.source] = file
+            self._identify(file, now_s, only_known=known is not None)
         except OSError as error:
             _log.warning("file_unreadable", path=file.shown_path, reason=error.strerror)
             self._unreadable[file.source] = now_s + UNREADABLE_S
+            self._failed[file.source] = file.shown_path
+            check = self._checks.pop(file.source, None)
+            if check is not None and check.own is not None:
+                self._checkpoints[file.source] = check.own
+            self._files.pop(file.source, None)
             file.close()
-            return None
-        self._files[file.source] = file
-        return file
+            return False
+        self._failed.pop(file.source, None)
+        self._skipped.pop(file.source, None)
+        return file.source in self._files
 
     def _skip(self, file: FollowedFile) -> None:
         """Do not read a binary file until it changes: its inode may then be that of a log file."""
@@ -275,35 +388,115 @@ class FileInput:
             _log.warning("binary_file_skipped", path=file.shown_path)
         self._skipped[file.source] = _seen(file.path, file.status())
 
-    def _resume(self, file: FollowedFile, now_s: float) -> None:
-        """Set where reading begins, and save it so that a restart finds the file."""
-        checkpoint = self._checkpoints.get(file.source)
-        is_same = checkpoint is not None and file.matches(checkpoint)
+    def _identify(self, file: FollowedFile, now_s: float, *, only_known: bool) -> None:
+        """Resume a file that nobody wrote to; begin a comparison for every other."""
+        own = self._checkpoints.get(file.source)
+        if own is not None and file.is_untouched(own):
+            digest = tail_digest(own, file.read_at)
+            if digest is not None:
+                self._checkpoints.pop(file.source)
+                file.seek(digest)
+                return
         self._checkpoints.pop(file.source, None)
-        if checkpoint is not None and is_same:
-            file.seek(checkpoint.offset)
-            return
-        if checkpoint is not None:
-            _log.warning("file_rewritten", path=file.shown_path, read_bytes=checkpoint.offset)
-            self._copies.record_truncation(checkpoint, now_s=now_s)
-        elif self._copies.detect(file, self._files.values(), now_s=now_s):
-            _log.info("file_copy_detected", path=file.shown_path, known_bytes=file.offset)
-            if self._copies.is_waiting(file):
-                return  # no position is known until the copy is resolved
-        elif self._from_end:
-            file.seek(file.unread_bytes())
+        others = [
+            one.checkpoint(start=one.offset)
+            for one in self._files.values()
+            if one is not file and one.source not in self._checks
+        ]
+        groups: list[tuple[FileCheckpoint, ...]] = [
+            tuple(one for one in group if own is None and may_be_copy(file, one))
+            for group in (
+                self._copies.truncated(now_s=now_s),
+                others,
+                self._absent(file) if self._is_first else (),
+            )
+        ]
+        wanted = ([] if own is None else [own]) + [one for group in groups for one in group]
+        self._checks[file.source] = _Check(
+            comparison=PrefixComparison(wanted, file.read_at),
+            own=own,
+            truncated=groups[0],
+            others=groups[1],
+            gone=groups[2],
+            only_known=only_known,
+        )
+        self._settle(file, now_s)
+
+    def _absent(self, file: FollowedFile) -> Iterator[FileCheckpoint]:
+        """Return the positions of files that no path has any longer."""
+        for source, checkpoint in self._checkpoints.items():
+            if source != file.source and source not in self._found and not _find(checkpoint):
+                yield checkpoint
+
+    def _settle(self, file: FollowedFile, now_s: float) -> bool:
+        """Continue a comparison; if it is complete, set where the file is read from.
+
+        Returns:
+            True if the file can be read.
+        """
+        check = self._checks[file.source]
+        if not check.comparison.step():
+            return False
+        del self._checks[file.source]
+        own = () if check.own is None else (check.own,)
+        found = best(check.comparison, (own, check.truncated, check.others, check.gone))
+        if found is not None:
+            number, checkpoint, digest = found
+            file.seek(digest)
+            if number == 0 or self._continue_copy(file, number, checkpoint, now_s):
+                return True
+        elif check.own is None:
+            if self._from_end and self._is_first:
+                file.seek_end()
+        elif check.only_known:
+            self._report_missing(check.own)
+            self._files.pop(file.source)
+            file.close()
+            return False
+        else:
+            self._report_rewritten(file, check.own, now_s)
+            file.seek(PrefixDigest())
         self._new_checkpoints.append(file.checkpoint(start=file.offset))
+        return True
+
+    def _continue_copy(
+        self, file: FollowedFile, number: int, checkpoint: FileCheckpoint, now_s: float
+    ) -> bool:
+        """Return True if the file must wait, and no position is known until then."""
+        _log.info("file_copy_detected", path=file.shown_path, known_bytes=file.offset)
+        if number == _OTHERS:
+            self._copies.wait(file, checkpoint, now_s=now_s)
+            return True
+        if number == _GONE:
+            self._checkpoints.pop(checkpoint.source, None)
+            self._gone.append(checkpoint.source)
+        return False
 
     def _find_renamed_while_stopped(self, now_s: float) -> None:
-        """Find files that were renamed out of the patterns while no agent was running."""
+        """Find files that were renamed out of the patterns while no agent was running.
+
+        A link may have moved: then the file is in the directory that the link led to.
+        """
         for checkpoint in list(self._checkpoints.values()):
-            known = parse_stored_path(checkpoint.path)
-            path = _find_inode(Path(known).parent, checkpoint.source)
-            file = self._open(path, now_s) if path else None
-            if file is None:
-                _log.warning("file_missing", path=shown_name(known), read_bytes=checkpoint.offset)
-            else:
-                file.moved = True
+            if checkpoint.source not in self._checkpoints:
+                continue
+            path = _find(checkpoint)
+            if path and self._open(path, now_s, known=checkpoint):
+                self._files[checkpoint.source].moved = True
+            elif checkpoint.source in self._checkpoints:
+                self._report_missing(checkpoint)
+
+    def _report_missing(self, checkpoint: FileCheckpoint) -> None:
+        known = parse_stored_path(checkpoint.path)
+        _log.warning("file_missing", path=shown_name(known), read_bytes=checkpoint.offset)
+        self.counts.missing += 1
+
+
+def _find(checkpoint: FileCheckpoint) -> str:
+    """Return a path with the inode of a checkpoint; empty if there is none."""
+    names = [parse_stored_path(one) for one in (checkpoint.path, checkpoint.target) if one]
+    folders = dict.fromkeys(Path(one).parent for one in names)
+    return next(filter(None, (_find_inode(one, checkpoint.source) for one in folders)), "")
 
 
 def _find_inode(folder: Path, source: str) -> str:

@@ -1,16 +1,19 @@
 """Read whole lines, in blocks, from followed files and from a pipe."""
 
-import hashlib
+import errno
 import os
+import re
 import select
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from sluice_agent.batch_limits import BLOCK_READ_BYTES_MIN, BlockLimits
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import Newlines, find_newlines, logs_from_block
+from sluice_agent.file_identity import BLOCK_BYTES, PrefixDigest
 from sluice_agent.file_names import shown_name, stored_path
 from sluice_agent.settings import Zone
 from sluice_agent.spool_format import FileCheckpoint
@@ -21,8 +24,18 @@ WAIT_S: Final = 0.1
 LINE_BYTES_MAX: Final = 1024 * 1024
 """A longer line is split into records with the attribute `sluice.continues`."""
 DEFAULT_LIMITS: Final = BlockLimits()
-HEAD_BYTES: Final = 1024
-TAIL_BYTES: Final = 256
+HOLE_BYTES_MIN: Final = 256
+"""So many zero bytes inside a line are a hole, which ends the line; fewer are bytes of the line."""
+BOM: Final = b"\xef\xbb\xbf"
+_HOLE: Final = bytes(HOLE_BYTES_MIN)
+_HOLES: Final = re.compile(rb"\0{%d,}" % HOLE_BYTES_MIN)
+_LINE_END_BYTES_MAX: Final = 2
+_READ_BYTES: Final = 1024 * 1024
+_SCAN_BYTES: Final = 64 * 1024 * 1024
+"""Zero bytes that one poll reads to find their end; those of a sparse file are not read."""
+_SAMPLE_BYTES: Final = 64 * 1024
+_BINARY_SHARE: Final = 32
+_TEXT: Final = bytes([7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 _SPARE: Final = 32
 """The part of a block that the next read may be larger by."""
 
@@ -42,25 +55,34 @@ class LineBlock:
     newlines: Newlines | None = None
 
 
+class FileChange(Enum):
+    """What a changed status of a file shows about the bytes that were read."""
+
+    NONE = "none"
+    REWRITTEN = "rewritten"
+    DOUBTFUL = "doubtful"
+
+
 class FollowedFile:
-    """An open file, the position reached in it, and the bytes that identify it after a restart.
+    """An open file, the position reached in it, and the digest of the bytes before it.
 
     Attributes:
         path: The path at which it was last found.
         source: `<device>:<inode>`.
-        offset: The first byte not read yet.
         idle_since_s: When it was first found without new lines; None while it has new lines.
         moved: Its path now names another file or none.
         retry_at_s: When it is read again after an error.
+        hole_bytes: Zero bytes that were skipped since the caller last set this to 0.
     """
 
-    def __init__(self, path: str, *, offset: int = 0, limits: BlockLimits = DEFAULT_LIMITS) -> None:
-        """Open the file at `offset`; a read returns one block.
+    def __init__(self, path: str, *, limits: BlockLimits = DEFAULT_LIMITS) -> None:
+        """Open the file at its start; a read returns one block.
 
         Raises:
             OSError: It cannot be opened.
         """
         self.path = path
+        self.target = os.path.realpath(path)
         self._limits = limits
         self._read_bytes = limits.read_bytes
         self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -68,8 +90,10 @@ class FollowedFile:
         self.idle_since_s: float | None = None
         self.moved = False
         self.retry_at_s = 0.0
-        self._seen: tuple[int, int] | None = None
-        self.seek(offset)
+        self.hole_bytes = 0
+        self._seen: _Times | None = None
+        self._digest = PrefixDigest()
+        self._scanned = 0
 
     @property
     def record_cost_bytes(self) -> int:
@@ -81,11 +105,30 @@ class FollowedFile:
         """The path as text, for records and the log."""
         return shown_name(self.path)
 
-    def seek(self, offset: int) -> None:
-        """Set the offset, and read the bytes before it that identify the file."""
-        self.offset = offset
-        self._head = self._bytes(0, min(offset, HEAD_BYTES))
-        self._anchor = self._bytes(max(0, offset - TAIL_BYTES), min(offset, TAIL_BYTES))
+    @property
+    def offset(self) -> int:
+        """The first byte not read yet."""
+        return self._digest.offset
+
+    def seek(self, digest: PrefixDigest) -> None:
+        """Set the position to the end of the bytes that a digest covers."""
+        self._digest = digest
+        self._scanned = 0
+
+    def seek_end(self) -> None:
+        """Set the position to the end of the file; only its last blocks are read."""
+        size_bytes = self.status().st_size
+        begin = max(0, size_bytes // BLOCK_BYTES - 1) * BLOCK_BYTES
+        self.seek(PrefixDigest(begin=begin))
+        self._digest.update(self.read_at(begin, size_bytes - begin))
+
+    def advance(self, offset: int) -> None:
+        """Skip bytes up to an offset, at most to the end of the file."""
+        while self.offset < offset:
+            data = self.read_at(self.offset, min(offset - self.offset, _READ_BYTES))
+            if not data:
+                return
+            self._digest.update(data)
 
     def close(self) -> None:
         """Close the file."""
@@ -99,35 +142,50 @@ class FollowedFile:
         """Return the number of bytes after the offset."""
         return max(0, self.status().st_size - self.offset)
 
-    def was_rewritten(self) -> bool:
-        """Return True if it was truncated or overwritten since the last call (copytruncate)."""
-        now = self.status()
-        seen = (now.st_size, now.st_mtime_ns)
-        if seen == self._seen:
-            return False
-        self._seen = seen
-        if now.st_size < self.offset:
-            return True
-        start = self.offset - len(self._anchor)
-        return self._bytes(start, len(self._anchor)) != self._anchor
+    def change(self) -> FileChange:
+        """Return what changed since the last call; the last blocks before the position are read.
 
-    def matches(self, checkpoint: FileCheckpoint) -> bool:
-        """Return True if the file has the content that it had at a checkpoint."""
-        if self.status().st_size < checkpoint.offset:
+        Doubtful is a file that was modified and did not grow: the bytes before these blocks may
+        be others.
+        """
+        now = _times(self.status())
+        before, self._seen = self._seen, now
+        if now == before:
+            return FileChange.NONE
+        if now.size_bytes < self.offset or self._tail_changed():
+            return FileChange.REWRITTEN
+        if before is None or now.size_bytes > before.size_bytes:
+            return FileChange.NONE
+        unread = self._digest.base > self._digest.begin
+        modified = now.modified_ns != before.modified_ns or now.size_bytes < before.size_bytes
+        return FileChange.DOUBTFUL if unread and modified else FileChange.NONE
+
+    def _tail_changed(self) -> bool:
+        digest = self._digest.continued_from_base()
+        digest.update(self.read_at(digest.base, self.offset - digest.base))
+        return digest.digest() != self._digest.digest()
+
+    def is_untouched(self, checkpoint: FileCheckpoint) -> bool:
+        """Return True if nothing was written to the file since a checkpoint was made."""
+        now = _times(self.status())
+        stated = (checkpoint.size_bytes, checkpoint.modified_ns, checkpoint.changed_ns)
+        if self.source != checkpoint.source or stated != now:
             return False
-        head = _sha256(self._bytes(0, checkpoint.head_bytes))
-        tail = _sha256(
-            self._bytes(checkpoint.offset - checkpoint.tail_bytes, checkpoint.tail_bytes)
-        )
-        return head == checkpoint.head_sha256 and tail == checkpoint.tail_sha256
+        self._seen = now
+        return True
 
     def is_at(self, checkpoint: FileCheckpoint) -> bool:
         """Return True if the checkpoint is at the current position."""
-        return checkpoint.offset == self.offset and checkpoint.tail_sha256 == _sha256(self._anchor)
+        return checkpoint.offset == self.offset and checkpoint.sha256 == self._digest.digest().hex()
 
     def looks_binary(self) -> bool:
-        """Return True if the first KiB contains a zero byte."""
-        return b"\0" in self._bytes(0, HEAD_BYTES)
+        """Return True if the first 64 KiB contain many bytes that text does not.
+
+        Holes before and between them do not count.
+        """
+        start = self._hole_end(0)
+        sample = _HOLES.sub(b"", self.read_at(start or 0, _SAMPLE_BYTES).rstrip(b"\0"))
+        return len(sample.translate(None, _TEXT)) * _BINARY_SHARE > len(sample)
 
     def read(self, *, final: bool) -> LineBlock | None:
         """Read the next lines; return None if there is no whole line yet.
@@ -135,20 +193,70 @@ class FollowedFile:
         Args:
             final: Nothing will be appended: a last line without newline is complete.
         """
-        data = self._bytes(self.offset, self._read_bytes)
+        data = self.read_at(self.offset, self._read_bytes)
+        if self.offset == 0 and data.startswith(BOM):
+            self._digest.update(BOM)  # it only states that the text is UTF-8
+            data = data[len(BOM) :]
+        if data.startswith(b"\0"):
+            return self.read(final=final) if self._skip_hole() else None
+        hole = _find_hole(data)
+        if hole >= 0:
+            data = data[:hole]
         found = _short_lines(find_newlines(data))
         if len(found):
-            newlines = _within(found, self.record_cost_bytes, self._limits)
-            lines = data[: int(newlines[-1]) + 1]
-            if len(newlines) < len(found):
-                self._read_next(len(lines) + len(lines) // _SPARE)
-            elif len(data) == self._read_bytes:
-                self._read_next(2 * len(data))
-            return self._advance(LineBlock(data=lines, newlines=newlines))
+            return self._read_lines(data, found)
+        if 0 <= hole <= LINE_BYTES_MAX:
+            ended = final or self._hole_end(self.offset + hole) is not None
+            return self._advance(LineBlock(data=data)) if ended else None
         if len(data) >= min(self._read_bytes, LINE_BYTES_MAX):
             self._read_next(2 * len(data))
             return self._read_long(final=final)
         return self._advance(LineBlock(data=data)) if final and data else None
+
+    def _read_lines(self, data: bytes, found: Newlines) -> LineBlock:
+        newlines = _within(found, self.record_cost_bytes, self._limits)
+        lines = data[: int(newlines[-1]) + 1]
+        if len(newlines) < len(found):
+            self._read_next(len(lines) + len(lines) // _SPARE)
+        elif len(data) == self._read_bytes:
+            self._read_next(2 * len(data))
+        return self._advance(LineBlock(data=lines, newlines=newlines))
+
+    def _skip_hole(self) -> bool:
+        """Skip zero bytes at the start of a line; return False if no other byte follows them yet.
+
+        A program may still write its lines there: some allocate their file before.
+        """
+        end = self._hole_end(self.offset)
+        if end is None:
+            return False
+        self.hole_bytes += end - self.offset
+        while self.offset < end:
+            self._digest.update(bytes(min(end - self.offset, _READ_BYTES)))
+        return True
+
+    def _hole_end(self, start: int) -> int | None:
+        """Return where the zero bytes from `start` on end; None if that is not known yet."""
+        at = max(start, self._scanned)
+        limit = at + _SCAN_BYTES
+        while at < limit:
+            try:
+                at = os.lseek(self._number, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # no data follows
+                    return None
+                if error.errno != errno.EINVAL:
+                    raise
+            data = self.read_at(at, _READ_BYTES)
+            rest = data.lstrip(b"\0")
+            if rest:
+                self._scanned = 0
+                return at + len(data) - len(rest)
+            if not data:
+                return None
+            at += len(data)
+        self._scanned = at
+        return None
 
     def _read_next(self, size_bytes: int) -> None:
         """Set the size of the next read: about the lines of one block, which then are read once."""
@@ -156,41 +264,66 @@ class FollowedFile:
         self._read_bytes = max(least_bytes, min(size_bytes, self._limits.read_bytes))
 
     def _read_long(self, *, final: bool) -> LineBlock | None:
-        data = self._bytes(self.offset, LINE_BYTES_MAX)
+        size_bytes = LINE_BYTES_MAX + _LINE_END_BYTES_MAX
+        data = self.read_at(self.offset, size_bytes)
         cut = data.find(b"\n") + 1
-        if cut:
+        if cut and len(data[:cut].removesuffix(b"\n").removesuffix(b"\r")) <= LINE_BYTES_MAX:
             return self._advance(LineBlock(data=data[:cut]))
-        if len(data) == LINE_BYTES_MAX:
-            return self._advance(LineBlock(data=data[: character_end(data)], continues=True))
+        if len(data) == size_bytes:
+            end = character_end(data[:LINE_BYTES_MAX])
+            return self._advance(LineBlock(data=data[:end], continues=True))
         return self._advance(LineBlock(data=data)) if final else None
 
     def _advance(self, block: LineBlock) -> LineBlock:
-        self.offset += len(block.data)
-        if len(self._head) < HEAD_BYTES:
-            self._head = (self._head + block.data[:HEAD_BYTES])[:HEAD_BYTES]
-        self._anchor = (self._anchor + block.data[-TAIL_BYTES:])[-TAIL_BYTES:]
+        self._digest.update(block.data)
         return block
 
     def checkpoint(self, *, start: int) -> FileCheckpoint:
         """Return a checkpoint at the current offset; `start` is where its batch began."""
+        times = self._seen or _Times(-1, 0, 0)
         return FileCheckpoint(
             source=self.source,
             path=stored_path(self.path),
             start=start,
             offset=self.offset,
-            head_bytes=len(self._head),
-            head_sha256=_sha256(self._head),
-            tail_bytes=len(self._anchor),
-            tail_sha256=_sha256(self._anchor),
+            begin=self._digest.begin,
+            base=self._digest.base,
+            base_sha256=self._digest.base_digest().hex(),
+            sha256=self._digest.digest().hex(),
+            size_bytes=times.size_bytes,
+            modified_ns=times.modified_ns,
+            changed_ns=times.changed_ns,
+            target="" if self.target == self.path else stored_path(self.target),
         )
 
-    def _bytes(self, offset: int, size_bytes: int) -> bytes:
+    def read_at(self, offset: int, size_bytes: int) -> bytes:
+        """Return at most `size_bytes` bytes from an offset on."""
         return os.pread(self._number, size_bytes, offset)
+
+
+class _Times(NamedTuple):
+    """The size and the times of a file."""
+
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+
+
+def _times(status: os.stat_result) -> _Times:
+    return _Times(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _find_hole(data: bytes) -> int:
+    """Return where the first hole begins: zero bytes at the start of a line, or many; else -1."""
+    if b"\0" not in data:
+        return -1
+    found = (data.find(_HOLE), data.find(b"\n\0") + 1 or -1)
+    return min((one for one in found if one >= 0), default=-1)
 
 
 def _short_lines(newlines: Newlines) -> Newlines:
     """Return the newlines of the first lines up to the first that is too long for one record."""
-    long = np.flatnonzero(np.diff(newlines, prepend=-1) > LINE_BYTES_MAX)
+    long = np.flatnonzero(np.diff(newlines, prepend=-1) > LINE_BYTES_MAX + 1)
     return newlines[: int(long[0])] if len(long) else newlines
 
 
@@ -213,10 +346,6 @@ def _within(newlines: Newlines, each_bytes: int, limits: BlockLimits) -> Newline
 def source_of(status: os.stat_result) -> str:
     """Return an identifier that a rename does not change."""
     return f"{status.st_dev}:{status.st_ino}"
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +373,7 @@ class PipeInput:
         self._rest = b""
         self._has_lines = False
         self._closed = False
+        self._is_start = True
 
     def read(self, *, now_ns: UnixNs) -> PipeRead:
         """Return lines that were left by the last read, or that arrived within `WAIT_S`."""
@@ -253,6 +383,8 @@ class PipeInput:
             data = os.read(self._descriptor, min(self._limits.read_bytes, LINE_BYTES_MAX))
             self._rest += data
             self._closed = not data
+            if self._is_start and (self._closed or len(self._rest) >= len(BOM)):
+                self._rest, self._is_start = self._rest.removeprefix(BOM), False
         block = self._take(now_ns)
         return PipeRead(block=block, ended=self._closed and not self._rest)
 
@@ -265,8 +397,8 @@ class PipeInput:
             size_bytes = int(newlines[-1]) + 1
         elif self._closed:
             size_bytes = len(self._rest)
-        elif len(self._rest) >= LINE_BYTES_MAX:
-            size_bytes = character_end(self._rest)
+        elif len(self._rest) >= LINE_BYTES_MAX + _LINE_END_BYTES_MAX:
+            size_bytes = character_end(self._rest[:LINE_BYTES_MAX])
         text, self._rest = self._rest[:size_bytes], self._rest[size_bytes:]
         self._has_lines = found > len(newlines)
         continues = not found and not self._closed

@@ -49,27 +49,35 @@ FORMAT_VERSION: Final = 1
 
 
 class FileCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The position reached in one file, and digests that identify the file.
+    """The position reached in one file, and the digest of what was read of it.
 
     Attributes:
         source: `<device>:<inode>` of the file.
         path: The path at which it was last found, as `file_names.stored_path` returns it.
         start: Byte offset at which the batch with this checkpoint began to read.
         offset: Byte offset of the first byte that is in no sealed batch.
-        head_bytes: Number of first bytes that `head_sha256` covers; at most `offset`.
-        head_sha256: Digest of the file's first bytes, because an inode may be reused.
-        tail_bytes: Number of bytes before `offset` that `tail_sha256` covers.
-        tail_sha256: Digest of those bytes, because a file may be truncated and overwritten.
+        begin: The first byte that the digests cover; above 0 only with `from_end`.
+        base: Where the block before the last one begins (`file_identity`).
+        base_sha256: Digest of the bytes from `begin` to `base`, in hexadecimal.
+        sha256: Digest of the bytes from `begin` to `offset`: the file's identity.
+        size_bytes: The size of the file before its bytes up to `offset` were read; -1 if unknown.
+        modified_ns: The time of its last modification then.
+        changed_ns: The time of the last change of its inode then.
+        target: The file that `path` led to, if that is another name; stored as `path` is.
     """
 
     source: str
     path: str
     start: int
     offset: int
-    head_bytes: int = 0
-    head_sha256: str = ""
-    tail_bytes: int = 0
-    tail_sha256: str = ""
+    begin: int = 0
+    base: int = 0
+    base_sha256: str = ""
+    sha256: str = ""
+    size_bytes: int = -1
+    modified_ns: int = 0
+    changed_ns: int = 0
+    target: str = ""
 
 
 class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):

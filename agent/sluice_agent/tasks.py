@@ -166,12 +166,12 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
         while polling is not None or not stop.is_set():
             polling = polling or asyncio.create_task(_poll(agent, files))
             polled = await asyncio.shield(polling)
-            more = bool(polled.blocks) and not stop.is_set()
+            more = bool(polled.blocks or polled.busy) and not stop.is_set()
             polling = asyncio.create_task(_poll(agent, files)) if more else None
             await _put_polled(agent, polled)
-            if not polled.blocks and agent.settings.once:
+            if not polled.blocks and not polled.busy and agent.settings.once:
                 return
-            if not polled.blocks:
+            if not polled.blocks and not polled.busy:
                 await _pause(stop, POLL_S)
     finally:
         if polling is not None:  # it uses the files, which are closed next

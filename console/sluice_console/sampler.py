@@ -59,6 +59,9 @@ SLOW_S: Final = 60.0
 IDLE_S: Final = 600.0
 """Time without a visitor after which samples are taken once a minute."""
 IDLE_SAMPLE_S: Final = 60.0
+_IDLE_NS: Final = int(IDLE_SAMPLE_S * NS_PER_S)
+VISIT_S: Final = 1.0
+"""Time within which a visitor ends the pause without one: what stands still is shown soon."""
 ACTIVITY_DELAY_S: Final = 30.0
 """Age of the accepted batches that are counted: older ones are indexed."""
 ACTIVITY_BATCHES_MAX: Final = 50_000
@@ -163,12 +166,16 @@ class Sampler:
         self.rates = AgentRates()
 
     async def run(self) -> None:
-        """Take samples until the task is cancelled."""
+        """Take samples until the task is cancelled: rarely without a visitor, soon for the next."""
         while True:
+            taken_ns = self._clock.monotonic_ns()
             await self.take()
-            idle_ns = self._clock.monotonic_ns() - self._visited_ns
-            idle = idle_ns > IDLE_S * NS_PER_S
-            await self._clock.sleep(max(IDLE_SAMPLE_S, self._sample_s) if idle else self._sample_s)
+            await self._clock.sleep(self._sample_s)
+            while self._is_idle() and self._clock.monotonic_ns() - taken_ns < _IDLE_NS:
+                await self._clock.sleep(VISIT_S)
+
+    def _is_idle(self) -> bool:
+        return self._clock.monotonic_ns() - self._visited_ns > IDLE_S * NS_PER_S
 
     async def wait(self, after: int, wait_s: float) -> tuple[int, Overview] | None:
         """Return the newest sample and its number, waiting for one behind `after`.

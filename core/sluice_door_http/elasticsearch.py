@@ -104,7 +104,7 @@ def _item(item: BulkItem) -> dict[str, object]:
     named = {"_index": item.index, "_id": item.id or "-", "status": item.status}
     if item.error:
         return {**named, "error": {"type": item.error, "reason": item.reason}}
-    return {**named, "_version": 1, "result": "created", "_shards": _SHARDS}
+    return {**named, "result": "created"}
 
 
 def _read_document(action: Action, request: web.Request) -> DoorRequest:
@@ -130,7 +130,7 @@ def _respond_document(request: web.Request, result: DoorResult) -> web.Response:
     (item,) = request[_BULK].items
     if item.error:
         return _error(item.status, item.error, f"{item.reason}; the document is kept as text")
-    plain = {**_item(item), "_seq_no": 0, "_primary_term": 1}
+    plain = {**_item(item), "_version": 1, "_shards": _SHARDS, "_seq_no": 0, "_primary_term": 1}
     del plain["status"]
     response = json_response(plain)
     response.set_status(item.status)

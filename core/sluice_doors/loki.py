@@ -39,7 +39,7 @@ LABELS_KEY: Final = "loki.labels"
 BAD_LABELS: Final = "labels of the stream cannot be parsed"
 COLUMN_LINES_MIN: Final = 64
 """Lines of a stream in JSON from which they become columns together."""
-_ENTRY_LEVEL: Final = 5
+_ENTRY_LEVEL: Final = 4
 """The lines in a request: of a list, of a stream, of the list of streams."""
 
 

@@ -99,7 +99,7 @@ class NumberPoints:
             | (flags > NO_RECORDED_VALUE)
             | (exemplars > 0)
             | ~(is_double | is_whole | self._stale)
-            | (np.abs(integers(whole.fill_null(0)).astype(float)) > _EXACT_MAX)
+            | (np.abs(integers(whole.fill_null(0)).astype(float)) >= _EXACT_MAX)
         )
 
     def columns(

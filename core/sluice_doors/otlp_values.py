@@ -1,6 +1,7 @@
 """The values of OTLP data points: suffix, value, type and label of each series."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -113,6 +114,7 @@ def summary_values(point: DataPoint) -> Iterator[Value]:
         yield "", number(each.value), GAUGE, label
 
 
+_INTEGER: Final = re.compile("-?(0|[1-9][0-9]{0,19})", re.ASCII)
 _RAW_FIELDS: Final = (
     *("as_double", "as_int", "count", "sum", "min", "max", "bucket_counts", "explicit_bounds"),
     *("scale", "zero_count", "positive", "negative", "zero_threshold", "quantile_values"),
@@ -140,8 +142,7 @@ def _plain(value: object) -> object:
 
 
 def _number_of(text: str) -> object:
-    found = integer_of(text)
-    return text if found is None else found
+    return int(text) if _INTEGER.fullmatch(text) else text
 
 
 def _count(value: int | str) -> int:

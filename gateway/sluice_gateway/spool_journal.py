@@ -10,6 +10,7 @@ Source: ADR 0029.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import structlog
 
@@ -17,9 +18,12 @@ from sluice_gateway.journal_writer import AcceptanceJournal
 from sluice_gateway.spool_journal_state import SpoolRules
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, StoreError
-from sluice_protocol.journals import HEARTBEAT_S, JOURNAL_INTERVAL_S
+from sluice_protocol.journals import JOURNAL_INTERVAL_S
 from sluice_protocol.units import UnixNs
 from sluice_web.problems import HttpRefusal
+
+RETRY_S: Final = 5.0
+"""Pause after a write that failed, seconds: the authority may be unreachable for days."""
 
 log = structlog.get_logger()
 
@@ -157,13 +161,15 @@ class SpoolJournal:
         while True:
             await self.write_due()
             failed = bool(self._writer.problem())
-            await self._clock.sleep(HEARTBEAT_S if failed else JOURNAL_INTERVAL_S)
+            await self._clock.sleep(RETRY_S if failed else JOURNAL_INTERVAL_S)
 
     async def write_due(self) -> None:
         """Write the time if batches have landed since the last object, or a heartbeat if due."""
         if self._registered:
             landed, self._landed_since_write = self._landed_since_write, False
             await self._writer.write_due(also_time=landed)
+            if self._writer.problem():
+                self._landed_since_write |= landed
 
     async def close(self, *, landed: bool) -> None:
         """Close the journal if everything has landed; else the next process continues it."""

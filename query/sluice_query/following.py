@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
+from sluice_protocol.errors import SluiceError, retryable
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.request import LIMIT_MAX, Query
-from sluice_query.result import QueryResult, Row
+from sluice_query.result import QueryResult, QuerySummary, Row
 from sluice_query.search import Searcher
 
 INTERVAL_S: Final = 1.0
@@ -30,23 +31,32 @@ async def follow(searcher: Searcher, query: Query) -> AsyncIterator[QueryResult]
         query: A query for records; the end of its time range is ignored.
 
     Raises:
-        SluiceError: As `Searcher.search`.
+        SluiceError: As `Searcher.search`, for the first query. A later one that may succeed again
+            is repeated, and the results say so.
     """
     seen: set[_RecordKey] = set()
+    started = False
     # A batch that is not enqueued yet is returned by a later query: no listing once a second.
     searcher = replace(searcher, settings=replace(searcher.settings, accepted_list_max=0))
     from_ns, limit = query.from_ns, query.limit
     while True:
         now_ns = searcher.clock.now_ns()
-        found = await searcher.search(
-            replace(
-                query,
-                from_ns=from_ns,
-                to_ns=UnixNs(now_ns + AHEAD_NS),
-                newest_first=True,
-                limit=limit,
-            )
+        wanted = replace(
+            query,
+            from_ns=from_ns,
+            to_ns=UnixNs(now_ns + AHEAD_NS),
+            newest_first=True,
+            limit=limit,
         )
+        try:
+            found = await searcher.search(wanted)
+        except SluiceError as error:
+            if not started or not retryable(error.code):
+                raise
+            yield QueryResult(kind=query.kind, records=[], summary=unreadable(error))
+            await searcher.clock.sleep(INTERVAL_S)
+            continue
+        started = True
         new = [row for row in reversed(found.records) if _key(row) not in seen]
         seen = {_key(row) for row in found.records}
         yield replace(found, records=new, summary=replace(found.summary, results=len(new)))
@@ -56,6 +66,11 @@ async def follow(searcher: Searcher, query: Query) -> AsyncIterator[QueryResult]
         from_ns = UnixNs(max(query.from_ns, now_ns - WINDOW_NS))
         limit = LIMIT_MAX
         await searcher.clock.sleep(INTERVAL_S)
+
+
+def unreadable(error: SluiceError) -> QuerySummary:
+    """Return the summary of a query that failed while it is followed; it is repeated."""
+    return QuerySummary(results=0, partial=True, reasons=(str(error),))
 
 
 def _time_of(row: Row, otherwise_ns: UnixNs) -> UnixNs:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sluice_lake.records import payload_arrays
 from sluice_lake.schemas import TEXT_MAP
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, StoreError
 from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
@@ -117,6 +117,8 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
     if status == 401:  # noqa: PLR2004 - RFC 9110
         raise BadUsage(f"the reconciler requires its api_token: set reconciler_token, url=`{url}`")
     lines = body.splitlines()
+    if status >= 500:  # noqa: PLR2004 - RFC 9110 section 15.6
+        raise ReconcilerUnreachable(url, f"status {status}")
     try:
         if status != 200:  # noqa: PLR2004 - RFC 9110
             raise BadUsage(f"no live records at this URL, status=`{status}`, url=`{url}`")
@@ -218,10 +220,17 @@ async def follow_live(
             )
         lines = [line for line in page.lines if line["kind"] == query.kind]
         new = [line for line in lines if _key(line) not in seen]
+        try:
+            rows = await select_lines(searcher, wide, new)
+        except StoreError as error:  # the deletes cannot be read: the same page is read again
+            if not started:
+                raise
+            yield _result(query, [], (str(error),), position=after or "")
+            await searcher.clock.sleep(RETRY_S)
+            continue
         seen |= dict.fromkeys(map(_key, new))
         for old in list(seen)[: max(len(seen) - SEEN_MAX, 0)]:
             del seen[old]
-        rows = await select_lines(searcher, wide, new)
         shown = rows if started or resumed else rows[-query.limit :]
         yield _result(query, shown, page.reasons, page.accepted_until, page.next)
         started, after = True, page.next

@@ -13,12 +13,13 @@ import msgspec
 
 from sluice_protocol.authority import SKEW_S_MAX, UPLOAD_TIME_S_MAX
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, SluiceError, retryable
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.following import unreadable
 from sluice_query.live import LiveRecordsClient, follow_live
 from sluice_query.request import END_NS, FIRST_NS, LIMIT_MAX, Query
-from sluice_query.result import QueryResult, Row
+from sluice_query.result import QueryResult, QuerySummary, Row
 from sluice_query.search import Searcher
 
 INTERVAL_S: Final = 1.0
@@ -89,7 +90,8 @@ async def tail_by_polling(
         after_ns: The position to resume from; the first group then has what was accepted later.
 
     Raises:
-        SluiceError: As `Searcher.search`.
+        SluiceError: As `Searcher.search`, for the first query of a tail without a position. A later
+            one that may succeed again is repeated, and the groups say so.
     """
     position_ns, seen = after_ns, frozenset[tuple[object, ...]]()
     # Records over the limit of the query are not shown, and must not appear in a later group.
@@ -100,13 +102,22 @@ async def tail_by_polling(
             since_ns = UnixNs(max(position_ns - OVERLAP_NS, 0))
             wanted = replace(wide, from_ns=FIRST_NS, accepted_from_ns=since_ns)
         now_ns = clock.now_ns()
-        found = await search(wanted)
+        try:
+            found = await search(wanted)
+        except SluiceError as error:
+            if position_ns is None or not retryable(error.code):
+                raise
+            state = _state_of(unreadable(error), f"{_POLLED}{position_ns}", more=False)
+            yield TailGroup(records=(), state=state)
+            await clock.sleep(INTERVAL_S)
+            continue
         new = [row for row in reversed(found.records) if _key(row) not in seen]
         seen = frozenset(map(_key, found.records))
         position_ns = _next_position(found, position_ns, now_ns)
         more = found.summary.more and bool(new)
         shown = new[-query.limit :]
-        state = _state(found, f"{_POLLED}{position_ns}", more=more or len(new) > len(shown))
+        more = more or len(new) > len(shown)
+        state = _state_of(found.summary, f"{_POLLED}{position_ns}", more=more)
         yield TailGroup(records=tuple(shown), state=state)
         await clock.sleep(INTERVAL_S)
 
@@ -128,7 +139,7 @@ async def tail_live(
     async for found in follow_live(searcher, query, client, after):
         shown = found.records[-query.limit :]
         more = len(shown) < len(found.records)
-        state = _state(found, f"{_LIVE}{found.position}", more=more)
+        state = _state_of(found.summary, f"{_LIVE}{found.position}", more=more)
         yield TailGroup(records=tuple(shown), state=state)
 
 
@@ -138,8 +149,7 @@ def _next_position(found: QueryResult, position_ns: UnixNs | None, now_ns: UnixN
     return UnixNs(max(reached_ns, position_ns or 0))
 
 
-def _state(found: QueryResult, position: str, *, more: bool) -> TailState:
-    summary = found.summary
+def _state_of(summary: QuerySummary, position: str, *, more: bool) -> TailState:
     return TailState(
         position=position,
         accepted_until=summary.accepted_until,

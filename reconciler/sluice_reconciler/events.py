@@ -221,12 +221,13 @@ class HintQueue:
 
     async def _process(self, keys: list[ObjectKey], attempts: int) -> bool:
         try:
-            await self._pipeline.process_new(keys)
+            unread = (await self._pipeline.process_new(keys)).unread_keys
         except SluiceError as error:
             log.warning("route_failed", route="events", reason=str(error))
-            self._keep(keys, attempts)
-            return False
-        return True
+            unread = frozenset(keys)
+        if unread:
+            self._keep([key for key in keys if key in unread], attempts)
+        return not unread
 
     def _keep(self, keys: list[ObjectKey], attempts: int) -> None:
         if attempts >= HINT_ATTEMPTS_MAX or self._failed_keys + len(keys) > HINTS_MAX:

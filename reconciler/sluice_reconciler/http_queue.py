@@ -127,21 +127,30 @@ class HttpQueue:
     async def claim(self, count: int, consumer: str, lane: int | None = None) -> list[ClaimedEntry]:
         """Claim up to `count` entries of one lane or of all, oldest first within a lane.
 
+        A lane that cannot be read, for example because it is halted, stops no other lane.
+
         Raises:
             BadUsage: The count is not 1 to 100.
-            WorkListMissing: The work list of an entry is lost; its lane is halted until a rebuild.
-            StoreError: The store is unreachable or refused the request.
+            WorkListMissing: Nothing was claimed, and the work list of an entry is lost; its lane is
+                halted until a rebuild.
+            StoreError: Nothing was claimed; the store is unreachable or refused a request.
         """
         if not 1 <= count <= CLAIMS_MAX:
             raise BadUsage(f"max must be 1 to {CLAIMS_MAX}, max=`{count}`")
         async with self._lock:
             found: list[ClaimedEntry] = []
+            failed: SluiceError | None = None
             for number in await self._known_lanes():
                 if lane not in (None, number) or self.owners.owner_url(number):
                     continue
-                found += await self._claim_lane(number, count - len(found), consumer)
+                try:
+                    found += await self._claim_lane(number, count - len(found), consumer)
+                except SluiceError as error:
+                    failed = failed or error
                 if len(found) == count:
                     break
+            if failed is not None and not found:
+                raise failed
             return found
 
     async def _known_lanes(self) -> list[int]:
@@ -163,7 +172,12 @@ class HttpQueue:
             )
             if lease is None:
                 break
-            found.append(await self._render(number, lane, lease))
+            try:
+                found.append(await self._render(number, lane, lease))
+            except SluiceError:
+                if not found:
+                    raise
+                break  # the caller gets what is leased to it; the entry is pending again
         return found
 
     async def _open(self, number: int) -> _Lane:

@@ -99,10 +99,13 @@ class LaneLeases:
         return lease
 
     def commit(self, lease_id: str) -> bool:
-        """Commit the leased entry; return False if the lease has ended."""
+        """Commit the leased entry; return False if the lease has ended.
+
+        A commit that is repeated because its acknowledgement failed is the same commit.
+        """
         lease = self._find(lease_id)
         if lease is None:
-            return False
+            return lease_id in self._committed.values()
         del self._leased[lease.entry.sequence]
         self._committed[lease.entry.sequence] = lease_id
         return True

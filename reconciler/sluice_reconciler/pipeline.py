@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import structlog
+
 from sluice_protocol.discovery import HoldRecord
+from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
@@ -25,6 +28,7 @@ from sluice_reconciler.indexes import (
 from sluice_reconciler.lanes.new_batches import ComparedRanges, RecentKeys
 from sluice_reconciler.lanes.worker import LaneWorker, LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
+from sluice_reconciler.loop_health import LOG_AGAIN_S
 from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.verify import BulkVerifier, HoldRecords, VerifiedBatch, verify_batch
@@ -35,8 +39,13 @@ from sluice_store.retry import Backoff
 NamedManifests = Mapping[ObjectKey, AcceptedManifest]
 NONE_NAMED: NamedManifests = MappingProxyType({})
 
+_Checked = VerifiedBatch | HoldRecord | StoreError | None
+"""What became of a key: None if it has no manifest."""
+
 RECENT_MAX: Final = 100_000
 """Completed keys that a process remembers."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,7 @@ class PipelineResult:
         held_back: Objects that are held.
         absent: Keys without a manifest.
         left_keys: The keys that are neither in every queue nor held.
+        unread_keys: Those of them whose objects could not be read, while others could.
         batches: The verified batches of one call; a sum of results does not contain them.
     """
 
@@ -62,6 +72,7 @@ class PipelineResult:
     held_back: int = 0
     absent: int = 0
     left_keys: frozenset[ObjectKey] = frozenset()
+    unread_keys: frozenset[ObjectKey] = frozenset()
     batches: tuple[AcceptedManifest, ...] = ()
 
     def plus(self, other: "PipelineResult") -> "PipelineResult":
@@ -74,6 +85,7 @@ class PipelineResult:
             held_back=self.held_back + other.held_back,
             absent=self.absent + other.absent,
             left_keys=self.left_keys | other.left_keys,
+            unread_keys=self.unread_keys | other.unread_keys,
         )
 
 
@@ -121,6 +133,7 @@ class BatchPipeline:
         # Completed keys and their by-time objects: repeated hints of them cost no request.
         self._completed = RecentKeys(RECENT_MAX)
         self._indexed = RecentKeys(RECENT_MAX)
+        self._unread_logged_ns: int | None = None
 
     async def process(
         self,
@@ -131,6 +144,9 @@ class BatchPipeline:
     ) -> PipelineResult:
         """Verify, index and enqueue accepted batches.
 
+        An object that cannot be read, or a lane that cannot be written, stops no other batch: its
+        batches are left.
+
         Args:
             keys: Keys under `accepted/`, in the order in which they are to be enqueued.
             takeover: When a lane of another reconciler may be taken; None decides by the age of
@@ -139,7 +155,8 @@ class BatchPipeline:
                 shows to be equal.
 
         Raises:
-            StoreError: The store is unreachable or refused a request; the keys may be retried.
+            StoreError: The store is unreachable or refused the requests for every key; the keys may
+                be retried.
             OutcomeUnknown: The retries of a write are spent; the keys may be retried.
         """
         if takeover is None:
@@ -229,6 +246,7 @@ class BatchPipeline:
         checked = await self._verify_all(keys, named)
         verified = [one for one in checked if isinstance(one, VerifiedBatch)]
         held = [one for one in checked if isinstance(one, HoldRecord)]
+        unread = self._unread_keys(keys, checked)
         stored = await parts.requests.each(held, parts.holds.hold)
         left_keys = {
             ObjectKey(one.key) for one, is_stored in zip(held, stored, strict=True) if not is_stored
@@ -252,28 +270,49 @@ class BatchPipeline:
             sound=len(verified),
             enqueued=enqueued,
             indexed=indexed,
-            left=left,
+            left=left + len(unread),
             held_back=len(held),
-            absent=len(keys) - len(verified) - len(held),
-            left_keys=frozenset(left_keys | not_appended),
+            absent=len(keys) - len(verified) - len(held) - len(unread),
+            left_keys=frozenset(left_keys | not_appended | unread),
+            unread_keys=unread,
             batches=manifests,
         )
 
-    async def _verify_all(
-        self, keys: Sequence[ObjectKey], named: NamedManifests
-    ) -> list[VerifiedBatch | HoldRecord | None]:
+    def _unread_keys(
+        self, keys: Sequence[ObjectKey], checked: Sequence[_Checked]
+    ) -> frozenset[ObjectKey]:
+        """Return the keys that could not be read; raise an error if that is all of them."""
+        unread = {
+            key: one for key, one in zip(keys, checked, strict=True) if isinstance(one, StoreError)
+        }
+        if unread and len(unread) == len(keys):
+            raise next(iter(unread.values()))
+        now_ns, last_ns = self._parts.backoff.clock.monotonic_ns(), self._unread_logged_ns
+        if unread and (last_ns is None or now_ns - last_ns >= LOG_AGAIN_S * NS_PER_S):
+            self._unread_logged_ns = now_ns
+            key, error = next(iter(unread.items()))
+            log.warning("batch_unreadable", key=key, batches=len(unread), reason=str(error))
+        return frozenset(unread)
+
+    async def _verify_all(self, keys: Sequence[ObjectKey], named: NamedManifests) -> list[_Checked]:
         share, valid = self._settings.full_read_share, dict[ObjectKey, VerifiedBatch]()
         full = {key for key in keys if self._parts.rng.random() < share} if share else set()
         if self._bulk_verifier is not None:
             quick = [key for key in keys if key not in full]
-            valid = await self._bulk_verifier.verify(quick, named)
+            try:
+                valid = await self._bulk_verifier.verify(quick, named)
+            except StoreError:
+                valid = {}  # one by one, which shows what cannot be read
             for one in valid.values():
                 self._observe(one)
 
-        async def verify(key: ObjectKey) -> VerifiedBatch | HoldRecord | None:
-            found = await verify_batch(
-                self._parts.store, key, full=key in full, named=named.get(key)
-            )
+        async def verify(key: ObjectKey) -> _Checked:
+            try:
+                found = await verify_batch(
+                    self._parts.store, key, full=key in full, named=named.get(key)
+                )
+            except StoreError as error:
+                return error
             if isinstance(found, VerifiedBatch):
                 self._observe(found)
             return found
@@ -331,13 +370,22 @@ class BatchPipeline:
             for worker in self._parts.workers.of_agent(one.manifest.agent_id):
                 by_worker.setdefault(worker, []).append(one)
 
+        failed: dict[LaneWorker, SluiceError] = {}
+
         async def append(worker: LaneWorker) -> int | None:
             batches = by_worker[worker]
             rule = takeover if takeover is not None else self._takeover_by_age(batches)
-            return await worker.enqueue([one.manifest for one in batches], takeover=rule)
+            try:
+                return await worker.enqueue([one.manifest for one in batches], takeover=rule)
+            except (StoreError, OutcomeUnknown) as error:
+                failed[worker] = error
+                log.warning("lane_not_written", lane=worker.lane.key, reason=str(error))
+                return None
 
         workers = [worker for worker in self._parts.workers if worker in by_worker]
         done = await self._parts.requests.each(workers, append)
+        if failed and len(failed) == len(workers):
+            raise next(iter(failed.values()))
         refused = [worker for worker, count in zip(workers, done, strict=True) if count is None]
         left = sum(len(by_worker[worker]) for worker in refused)
         left_keys = {one.key for worker in refused for one in by_worker[worker]}

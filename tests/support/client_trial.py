@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
-from typing import get_args
+from typing import Literal, get_args
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -48,11 +48,16 @@ LOST = 2
 sees an error only if the next response is lost too.
 """
 RECORDS_MAX = 1_000_000
+Fault = Literal["lose", "kill", "outage", "none"]
+"""Responses are lost, a gateway is killed, the store is unreachable for 20 s."""
 
 
-def record_count() -> int:
-    """Return how many records each client sends; 100 000 is the full size."""
-    return int(os.environ.get("SLUICE_CLIENT_RECORDS", "3000"))
+def record_count(faults: int) -> int:
+    """Return how many records each client sends; 100 000 is the full size.
+
+    By default each part is a full batch of the client with the largest batches.
+    """
+    return int(os.environ.get("SLUICE_CLIENT_RECORDS", 500 * faults))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,22 +166,19 @@ class Arrived:
                     self.read.add(entry.key)
 
 
-def run_trials(trials: Sequence[Trial], served: Fleet, way: Balancer) -> None:
-    """Feed every client in six parts, each with a fault while it is sent."""
+def run_trials(
+    trials: Sequence[Trial], served: Fleet, way: Balancer, faults: Sequence[Fault]
+) -> None:
+    """Feed every client in as many parts as there are faults, each with one while it is sent."""
     arrived = Arrived(served.store_url)
     with ThreadPoolExecutor(len(trials)) as pool:
 
         def feed(start: float, end: float) -> None:
             list(pool.map(lambda trial: trial.sending.feed(trial.part(start, end)), trials))
 
-        def wait(end: float) -> None:
-            wanted = {
-                number for trial in trials if trial.case.retries for number in trial.part(0, end)
-            }
-            wait_for(arrived, wanted)
-
-        for step, fault in enumerate(("lose", "kill", "outage", "lose", "kill", "none")):
-            first, second, third, end = ((3 * step + part) / 18 for part in range(4))
+        for step, fault in enumerate(faults):
+            thirds = 3 * len(faults)
+            first, second, third, end = ((3 * step + part) / thirds for part in range(4))
             feed(first, second)
             if fault == "lose":
                 for trial in trials:
@@ -192,15 +194,26 @@ def run_trials(trials: Sequence[Trial], served: Fleet, way: Balancer) -> None:
             feed(third, end)
             if fault == "outage":
                 outage.join()
-            wait(end)
+            wait_for(arrived, trials, end)
         time.sleep(SETTLED_S)
         list(pool.map(lambda trial: trial.sending.stop(), trials))
 
 
-def wait_for(arrived: Arrived, wanted: set[int]) -> None:
-    """Wait until these records are accepted, or until nothing more arrives."""
+def wait_for(arrived: Arrived, trials: Sequence[Trial], end: float) -> None:
+    """Wait until this share of the records is accepted, or until nothing more arrives.
+
+    A client that can lose records is not waited for once only so many are missing.
+    """
+
+    def complete() -> bool:
+        return all(
+            len(set(trial.part(0, end)) - arrived.numbers) <= trial.case.lost_max
+            for trial in trials
+            if trial.case.retries
+        )
+
     before, until = arrived.update(), time.monotonic() + STALLED_S
-    while not wanted <= arrived.numbers and time.monotonic() < until:
+    while not complete() and time.monotonic() < until:
         time.sleep(1)
         if arrived.update() > before:
             before, until = len(arrived.numbers), time.monotonic() + STALLED_S

@@ -66,17 +66,17 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         authority = await read_authority(store)
         members = await read_live_members(store)
-        doctor, discovery, lanes, maintenance, conflicts, held, local = await asyncio.gather(
+        doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
             read_doctor(store),
             read_discovery_status(store),
             read_lanes(store, url, authority.lanes, members=members),
             read_stored_status(store),
             count_open_conflicts(stored, CONFLICTS_MAX),
             count_held(store),
-            ask_local_services(url),
         )
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
+        local = await ask_local_services(url)
         lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
         lake_problems=lake_problems,

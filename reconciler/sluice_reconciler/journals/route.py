@@ -21,6 +21,7 @@ from typing import Final
 
 import structlog
 
+from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.journals import (
     Frontier,
     ProcessProgress,
@@ -88,6 +89,7 @@ class JournalRoute:
         self._journals: dict[str, ProcessJournal] = {}
         self._ended: frozenset[str] = frozenset()
         self._listed_ns: UnixNs | None = None
+        self._lanes_read = False
         self._listed_at_ns = 0
         self._published_at_ns: int | None = None
         self._spool_left_ns: UnixNs | None = None
@@ -126,10 +128,16 @@ class JournalRoute:
             await self._list_processes()
             self._listed_at_ns = now_ns
         await self._read_objects()
-        result = await self._process()
+        failed: SluiceError | None = None
+        try:
+            result = await self._process()
+        except SluiceError as error:
+            failed = error  # what was done before is published: other reconcilers wait for it
         if self._parts.registry.is_journaled:
             self._cover_live()
         await self._publish()
+        if failed is not None:
+            raise failed
         return result
 
     def _cover_live(self) -> None:
@@ -154,8 +162,8 @@ class JournalRoute:
         discovery = self._parts.discovery
         date_ns = await discovery.read()
         self._parts.clock.observe(date_ns)
-        if self._listed_ns is None:
-            await self._parts.workers.refresh()
+        if not self._lanes_read:
+            await self._read_lanes()
         self._parts.registry.begin_listing()
         registered = await self._registrations.read()
         for process, (registration, written_ns) in registered.items():
@@ -176,6 +184,18 @@ class JournalRoute:
         await self._parts.registry.observe_registrations(
             [one.registration for one in self._journals.values()]
         )
+
+    async def _read_lanes(self) -> None:
+        """Read what the lanes were given; one that cannot be read stops no other.
+
+        Its batches are left: nothing is appended to a lane before its state is read.
+        """
+        try:
+            await self._parts.workers.refresh()
+        except StoreError as error:
+            log.warning("lane_not_written", reason=str(error))
+        else:
+            self._lanes_read = True
 
     async def has_open_spool(self) -> bool:
         """Return True if a spool is registered: what it has not transferred is in no listing.
@@ -308,13 +328,15 @@ class JournalRoute:
             if one.due_ns <= now_ns and (one.left or not one.attempted)
         ]
         result = PipelineResult()
-        if due:
-            result = await self._process_objects(due)
-        before = sum(len(journal.waiting) for journal in self._journals.values())
-        for journal in self._journals.values():
-            journal.settle()
-        after = sum(len(journal.waiting) for journal in self._journals.values())
-        self._parts.metrics.journal_objects.inc(before - after)
+        try:
+            if due:
+                result = await self._process_objects(due)
+        finally:
+            before = sum(len(journal.waiting) for journal in self._journals.values())
+            for journal in self._journals.values():
+                journal.settle()
+            after = sum(len(journal.waiting) for journal in self._journals.values())
+            self._parts.metrics.journal_objects.inc(before - after)
         return result
 
     async def _process_objects(self, due: Sequence[WaitingObject]) -> PipelineResult:

@@ -346,10 +346,17 @@ class LaneWorkers:
         """Read the state of every lane that this process does not own.
 
         Raises:
-            StoreError: The store is unreachable or refused the request.
+            StoreError: The store is unreachable or refused the request for some lane; the others
+                are read.
         """
+        failed: SluiceError | None = None
         for worker in self:
-            await worker.refresh()
+            try:
+                await worker.refresh()
+            except SluiceError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     async def close(self) -> None:
         """Store the ledger of every lane that this process owns, and release the lanes.

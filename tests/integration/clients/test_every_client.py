@@ -8,6 +8,7 @@ from support.client_libraries import LIBRARY_CLIENTS
 from support.client_metrics import METRIC_CLIENTS
 from support.client_programs import ClientCase
 from support.client_trial import (
+    Fault,
     Outcome,
     faulty_fleet,
     outcomes,
@@ -18,7 +19,11 @@ from support.client_trial import (
 from support.store_versitygw import CREDENTIALS
 
 CASES = (*FOLLOWERS, *METRIC_CLIENTS, *LIBRARY_CLIENTS)
-FORMS = {"own-batches": (), "combined": ("--door-own-frame-bytes", "262144")}
+FORMS: dict[str, tuple[tuple[str, ...], tuple[Fault, ...]]] = {
+    "own-batches": ((), ("lose", "kill", "outage", "kill", "none")),
+    "combined": (("--door-own-frame-bytes", "262144"), ("lose", "kill", "outage", "kill")),
+}
+"""The options of the gateways, and the faults: one gateway of three remains."""
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(3_600)]
 
 
@@ -38,9 +43,10 @@ def results(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
             patch.setenv(name, value)
-        with faulty_fleet(folder, request.param) as (served, way):
-            with started(cases, served, folder, record_count()) as trials:
-                run_trials(trials, served, way)
+        flags, faults = request.param
+        with faulty_fleet(folder, flags) as (served, way):
+            with started(cases, served, folder, record_count(len(faults))) as trials:
+                run_trials(trials, served, way, faults)
             yield outcomes(trials, served.store_url)
 
 

@@ -134,7 +134,7 @@ def test_ack_ids_of_splunk_differ_and_are_accepted(tmp_path: Path) -> None:
         (EVENTS, {"Authorization": f"Splunk {OTHER.token.token}"}, 403, 1),
         (b"", credentials("Splunk"), 400, 5),
         (b" \n", credentials("Splunk"), 400, 5),
-        (b"what", credentials("Splunk"), 400, 6),
+        (b"\0", credentials("Splunk"), 400, 6),
         (EVENTS, {**credentials("Splunk"), "Content-Encoding": "br"}, 400, 6),
         (bytes(2_000_000), credentials("Splunk"), 413, 27),
         (EVENTS, credentials("Bearer"), 200, 0),

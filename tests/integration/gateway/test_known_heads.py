@@ -256,8 +256,8 @@ def test_a_bad_body_is_refused_and_the_connection_goes_on(tmp_path: Path) -> Non
     async def check(served: Served) -> None:
         async with connected(served.running.port) as connection:
             sent = await warm(connection)
-            refused = await connection.ask(posted(b"\xff\xff not JSON"))
-            fresh_head = posted(b"\xff\xff not JSON", SHOP, ("X-Other", "1"))
+            refused = await connection.ask(posted(b"\0\xff not JSON"))
+            fresh_head = posted(b"\0\xff not JSON", SHOP, ("X-Other", "1"))
             async with connected(served.running.port) as other:
                 assert refused == await other.ask(fresh_head)
             for known in (0, 1):

@@ -103,7 +103,7 @@ def test_an_unknown_sender_receives_a_basic_challenge(tmp_path: Path, name: str)
 
 @pytest.mark.parametrize(
     ("name", "body"),
-    [("json", b"no json"), ("prometheus-2", b"\xff"), ("loki", b"\xff"), ("elasticsearch", b"no")],
+    [("json", b"\0"), ("prometheus-2", b"\xff"), ("loki", b"\xff"), ("elasticsearch", b"\0")],
 )
 def test_a_body_that_nothing_can_be_read_of(tmp_path: Path, name: str, body: bytes) -> None:
     path, _, headers, _ = REQUESTS[name]

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
 from sluice_agent.batching import RecordBlock
 from sluice_agent.files import UNREADABLE_S, FileInput
-from sluice_agent.line_readers import LINE_BYTES_MAX, FollowedFile
+from sluice_agent.line_readers import LINE_BYTES_MAX, FileChange, FollowedFile
 from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
@@ -92,8 +92,8 @@ def test_a_pattern_that_matches_nothing_at_the_start_is_reported_once(tmp_path: 
 
 
 def test_bytes_are_preserved(tmp_path: Path) -> None:
-    """Empty lines, carriage returns and bytes that are not UTF-8 can be restored."""
-    data = b"\n\r\nwindows\r\ncaf\xe9 \xff\n\xc3\xa9 fine\n"
+    """Empty lines and bytes that are not UTF-8 can be restored; LF and CR LF end a line."""
+    data = b"\n\r\nwindows\r\nc\rr\r\r\ncaf\xe9 \xff\n\xc3\xa9 fine\n"
     append(tmp_path / "app.log", data)
     follower = Follower(tmp_path)
     bodies = follower.poll()
@@ -101,8 +101,8 @@ def test_bytes_are_preserved(tmp_path: Path) -> None:
         base64.b64decode(a["sluice.raw"]) if "sluice.raw" in a else body
         for body, a in zip(bodies, follower.attributes, strict=True)
     ]
-    assert b"".join(line + b"\n" for line in raw) == data
-    assert [line.decode() for line in bodies][3] == "caf\ufffd \ufffd"
+    assert b"".join(line + b"\n" for line in raw) == data.replace(b"\r\n", b"\n")
+    assert [line.decode() for line in bodies][4] == "caf\ufffd \ufffd"
 
 
 def test_a_line_over_the_limit_is_split_between_characters(tmp_path: Path) -> None:
@@ -323,14 +323,14 @@ def test_a_file_that_fails_for_a_while_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
 ) -> None:
     failing = False
-    read = FollowedFile.was_rewritten
+    read = FollowedFile.change
 
-    def was_rewritten(file: FollowedFile) -> bool:
+    def change(file: FollowedFile) -> FileChange:
         if failing and file.path.endswith("bad.log"):
             raise OSError(reason, os.strerror(reason))
         return read(file)
 
-    monkeypatch.setattr(FollowedFile, "was_rewritten", was_rewritten)
+    monkeypatch.setattr(FollowedFile, "change", change)
     follower = Follower(tmp_path, "*.log")
     append(tmp_path / "bad.log", b"one\n")
     assert follower.poll() == [b"one"]

@@ -49,6 +49,28 @@ def test_a_stage_replaces_its_own_row_and_the_rest_of_the_page_stays() -> None:
     assert "old" not in page
 
 
+def page_of(*rows: str) -> str:
+    page = f"{BEGIN}{END}"
+    for row in rows:
+        page = updated_page(page, row)
+    return page
+
+
+def test_the_page_states_that_every_target_passed_on_one_revision() -> None:
+    rows = [row_of(name) for name in STAGES]
+    assert f"All {len(STAGES)} targets passed on `abc`, in 20 minutes.\n" in page_of(*rows)
+
+
+def test_the_page_names_targets_that_failed_or_were_not_run_on_the_revision() -> None:
+    """A row of an older revision proves nothing about this one."""
+    rows = [row_of(name) for name in STAGES]
+    older = [row.replace("`abc`", "`old+changes`") for row in rows]
+    found = page_of(*older, *rows[2:], row_of("demo", passed=False))
+    assert "\nNot all targets passed on `abc`: failed: demo; not run on it: check, test.\n" in found
+    assert found.count("Not all targets") == 1
+    assert f"All {len(STAGES)} targets passed on `abc`" in page_of(*older, *rows)
+
+
 def test_a_page_without_a_section_is_refused() -> None:
     with pytest.raises(BadUsage, match="it has no marks"):
         updated_page(f"text {END}", row_of("test"))
