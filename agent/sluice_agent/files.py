@@ -389,7 +389,7 @@ class FileInput:
         self._skipped[file.source] = _seen(file.path, file.status())
 
     def _identify(self, file: FollowedFile, now_s: float, *, only_known: bool) -> None:
-        """Resume a file that nobody wrote to; begin a comparison for every other."""
+        """Resume a file that was not written to; begin a comparison for every other."""
         own = self._checkpoints.get(file.source)
         if own is not None and file.is_untouched(own):
             digest = tail_digest(own, file.read_at)

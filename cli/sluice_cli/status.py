@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """Show the store, gateways, discovery, queue, maintenance and conflicts on one screen.
 
-    It reads the store, so it works while services are stopped. It also asks the services that
-    `sluice up` runs in this folder.
+    It reads the store, so it works while services are stopped. It also sends a request to
+    each service that `sluice up` runs in this folder.
 
     Returns:
         0, or 1 if something needs attention.

@@ -219,7 +219,7 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
 
 
 def _of_members(members: LiveMembers | None) -> Iterator[AttentionItem]:
-    """Yield what stands still in reconcilers, as their last heartbeats show it."""
+    """Yield which loops of reconcilers fail, as their last heartbeats show it."""
     if members is None:
         return
     if not members.records and not members.unreadable and members.changed_s is not None:

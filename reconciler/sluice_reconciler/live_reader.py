@@ -263,7 +263,7 @@ class LiveReader:
         return replace(found, accepted_until_ns=until_ns, reasons=reasons)
 
     def _late(self, now_ns: int) -> str:
-        """Return what newer batches wait for."""
+        """Return what holds newer batches back."""
         by = self._held_by
         if by is None or self._looked_ns < now_ns - self._stale_ns:
             return _STALE

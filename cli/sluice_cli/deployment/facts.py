@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from sluice_cli.deployment.local_services import ask_local_services
+from sluice_cli.deployment.local_services import read_local_services
 from sluice_cli.queue import read_lake_problems, read_lanes
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
@@ -76,7 +76,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
-        local = await ask_local_services(url)
+        local = await read_local_services(url)
         lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
         lake_problems=lake_problems,
