@@ -133,7 +133,7 @@ class ForwardServer(Generic[Sender]):
             # Clients such as fluent-logger do not notice it: they write, and read no response.
             problem = describe_error(error, path=_PATH, peer=stream.peer)
             self.doors.count_refused("forward", problem)
-            self.refusals.add(problem.detail, stream.peer, self.doors.clock.monotonic_ns())
+            self.refusals.add(error.reason, stream.peer, self.doors.clock.monotonic_ns())
         except TimeoutError:
             log.info("forward_connection_closed", reason="slow client", peer=stream.peer)
         except Exception as error:  # noqa: BLE001 - an error of one connection ends only that one
