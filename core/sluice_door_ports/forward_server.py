@@ -68,6 +68,23 @@ class ForwardRules:
     end_s: float = 0.0
 
 
+@dataclass(slots=True)
+class RefusedConnections:
+    """Logs refused connections at most once a minute, with their number since the last time."""
+
+    count: int = 0
+    logged_ns: int | None = None
+
+    def add(self, reason: str, peer: str, now_ns: int) -> None:
+        """Count a connection."""
+        self.count += 1
+        if self.logged_ns is None or now_ns - self.logged_ns >= REFUSALS_LOGGED_S * NS_PER_S:
+            log.warning(
+                "forward_connections_refused", connections=self.count, reason=reason, peer=peer
+            )
+            self.count, self.logged_ns = 0, now_ns
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardServer(Generic[Sender]):
     """Accepts the messages of all connections of one process.
@@ -84,7 +101,7 @@ class ForwardServer(Generic[Sender]):
     senders: ForwardSenders[Sender]
     rules: ForwardRules
     running: dict[asyncio.Task[None], ForwardStream] = field(default_factory=dict)
-    refusals: "RefusedConnections" = field(default_factory=lambda: RefusedConnections())
+    refusals: RefusedConnections = field(default_factory=RefusedConnections)
 
     def new_stream(self) -> ForwardStream:
         """Return the stream of a new connection, and start to serve it."""
@@ -116,7 +133,7 @@ class ForwardServer(Generic[Sender]):
             # Clients such as fluent-logger do not notice it: they write, and read no response.
             problem = describe_error(error, path=_PATH, peer=stream.peer)
             self.doors.count_refused("forward", problem)
-            self.refusals.add(problem.detail, stream.peer, self.doors.clock.monotonic_ns())
+            self.refusals.add(error.reason, stream.peer, self.doors.clock.monotonic_ns())
         except TimeoutError:
             log.info("forward_connection_closed", reason="slow client", peer=stream.peer)
         except Exception as error:  # noqa: BLE001 - an error of one connection ends only that one
@@ -136,7 +153,7 @@ class ForwardServer(Generic[Sender]):
 
         Raises:
             Unauthenticated: The client has not proved who it is.
-            BodyUnreadable: It sent something else than a `PING`.
+            BodyUnreadable: It closed the connection before it did.
         """
         identity = self.senders.of_connection(stream.certificate)
         if identity is None:
@@ -152,9 +169,9 @@ class ForwardServer(Generic[Sender]):
         if received is None:
             raise BodyUnreadable("the client closed the connection in the handshake")
         message, _, count = received
+        if count != 1:
+            raise Unauthenticated("the client sent no PING: it needs a shared key")
         try:
-            if count != 1:
-                raise BodyUnreadable("the client sent no PING: it needs a shared key")
             ping = read_ping(message)
         except BodyUnreadable as error:
             raise Unauthenticated(error.reason) from error
@@ -241,23 +258,6 @@ class ForwardServer(Generic[Sender]):
 
     def _decode(self, body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
         return decode_forward(body, received_ns=received_ns, bytes_max=self.rules.message_bytes_max)
-
-
-@dataclass(slots=True)
-class RefusedConnections:
-    """Logs refused connections at most once a minute, with their number since the last time."""
-
-    count: int = 0
-    logged_ns: int | None = None
-
-    def add(self, reason: str, peer: str, now_ns: int) -> None:
-        """Count a connection."""
-        self.count += 1
-        if self.logged_ns is None or now_ns - self.logged_ns >= REFUSALS_LOGGED_S * NS_PER_S:
-            log.warning(
-                "forward_connections_refused", connections=self.count, reason=reason, peer=peer
-            )
-            self.count, self.logged_ns = 0, now_ns
 
 
 def _log_lost(count: int, reason: str) -> None:

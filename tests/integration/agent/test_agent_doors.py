@@ -143,8 +143,8 @@ def test_a_large_request_becomes_several_parts(tmp_path: Path) -> None:
 def test_a_full_spool_is_later_and_a_bad_body_is_never(tmp_path: Path) -> None:
     """In the form of each protocol; what was not durable is new in the retry."""
     bad = {
-        "otlp": b"\xff", "json": b"no", "prometheus": packed(b"\xff"), "loki": packed(b"\xff"),
-        "elasticsearch": b"no",
+        "otlp": b"\xff", "json": b"\0", "prometheus": packed(b"\xff"), "loki": packed(b"\xff"),
+        "elasticsearch": b"\0",
     }  # fmt: skip
 
     async def full(client: Client) -> None:
