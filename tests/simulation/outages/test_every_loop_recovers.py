@@ -35,6 +35,7 @@ def cases() -> list[object]:
     return found
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "seconds", "members", "journaled"), cases())
 def test_all_work_continues(
     kind: str,
