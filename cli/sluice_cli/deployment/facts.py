@@ -72,9 +72,7 @@ def read_version() -> str:
         return "unknown"
 
 
-async def _find_missing_indexes(
-    store: ObjectStore, discovery: DiscoveryStatus
-) -> tuple[str, ...]:
+async def _find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -> tuple[str, ...]:
     """Return the derived indexes without any entry whose first source was indexed long ago.
 
     It costs one page of a listing for each index and for each kind of source.
