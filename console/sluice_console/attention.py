@@ -212,7 +212,12 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
             page="queue",
             command=command,
         )
-    elif discovery.behind_s is not None and discovery.behind_s > BEHIND_S_MAX and not lapsed:
+    elif (
+        discovery.behind_s is not None
+        and discovery.behind_s > BEHIND_S_MAX
+        and not lapsed
+        and not discovery.has_ended
+    ):
         holder = f", held by {discovery.held_by}" if discovery.held_by else ""
         yield AttentionItem(
             severity="warning",
@@ -224,7 +229,7 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
 
 
 def _of_members(members: LiveMembers | None) -> Iterator[AttentionItem]:
-    """Yield what stands still in reconcilers, as their last heartbeats show it."""
+    """Yield which loops of reconcilers fail, as their last heartbeats show it."""
     if members is None:
         return
     if not members.records and not members.unreadable and members.changed_s is not None:

@@ -61,7 +61,7 @@ IDLE_S: Final = 600.0
 IDLE_SAMPLE_S: Final = 60.0
 _IDLE_NS: Final = int(IDLE_SAMPLE_S * NS_PER_S)
 VISIT_S: Final = 1.0
-"""Time within which a visitor ends the pause without one: what stands still is shown soon."""
+"""Time within which a visitor ends the pause without one, so that the page is current soon."""
 ACTIVITY_DELAY_S: Final = 30.0
 """Age of the accepted batches that are counted: older ones are indexed."""
 ACTIVITY_BATCHES_MAX: Final = 50_000

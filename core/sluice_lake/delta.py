@@ -24,7 +24,13 @@ from sluice_lake.durable_files import make_folder, sync_new_table
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
 from sluice_lake.lane_versions import read_lane_versions
-from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.locations import (
+    TableLocation,
+    lake_location,
+    open_filesystem,
+    require_lake_store,
+    trusting,
+)
 from sluice_lake.log_errors import first_line, log_errors_translated
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table
@@ -91,9 +97,12 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
     Raises:
         TableRefused: The path contains something other than a table, a column is missing or has
             another type, or the table has a feature that is not supported.
+        NoStore: The store is to be written, and its directory is not a store at this moment.
         StoreUnavailable: The bucket is unreachable.
     """
     location = lake_location(store_url, table.name)
+    if for_writing:
+        require_lake_store(store_url)
     opened = _open(location)
     if opened is None and _is_occupied(location):
         opened = _open(location)
@@ -123,9 +132,10 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
     """
     location = lake_location(store_url, table.name)
     try:
-        opened = DeltaTable(
-            location.uri, version=version, storage_options=dict(location.storage_options)
-        )
+        with trusting(location):
+            opened = DeltaTable(
+                location.uri, version=version, storage_options=dict(location.storage_options)
+            )
     except DeltaError:
         return None
     except OSError as error:
@@ -151,7 +161,7 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
     location = lake_location(store_url, table.name)
     if location.is_local:
         make_folder(Path(location.uri))
-    with delta_errors_translated(location):
+    with delta_errors_translated(location), trusting(location):
         created = DeltaTable.create(
             location.uri,
             delta_schema(table),
@@ -176,7 +186,8 @@ def check_tables(store_url: str) -> None:
 
 def _open(location: TableLocation) -> DeltaTable | None:
     try:
-        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+        with trusting(location):
+            return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:

@@ -20,6 +20,7 @@ class ErrorCode(StrEnum):
     FORBIDDEN_AGENT = "forbidden_agent"
     IDENTITY_QUARANTINED = "identity_quarantined"
     NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
     IDENTITY_CONFLICT = "identity_conflict"
     FENCED = "fenced"
     DELETE_ID_TAKEN = "delete_id_taken"
@@ -66,6 +67,8 @@ def status_of(code: ErrorCode) -> int:  # noqa: C901, PLR0911 - mypy checks that
             return 403
         case ErrorCode.NOT_FOUND:
             return 404
+        case ErrorCode.METHOD_NOT_ALLOWED:
+            return 405
         case ErrorCode.IDENTITY_CONFLICT | ErrorCode.FENCED | ErrorCode.DELETE_ID_TAKEN:
             return 409
         case ErrorCode.LENGTH_REQUIRED:
@@ -268,6 +271,27 @@ class StoreDenied(StoreError):
 
 class StoreMisconfigured(StoreError):
     """The store does not match the settings: no such bucket, not a directory, read-only, full."""
+
+
+class NoStore(StoreMisconfigured):
+    """There is no store at a path, or no authority in a bucket: the caller named another place.
+
+    A command ends as for every wrong setting. A service repeats, because the folder of its store
+    may be moved away for a moment.
+
+    Attributes:
+        place: The path, or the key of the settings.
+    """
+
+    exit_code = ExitCode.BAD_USAGE
+
+    def __init__(self, place: str, remedy: str) -> None:
+        super().__init__("open", place, f"no store here; {remedy}")
+        self.args = (place, remedy)  # pickle calls the class with them
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"{self.reason}, path=`{self.place}`"
 
 
 class ChecksumRefused(StoreError):

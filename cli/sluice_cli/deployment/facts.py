@@ -3,10 +3,14 @@
 import asyncio
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
-from sluice_cli.deployment.local_services import ask_local_services
+from sluice_agent.file_report import FileReport, read_report
+from sluice_agent.settings import SPOOL_DEFAULT
+from sluice_cli.deployment.local_services import read_local_services
 from sluice_cli.queue import read_lake_problems, read_lanes
+from sluice_cli.settings_file import read_file
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts
@@ -30,6 +34,7 @@ from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
+from sluice_store.mode import StoreMode
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store, read_disk_problem
@@ -55,6 +60,7 @@ class DeploymentFacts:
         overview: What the console shows too.
         attention: What needs attention, errors first.
         now_ns: The store's clock.
+        agent: What the agent whose spool is in this folder reports about its files.
     """
 
     version: str
@@ -62,6 +68,7 @@ class DeploymentFacts:
     overview: OverviewFacts
     attention: tuple[AttentionItem, ...]
     now_ns: int
+    agent: FileReport | None = None
 
 
 def read_version() -> str:
@@ -118,7 +125,7 @@ async def read_facts(url: str) -> DeploymentFacts:
     Raises:
         SluiceError: The store is unreachable, denied a request, or has no authority.
     """
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.READ) as store:
         stored = StoredConflicts(
             store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds()
         )
@@ -135,7 +142,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
         has_letters = await _has_dead_letters(store)
-        local = await ask_local_services(url)
+        local = await read_local_services(url)
         missing_indexes = await _find_missing_indexes(store, discovery)
         lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
@@ -166,4 +173,13 @@ async def read_facts(url: str) -> DeploymentFacts:
         overview=overview,
         attention=list_attention(overview),
         now_ns=maintenance.checked_at_unix_ns,
+        agent=read_report(_agent_spool()),
     )
+
+
+def _agent_spool() -> Path:
+    """Return the spool of this folder: that of the settings file, or the default."""
+    values: object = read_file()[1]
+    for key in ("agent", "run", "spool"):
+        values = values.get(key) if isinstance(values, dict) else None
+    return Path(values) if isinstance(values, str) else SPOOL_DEFAULT
