@@ -31,7 +31,7 @@ from sluice_lake.locations import (
     require_lake_store,
     trusting,
 )
-from sluice_lake.log_errors import first_line
+from sluice_lake.log_errors import first_line, log_errors_translated
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreUnavailable
@@ -128,6 +128,7 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
 
     Raises:
         StoreUnavailable: The bucket is unreachable.
+        TableRefused: The log is damaged.
     """
     location = lake_location(store_url, table.name)
     try:
@@ -142,7 +143,8 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
     found = read_lane_versions(location, opened, list(at_most))
     if any(found[lane] > end for lane, end in at_most.items()):
         return None
-    return set(pa.table(opened.get_add_actions()).column("path").to_pylist())
+    with log_errors_translated(location.uri):
+        return set(pa.table(opened.get_add_actions()).column("path").to_pylist())
 
 
 def open_or_create_table(store_url: str, table: Table) -> DeltaTable:

@@ -101,12 +101,15 @@ def test_lost_register(operator: Operator) -> None:
     """A lane is halted until the printed command has run."""
     accept(operator)
     assert operator.call("reconciler", "--once")[0] == 0
+    assert ingest_locally(operator.deployment.url).batches == 1
+    operator.deployment.accept([make_batch(10)])
     operator.lose("queue")
     items = operator.attention("is lost")
     assert len(items) == 1
     operator.follow(items[0])
     assert operator.attention("is lost") == []
     assert ingest_locally(operator.deployment.url).batches == 1
+    assert_lake_holds(operator.deployment, operator.deployment.sent)
 
 
 @pytest.mark.parametrize(
