@@ -204,5 +204,5 @@ class StoreJobs:
 def _checked(figures: dict[str, float], what: str, *, found_wrong: bool) -> RunResult:
     if not found_wrong:
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
-    reason = f"{what} found problems that an operator must act on: run `sluice audit list`"
+    reason = f"{what} found problems that an operator must act on: run `sluice audit show`"
     return RunResult(outcome=RunOutcome.FOUND_WRONG, reason=reason, figures=figures)
