@@ -162,7 +162,8 @@ class StoreBench:
                     }
                     request = S3Request(method="PUT", key=key, headers=headers, sha256=load.digest)
                     url = sdk.address.origin + sdk.address.target_of(key)
-                    signed = await sign(request, url, sdk.address, sdk.credentials)
+                    used = await sdk.credentials.get_frozen_credentials()
+                    signed = sign(request, url, sdk.address, used)
                     ready.append((URL(url, encoded=True), signed))
 
                 async def put(number: int) -> None:

@@ -18,7 +18,6 @@ import structlog
 from sluice_agent.door_senders import TokenSenders
 from sluice_agent.doors import AgentDoors, DoorPorts
 from sluice_agent.listen_settings import DoorPortSettings, DoorSettings
-from sluice_agent.rare_warnings import RareWarnings
 from sluice_door_http.api import DoorsApi
 from sluice_web.addresses import parse_listen
 from sluice_web.application import make_application
@@ -27,6 +26,7 @@ from sluice_web.bounded_listening import BoundedServer, listening_bounded, make_
 from sluice_web.connection_guard import BodyPace, ConnectionLimits, watch_connection
 from sluice_web.listening import TlsFiles, bind_setting, server_tls
 from sluice_web.problems import problem_middleware
+from sluice_web.rare_warnings import RareWarnings
 from sluice_web.tokens import parse_operators
 
 SHUTDOWN_S: Final = 2.0

@@ -14,12 +14,12 @@ import structlog
 from sluice_agent.errors import NotAGateway
 from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.rare_warnings import RareWarnings
 from sluice_agent.spool import SpooledBatch
 from sluice_agent.upload_decisions import GatewayResponse
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import UPLOAD_PATH
+from sluice_web.rare_warnings import RareWarnings
 
 REFUSALS_MIN: Final = 10
 """Refusals of a batch, each followed by an upload that a gateway decided, before it is parked."""

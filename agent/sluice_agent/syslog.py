@@ -27,7 +27,6 @@ from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.door_blocks import cost_bytes
 from sluice_agent.listen_settings import SyslogAddress, SyslogSettings
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.rare_warnings import RareWarnings
 from sluice_agent.syslog_connections import READ_BYTES, StreamListener, SyslogConnections
 from sluice_doors.syslog import SyslogPiece, decode_syslog
 from sluice_doors.syslog_frames import SyslogFrames, cut_pieces
@@ -35,6 +34,7 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import plain_address
 from sluice_web.listening import TlsFiles, server_tls
+from sluice_web.rare_warnings import RareWarnings
 
 PEER: Final = "network.peer.address"
 SUBJECT: Final = "tls.client.subject"

@@ -58,6 +58,7 @@ class ConnectionFailure(StrEnum):
     TIMEOUT = "timeout"
     RESET = "reset"
     REFUSED = "connection_refused"
+    NAME = "name_not_resolved"
     TLS = "tls"
 
 
@@ -94,6 +95,7 @@ class NoGatewayResponse:
     """The request ended without a complete response; its effect is unknown."""
 
     failure: ConnectionFailure
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +187,7 @@ def _after_problem(response: GatewayResponse, sent: Digest) -> Reaction:
             return StopSending(reason=response.code)
         case (
             ErrorCode.NOT_FOUND
+            | ErrorCode.METHOD_NOT_ALLOWED
             | ErrorCode.FORBIDDEN
             | ErrorCode.BAD_REQUEST
             | ErrorCode.FENCED

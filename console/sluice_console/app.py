@@ -44,9 +44,10 @@ from sluice_store.port import ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
+from sluice_web.bounded_listening import listening
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint
-from sluice_web.listening import ServerOptions, listening, stop_event
+from sluice_web.listening import ServerOptions, stop_event
 from sluice_web.problems import problem_middleware
 from sluice_web.tokens import CHALLENGE
 

@@ -29,6 +29,7 @@ from sluice_lake.locations import (
     lake_location,
     open_filesystem,
     require_lake_store,
+    trusting,
 )
 from sluice_lake.log_errors import first_line
 from sluice_lake.schemas import schema_json
@@ -130,9 +131,10 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
     """
     location = lake_location(store_url, table.name)
     try:
-        opened = DeltaTable(
-            location.uri, version=version, storage_options=dict(location.storage_options)
-        )
+        with trusting(location):
+            opened = DeltaTable(
+                location.uri, version=version, storage_options=dict(location.storage_options)
+            )
     except DeltaError:
         return None
     except OSError as error:
@@ -157,7 +159,7 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
     location = lake_location(store_url, table.name)
     if location.is_local:
         make_folder(Path(location.uri))
-    with delta_errors_translated(location):
+    with delta_errors_translated(location), trusting(location):
         created = DeltaTable.create(
             location.uri,
             delta_schema(table),
@@ -182,7 +184,8 @@ def check_tables(store_url: str) -> None:
 
 def _open(location: TableLocation) -> DeltaTable | None:
     try:
-        return DeltaTable(location.uri, storage_options=dict(location.storage_options))
+        with trusting(location):
+            return DeltaTable(location.uri, storage_options=dict(location.storage_options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:

@@ -1,20 +1,31 @@
 """Location and connection settings of a lake table, for libraries with their own store client.
 
 Delta tables are not read or written through the object-store port: delta-rs, Spark, DuckDB and
-pyarrow each use their own client.
+pyarrow each use their own client. What they use to connect is what the store's own client uses:
+endpoint, region, addressing, certificate authorities, and credentials from the same source.
 """
 
+import os
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
 from sluice_store.mode import require_store
-from sluice_store.s3.settings import parse_s3_url
+from sluice_store.s3.credentials import (
+    REGION_DEFAULT,
+    credential_source,
+    lake_credentials,
+    resolve_settings,
+)
+from sluice_store.s3.settings import Addressing, S3Settings, choose_addressing, parse_s3_url
 from sluice_store.url import parse_local_path
 
+_CERTIFICATES: Final = "SSL_CERT_FILE"
 _PREFIX: Final = re.compile(r"(?:[A-Za-z0-9!$&'()+,.:;=@_-]+/)*", re.ASCII)
 """Prefixes that all libraries read alike. delta-rs encodes other characters, such as a space or ~,
 in the names of objects and not in listings, so it never finds what it has written.
@@ -27,31 +38,35 @@ class TableLocation:
 
     Attributes:
         uri: An absolute path, or `s3://bucket/prefix/lake/v1/<table>`.
-        endpoint: The S3 endpoint, or None for AWS.
-        region: The S3 region, or None when the store URL contains none.
+        bucket: How the store's own client connects to the bucket; None for a directory.
     """
 
     uri: str
-    endpoint: str | None = None
-    region: str | None = None
+    bucket: S3Settings | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether it is a directory of this machine."""
-        return not self.uri.startswith("s3://")
+        return self.bucket is None
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The settings for delta-rs, which reads credentials from the AWS environment."""
-        options = {}
-        if self.endpoint is not None:
-            options["AWS_ENDPOINT_URL"] = self.endpoint
-            options["AWS_ALLOW_HTTP"] = str(self.endpoint.startswith("http://")).lower()
-        elif self.region is not None and self.region.startswith("cn-"):
-            # delta-rs has one form of endpoint for each region: https://s3.REGION.amazonaws.com
-            options["AWS_ENDPOINT_URL"] = f"https://s3.{self.region}.amazonaws.com.cn"
-        if self.region is not None:
-            options["AWS_REGION"] = self.region
+        """The settings for delta-rs, with credentials that are valid now.
+
+        `trusting` sets the certificate authorities, for which delta-rs has no setting.
+        """
+        bucket = self.bucket
+        if bucket is None:
+            return {}
+        options = {**lake_credentials(bucket.profile), "AWS_REGION": _region(bucket)}
+        virtual = choose_addressing(bucket) is Addressing.VIRTUAL
+        endpoint = _endpoint(bucket)
+        if virtual and bucket.endpoint is not None:
+            scheme, _, host = endpoint.partition("://")
+            endpoint = f"{scheme}://{bucket.bucket}.{host}"
+            options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "true"
+        options["AWS_ENDPOINT_URL"] = endpoint
+        options["AWS_ALLOW_HTTP"] = str(endpoint.startswith("http://")).lower()
         return options
 
     def uri_of(self, path: str) -> str:
@@ -84,21 +99,49 @@ def lake_location(store_url: str, table: str) -> TableLocation:
         store = parse_s3_url(store_url)
     except BadUsage as error:
         raise BadUsage(f"cannot locate the lake: {error}") from error
-    if store.addressing or store.profile or store.ca_bundle:
-        raise BadUsage(
-            "cannot locate the lake: its libraries know no other options than endpoint and region;"
-            f" remove the others, url=`{store_url}`"
-        )
     if _PREFIX.fullmatch(store.prefix) is None:
         raise BadUsage(
             "cannot locate the lake: its libraries do not find tables below such a prefix; use a"
             f" store whose prefix has ASCII letters, digits, - and _ only, prefix=`{store.prefix}`"
         )
     return TableLocation(
-        uri=f"s3://{store.bucket}/{store.prefix}{LAKE}{table}",
-        endpoint=store.endpoint,
-        region=store.region,
+        uri=f"s3://{store.bucket}/{store.prefix}{LAKE}{table}", bucket=resolve_settings(store)
     )
+
+
+def _region(bucket: S3Settings) -> str:
+    return bucket.region or REGION_DEFAULT
+
+
+def _endpoint(bucket: S3Settings) -> str:
+    """Return the URL of the server: each library has another rule for AWS, and none for China."""
+    suffix = ".cn" if _region(bucket).startswith("cn-") else ""
+    return bucket.endpoint or f"https://s3.{_region(bucket)}.amazonaws.com{suffix}"
+
+
+_TRUST: Final = threading.Lock()
+
+
+@contextmanager
+def trusting(location: TableLocation) -> Iterator[None]:
+    """Let delta-rs trust the certificate authorities of the store while it opens a table.
+
+    It reads them from the file that SSL_CERT_FILE names, each time it opens one.
+    """
+    ca_bundle = None if location.bucket is None else location.bucket.ca_bundle
+    if ca_bundle is None:
+        yield
+        return
+    with _TRUST:
+        before = os.environ.get(_CERTIFICATES)
+        os.environ[_CERTIFICATES] = ca_bundle
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_CERTIFICATES]
+            else:
+                os.environ[_CERTIFICATES] = before
 
 
 def open_filesystem(location: TableLocation) -> tuple[Any, str]:
@@ -107,11 +150,21 @@ def open_filesystem(location: TableLocation) -> tuple[Any, str]:
 
     if location.is_local:
         return fs.LocalFileSystem(), location.uri
+    bucket = location.bucket
+    assert bucket is not None  # noqa: S101 - a table that is not local is in a bucket
+    keys = credential_source(bucket.profile).read_current()
+    scheme, _, host = _endpoint(bucket).partition("://")
     # With delayed open a small file is one PUT instead of the three requests of an upload in parts.
-    options: dict[str, Any] = {"allow_bucket_creation": False, "allow_delayed_open": True}
-    if location.endpoint is not None:
-        scheme, _, host = location.endpoint.partition("://")
-        options |= {"scheme": scheme, "endpoint_override": host}
-    if location.region is not None:
-        options["region"] = location.region
-    return fs.S3FileSystem(**options), location.uri.removeprefix("s3://")
+    filesystem = fs.S3FileSystem(
+        access_key=keys.access_key,
+        secret_key=keys.secret_key,
+        session_token=keys.token,
+        region=_region(bucket),
+        scheme=scheme,
+        endpoint_override=host,
+        force_virtual_addressing=choose_addressing(bucket) is Addressing.VIRTUAL,
+        tls_ca_file_path=bucket.ca_bundle,
+        allow_bucket_creation=False,
+        allow_delayed_open=True,
+    )
+    return filesystem, location.uri.removeprefix("s3://")

@@ -4,14 +4,20 @@ delta-rs opens a table without decoding all of its log. What is damaged may be f
 read, which then raises an error of delta-rs or of the parser.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from sluice_lake.errors import TableRefused
 from sluice_protocol.errors import StoreUnavailable
+
+_CAUSE: Final = "↳"
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CHARS_MAX: Final = 400
 
 
 class LogDamaged(Exception):
@@ -64,5 +70,12 @@ def _refused(uri: str, what: str) -> TableRefused:
 
 
 def first_line(what: object) -> str:
-    """Return the first line of a message, or the name of the type of an error without one."""
-    return str(what).partition("\n")[0] or type(what).__name__
+    """Return a message on one line, or the name of the type of an error without one.
+
+    The message of delta-rs has a line for each cause, and the last one is the reason.
+    """
+    text = str(what)
+    if _CAUSE not in text:
+        return text.partition("\n")[0] or type(what).__name__
+    plain = " ".join(_COLOUR.sub("", text).replace(_CAUSE, ":").split())
+    return plain if len(plain) <= _CHARS_MAX else f"{plain[:80]} … {plain[-_CHARS_MAX:]}"

@@ -20,6 +20,7 @@ class ErrorCode(StrEnum):
     FORBIDDEN_AGENT = "forbidden_agent"
     IDENTITY_QUARANTINED = "identity_quarantined"
     NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
     IDENTITY_CONFLICT = "identity_conflict"
     FENCED = "fenced"
     DELETE_ID_TAKEN = "delete_id_taken"
@@ -66,6 +67,8 @@ def status_of(code: ErrorCode) -> int:  # noqa: C901, PLR0911 - mypy checks that
             return 403
         case ErrorCode.NOT_FOUND:
             return 404
+        case ErrorCode.METHOD_NOT_ALLOWED:
+            return 405
         case ErrorCode.IDENTITY_CONFLICT | ErrorCode.FENCED | ErrorCode.DELETE_ID_TAKEN:
             return 409
         case ErrorCode.LENGTH_REQUIRED:

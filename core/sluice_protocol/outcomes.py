@@ -53,6 +53,8 @@ class UnknownReason(StrEnum):
     SERVER_ERROR = "server_error"
     TIMEOUT = "timeout"
     RESET = "reset"
+    FOREIGN = "foreign"
+    """Another program than the store responded, such as a proxy or a login page."""
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):

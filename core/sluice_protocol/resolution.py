@@ -9,6 +9,8 @@ here:
 - 409: a concurrent conditional write; it proves nothing.
 - 5xx, a timeout or a reset after sending began: unknown. The write may still be applied.
 - Never sent: a definite failure.
+- A response without the marks of S3 is that of another program, such as a proxy or a login page. It
+  proves nothing: a write stays unknown, and a read is repeated.
 
 Source: Amazon S3 User Guide, "How to prevent object overwrites with conditional writes"; RFC 9110
 section 15; Amazon S3 API Reference, "Error responses".
@@ -37,10 +39,17 @@ class Responded(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
 
 
-class NotSent(msgspec.Struct, frozen=True, kw_only=True):
-    """No byte of the request was sent."""
+class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+    """A program other than the store responded; the store may or may not have seen the request."""
 
     detail: str
+
+
+class NotSent(msgspec.Struct, frozen=True, kw_only=True):
+    """No byte of the request was sent, and why."""
+
+    detail: str
+    cause: "RefusalReason | None" = None
 
 
 class NoResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,13 +59,18 @@ class NoResponse(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-ExchangeResult = Responded | NotSent | NoResponse
-
-
 class RefusalReason(Enum):
     """Why a store definitely did nothing; an adapter raises the matching error."""
 
     UNREACHABLE = auto()
+    NAME_UNKNOWN = auto()
+    CONNECTION_REFUSED = auto()
+    CONNECT_TIMEOUT = auto()
+    UNTRUSTED = auto()
+    NO_RESPONSE = auto()
+    OVERLOADED = auto()
+    SERVER_ERROR = auto()
+    FOREIGN = auto()
     DENIED = auto()
     CLOCK_SKEWED = auto()
     NO_BUCKET = auto()
@@ -64,6 +78,9 @@ class RefusalReason(Enum):
     UNSUPPORTED = auto()
     CHECKSUM = auto()
     REJECTED = auto()
+
+
+ExchangeResult = Responded | Foreign | NotSent | NoResponse
 
 
 class Succeeded(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +124,20 @@ _CHECKSUM_CODES: Final = frozenset(
         "ContentSHA256Mismatch",
     }
 )
-_DENIED_CODES: Final = frozenset(
-    {"AccessDenied", "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+_ABSENT_CODES: Final = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound"})
+CREDENTIAL_CODES: Final = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidToken",
+        "TokenRefreshRequired",
+        "UnrecognizedClientException",
+    }
 )
+"""Codes of a store that no longer accepts the credentials; those of SQS and STS are among them."""
+_DENIED_CODES: Final = frozenset({"AccessDenied", "SignatureDoesNotMatch", *CREDENTIAL_CODES})
 _PLACE_CODES: Final = frozenset(
     {"AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect"}
 )
@@ -118,7 +146,7 @@ _PLACE_CODES: Final = frozenset(
 def resolve_write(condition: WriteCondition, seen: ExchangeResult) -> WriteVerdict:
     """Return the meaning of the exchange of a write under its condition."""
     match seen:
-        case Responded(status=412) if condition is not WriteCondition.NONE:
+        case Responded(status=412, code=code) if code and condition is not WriteCondition.NONE:
             return ConditionFailed()
         case Responded(status=404, code=code) if _key_is_gone(condition, code):
             return ConditionFailed()
@@ -129,25 +157,26 @@ def resolve_write(condition: WriteCondition, seen: ExchangeResult) -> WriteVerdi
 
 
 def _key_is_gone(condition: WriteCondition, code: str) -> bool:
-    # A 404 on `If-Match` without an error code can only mean a missing object.
-    return condition is WriteCondition.IF_MATCH and code in {"", "NoSuchKey", "NotFound", "404"}
+    return condition is WriteCondition.IF_MATCH and code in _ABSENT_CODES
 
 
 def resolve_delete(seen: ExchangeResult) -> DeleteVerdict:
     """Return the meaning of a delete of one object version; an earlier delete is a success."""
-    if isinstance(seen, Responded) and seen.status == 404 and seen.code != "NoSuchBucket":  # noqa: PLR2004
+    if isinstance(seen, Responded) and seen.status == 404 and seen.code in _ABSENT_CODES:  # noqa: PLR2004
         return Succeeded()
     if isinstance(seen, Responded) and seen.status == 409:  # noqa: PLR2004
         return Uncertain(reason=UnknownReason.CONFLICT)
     return _resolve_effect(seen)
 
 
-def _resolve_effect(seen: ExchangeResult) -> DeleteVerdict:  # noqa: PLR0911 - a line per case
+def _resolve_effect(seen: ExchangeResult) -> DeleteVerdict:  # noqa: C901, PLR0911 - a line per case
     match seen:
-        case NotSent():
-            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case NotSent(cause=cause):
+            return RequestRefused(refusal=cause or RefusalReason.UNREACHABLE)
         case NoResponse(reason=reason):
             return Uncertain(reason=reason)
+        case Foreign():
+            return Uncertain(reason=UnknownReason.FOREIGN)
         case Responded(status=status) if 200 <= status <= 299:  # noqa: PLR2004
             return Succeeded()
         case Responded(code="RequestTimeout"):
@@ -160,23 +189,32 @@ def _resolve_effect(seen: ExchangeResult) -> DeleteVerdict:  # noqa: PLR0911 - a
             return Uncertain(reason=UnknownReason.SERVER_ERROR)
 
 
-def resolve_read(seen: ExchangeResult) -> ReadVerdict:  # noqa: PLR0911 - a line per case
+def resolve_read(seen: ExchangeResult) -> ReadVerdict:  # noqa: C901, PLR0911 - a line per case
     """Return the meaning of the exchange of a read; a caller repeats it instead of resolving it."""
     match seen:
-        case NotSent() | NoResponse():
-            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+        case NotSent(cause=cause):
+            return RequestRefused(refusal=cause or RefusalReason.UNREACHABLE)
+        case NoResponse():
+            return RequestRefused(refusal=RefusalReason.NO_RESPONSE)
+        case Foreign():
+            return RequestRefused(refusal=RefusalReason.FOREIGN)
         case Responded(status=200 | 206):
             return Succeeded()
         case Responded(status=416):
             return PastEnd()
-        case Responded(status=404, code=code) if code != "NoSuchBucket":
+        case Responded(status=404, code=code) if code in _ABSENT_CODES:
             return NoSuchObject()
-        case Responded(status=405, code=code) if code in {"", "MethodNotAllowed"}:
+        case Responded(status=405, code="MethodNotAllowed"):
             return NoSuchObject()  # the object version is a delete marker
         case Responded(status=status) if status != 501 and (status >= 500 or status in {409, 429}):  # noqa: PLR2004
-            return RequestRefused(refusal=RefusalReason.UNREACHABLE)
+            return RequestRefused(refusal=_trouble(seen))
         case Responded():
             return RequestRefused(refusal=refusal_reason(seen))
+
+
+def _trouble(seen: Responded) -> RefusalReason:
+    busy = seen.status in {409, 429, 503} or seen.code in {"SlowDown", "Throttling"}
+    return RefusalReason.OVERLOADED if busy else RefusalReason.SERVER_ERROR
 
 
 def refusal_reason(seen: Responded) -> RefusalReason:  # noqa: C901, PLR0911 - a line per case
@@ -196,7 +234,5 @@ def refusal_reason(seen: Responded) -> RefusalReason:  # noqa: C901, PLR0911 - a
             return RefusalReason.WRONG_PLACE
         case Responded(status=405 | 501):
             return RefusalReason.UNSUPPORTED
-        case Responded(status=404):
-            return RefusalReason.NO_BUCKET
         case Responded():
             return RefusalReason.DENIED if seen.code in _DENIED_CODES else RefusalReason.REJECTED

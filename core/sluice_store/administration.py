@@ -148,8 +148,11 @@ class AdminResponse:
 
     @property
     def refused(self) -> bool:
-        """Whether a policy denied it, rather than the deliberate error in the request."""
-        return self.status == 403  # noqa: PLR2004 - RFC 9110 section 15.5.4
+        """Whether a policy denied it, rather than the deliberate error in the request.
+
+        A 403 with another code is about the caller's keys or clock, or is not the store's.
+        """
+        return self.status == 403 and self.code == "AccessDenied"  # noqa: PLR2004 - RFC 9110 section 15.5.4
 
 
 class Administration:
@@ -232,6 +235,8 @@ class Administration:
                 await self._send(trial, {"Bucket": self._bucket, **headers}, key)
             except self._s3.exceptions.ClientError as error:
                 response = error.response
+                if not response["Error"]["Code"] or response["Error"]["Code"].isdigit():
+                    raise  # not the store's
                 status = int(response["ResponseMetadata"]["HTTPStatusCode"])
                 return AdminResponse(status=status, code=str(response["Error"]["Code"]))
         return AdminResponse(status=200, code="")

@@ -60,9 +60,7 @@ async def create_authority(
     )
     backoff = Backoff.seeded_by(clock or SystemClock())
     match await create_known(store, AUTHORITY_SETTINGS, encode_record(wanted), backoff):
-        case Applied():
-            return wanted
-        case Exists():
+        case Applied() | Exists():
             return _same(wanted, await read_authority(store))
 
 

@@ -1,21 +1,46 @@
-"""An HTTP server whose number of open connections is bounded by `BoundedAccepts`."""
+"""HTTP servers whose number of open connections is bounded by `BoundedAccepts`.
+
+Every HTTP server of sluice bounds its connections: this module serves all of them except the port
+of the gateway, which closes what exceeds its limits (`connection_guard`). A connection that sends
+no request, or is idle, is closed after a time, so that clients which keep connections open never
+lock others out.
+"""
 
 import asyncio
+import os
+import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Final, cast
 
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from sluice_protocol.system_clock import SystemClock
 from sluice_web.addresses import parse_listen
 from sluice_web.bounded_accepts import BoundedAccepts
-from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionGuard, ConnectionLimits
-from sluice_web.listening import ServerOptions, cannot_listen, http_runner, url_of
+from sluice_web.connection_guard import (
+    SERVER_IDLE_S,
+    ConnectionGuard,
+    ConnectionLimits,
+    watch_connection,
+)
+from sluice_web.listening import BACKLOG, ServerOptions, cannot_listen, http_runner, url_of
 from sluice_web.problems import Handler
+from sluice_web.rare_warnings import RareWarnings
+
+CONNECTIONS_MAX: Final = 1024
+"""Most open connections of a service."""
+HEAD_TIMEOUT_S: Final = 10.0
+"""Time in which a connection must send the head of a request."""
+STREAM_S_MAX: Final = 7 * 86_400.0
+"""Longest response of a service: a tail is one response for as long as its reader follows."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +59,107 @@ class BoundedServer:
 
 
 @asynccontextmanager
+async def listening(
+    app: web.Application,
+    listen: str,
+    options: ServerOptions | None = None,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[tuple[str, ...]]:
+    """Serve the application of a service on `HOST:PORT` until the block ends; yields its URLs.
+
+    Raises:
+        BadUsage: The address has another form or cannot be bound.
+    """
+    options = options or ServerOptions()
+    server = _service_bounds(listen, options)
+    app.middlewares.insert(0, make_room(server.accepts))
+    app.middlewares.insert(0, watch_connection)
+    async with listening_bounded(app, listen, server, options=options, tls=tls) as urls:
+        yield urls
+
+
+def _service_bounds(listen: str, options: ServerOptions) -> BoundedServer:
+    """Return the bounds of a service, which has no settings for them."""
+    clock = SystemClock()
+    connections_max = service_connections_max()
+    may_warn = RareWarnings(clock).may_warn
+
+    def warn_full(_: socket.socket) -> None:
+        if may_warn("full"):
+            log.warning("http_connections_full", address=listen, connections=connections_max)
+
+    def warn_failed(error: OSError) -> None:
+        if may_warn("failed"):
+            reason = os.strerror(error.errno or 0)
+            log.warning("http_accept_failed", address=listen, reason=reason)
+
+    uncounted = _Uncounted()
+    return BoundedServer(
+        accepts=BoundedAccepts(
+            connections_max, clock=clock, on_full=warn_full, on_failed=warn_failed
+        ),
+        limits=ConnectionLimits(
+            connections_max=connections_max,
+            per_address_max=connections_max,
+            head_timeout_s=HEAD_TIMEOUT_S,
+            idle_timeout_s=options.keepalive_s,
+            request_s_max=STREAM_S_MAX,
+            opened=uncounted,
+            closed=uncounted,
+        ),
+        shutdown_s=options.shutdown_s,
+    )
+
+
+def service_connections_max() -> int:
+    """Return the most open connections of a service: half of the open files it may have.
+
+    The other half is for the store, the tables of the lake, and logs.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = CONNECTIONS_MAX * 2 if soft == resource.RLIM_INFINITY else soft
+    return max(1, min(CONNECTIONS_MAX, files // 2))
+
+
+class _Uncounted:
+    """The counters of a service without metrics of its connections."""
+
+    def labels(self, _reason: str, /) -> "_Uncounted":
+        """Return itself."""
+        return self
+
+    def inc(self) -> None:
+        """Count nothing."""
+
+    def dec(self) -> None:
+        """Count nothing."""
+
+
+@asynccontextmanager
 async def listening_bounded(
-    app: web.Application, listen: str, server: BoundedServer, *, tls: ssl.SSLContext | None = None
+    app: web.Application,
+    listen: str,
+    server: BoundedServer,
+    *,
+    options: ServerOptions | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, ...]]:
     """Serve an application on `HOST:PORT` until the block ends; yields its URLs.
 
     Raises:
         BadUsage: The address has another form or cannot be bound.
     """
-    runner = http_runner(
-        app, ServerOptions(keepalive_s=SERVER_IDLE_S, shutdown_s=server.shutdown_s)
+    options = replace(
+        options or ServerOptions(), keepalive_s=SERVER_IDLE_S, shutdown_s=server.shutdown_s
     )
+    runner = http_runner(app, options)
     await runner.setup()
     sockets: list[socket.socket] = []
     try:
         sockets += await _bound(listen)
+        for sock in sockets:
+            sock.listen(BACKLOG)  # a client may connect as soon as the block begins
         async with asyncio.TaskGroup() as group:
             serving = _Connections(runner, server.limits, tls)
             accepting = [

@@ -61,13 +61,14 @@ class ClosedConnections(Protocol):
 class ConnectionLimits:
     """The open connections of one server and their limits."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one limit each
         self,
         *,
         connections_max: int,
         per_address_max: int,
         head_timeout_s: float,
         idle_timeout_s: float,
+        request_s_max: float = REQUEST_S_MAX,
         opened: OpenConnections,
         closed: ClosedConnections,
     ) -> None:
@@ -75,6 +76,7 @@ class ConnectionLimits:
         self._per_address_max = per_address_max
         self.head_timeout_s = head_timeout_s
         self.idle_timeout_s = idle_timeout_s
+        self.request_s_max = request_s_max
         self._opened = opened
         self.closed = closed
         self._open: set[ConnectionGuard] = set()
@@ -151,7 +153,7 @@ class ConnectionGuard(asyncio.Protocol):
     def begin(self) -> None:
         """Note that the head is complete; the handler has separate deadlines."""
         self._idle = False
-        self._arm(REQUEST_S_MAX, "endless_request")
+        self._arm(self._limits.request_s_max, "endless_request")
 
     def end(self) -> None:
         """Note that the response was sent."""

@@ -125,33 +125,6 @@ def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
 
 
 @asynccontextmanager
-async def listening(
-    app: web.Application,
-    listen: str,
-    options: ServerOptions | None = None,
-    *,
-    tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[tuple[str, ...]]:
-    """Serve an application on `HOST:PORT` until the block ends; yields its URLs.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound.
-    """
-    host, port = parse_listen(listen)
-    runner = http_runner(app, options or ServerOptions())
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, host, port, backlog=BACKLOG, ssl_context=tls).start()
-        except OSError as error:
-            raise cannot_listen(error, "listen", listen) from error
-        scheme = "http" if tls is None else "https"
-        yield tuple(url_of(address, scheme) for address in runner.addresses)
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
 async def listening_on(
     app: web.Application,
     sock: socket.socket,

@@ -23,6 +23,8 @@ from sluice_protocol.errors import (
     retryable,
     status_of,
 )
+from sluice_protocol.system_clock import SystemClock
+from sluice_web.rare_warnings import EventBudget
 from sluice_web.unread_bodies import send_before_body
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -43,7 +45,7 @@ _REASONS_LOGGED: Final = frozenset(
 """Codes whose responses contain no reason, and that nothing else logs."""
 _FRAMEWORK_CODES: Final = {
     404: ErrorCode.NOT_FOUND,
-    405: ErrorCode.NOT_FOUND,
+    405: ErrorCode.METHOD_NOT_ALLOWED,
     413: ErrorCode.TOO_LARGE,
     415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
 }
@@ -51,6 +53,8 @@ _FRAMEWORK_DETAILS: Final = {
     404: "no such path: check the URL",
     405: "the path does not have this method: `Allow` lists those that it has",
 }
+_UNKNOWN_PATHS: Final = frozenset((404, 405))
+_UNKNOWN_LOGGED: Final = EventBudget(SystemClock(), events_max=20)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 log = structlog.get_logger()
@@ -233,6 +237,7 @@ def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
         case web.RequestPayloadError():
             return problem_of(ErrorCode.BAD_REQUEST, "the request body is malformed")
         case web.HTTPException():
+            _log_unknown_path(error, path, peer)
             return _framework_problem(error, path)
         case _:
             log.error("request_failed", path=path, exc_info=error)
@@ -249,6 +254,15 @@ def _log_error(error: SluiceError, problem: Problem, path: str, peer: str | None
 
 def _log_refusal(error: SluiceError, path: str, peer: str | None) -> None:
     log.info("request_refused", code=error.code.value, path=path, reason=str(error), peer=peer)
+
+
+def _log_unknown_path(error: web.HTTPException, path: str, peer: str | None) -> None:
+    """Log a path or a method that does not exist: a sender may have the wrong URL.
+
+    A scanner tries many paths, so the first few of a minute are logged.
+    """
+    if error.status in _UNKNOWN_PATHS and _UNKNOWN_LOGGED.may_log():
+        log.info("http_path_unknown", status=error.status, path=path[:128], peer=peer)
 
 
 def _framework_problem(error: web.HTTPException, path: str) -> Problem:

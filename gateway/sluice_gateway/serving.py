@@ -12,8 +12,9 @@ from sluice_gateway.app import Gateway, body_pace
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.errors import BadUsage
+from sluice_web.bounded_listening import listening
 from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionGuard, ConnectionLimits
-from sluice_web.listening import ServerOptions, TlsFiles, listening, listening_on, server_tls
+from sluice_web.listening import ServerOptions, TlsFiles, listening_on, server_tls
 
 if TYPE_CHECKING:
     from sluice_gateway.doors.service import DoorService

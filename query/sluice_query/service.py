@@ -17,8 +17,9 @@ from sluice_query.tail_api import TailApi
 from sluice_query.views_api import ViewsApi
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
+from sluice_web.bounded_listening import listening
 from sluice_web.health import live_endpoint, metrics_endpoint
-from sluice_web.listening import listening, stop_event
+from sluice_web.listening import stop_event
 from sluice_web.tokens import check_token_or_loopback, parse_operators
 
 

@@ -16,10 +16,12 @@ from typing import Any, Final, TypeAlias
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import Table
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, StoreDenied
 from sluice_spark.java_version import check_java
 from sluice_spark.jvm import jvm_process, quiet_py4j, watch_jvm
 from sluice_spark.site_python import site_python
+from sluice_store.s3.credentials import credential_source
+from sluice_store.s3.settings import Addressing, choose_addressing, parse_s3_url
 
 Session: TypeAlias = Any
 """pyspark's `SparkSession`, which has no types here."""
@@ -121,6 +123,9 @@ def session_conf(
         settings: Settings of the session.
         delta: Whether the JVM needs Delta. Neither ingestion nor maintenance does.
         s3a: The `s3://` URL of the store, if the JVM reads or writes `s3a://`.
+
+    Raises:
+        BadUsage: The JVM has no setting for what the URL contains.
     """
     conf = dict(_BASE)
     if settings.master.startswith("local"):
@@ -130,6 +135,11 @@ def session_conf(
         conf |= _DELTA
     if s3a is not None:
         packages.append(f"{S3A_PACKAGE}:{read_hadoop_version()}")
+        if (ca_bundle := parse_s3_url(s3a).ca_bundle) is not None:
+            raise BadUsage(
+                "a checkpoint in a bucket cannot use a file of certificate authorities: use a local"
+                f" checkpoint, or add it to the trust store of Java, ca_bundle=`{ca_bundle}`"
+            )
         conf |= _s3a_conf(lake_location(s3a, "checkpoint"))
     if packages:
         conf["spark.jars.packages"] = ",".join(packages)
@@ -137,16 +147,29 @@ def session_conf(
 
 
 def _s3a_conf(place: TableLocation) -> dict[str, str]:
-    """Return the settings of S3A for a store's URL; credentials come from the environment."""
+    """Return the settings of S3A for a store's URL.
+
+    Keys without an end are those of the store. Others are found by the JVM, which renews them.
+    """
+    bucket = place.bucket
+    if bucket is None:
+        return {}
     conf = {}
-    if place.endpoint is not None:
+    if bucket.endpoint is not None:
+        is_path = choose_addressing(bucket) is Addressing.PATH
         conf = {
-            "endpoint": place.endpoint,
-            "path.style.access": "true",
-            "connection.ssl.enabled": str(place.endpoint.startswith("https:")).lower(),
+            "endpoint": bucket.endpoint,
+            "path.style.access": str(is_path).lower(),
+            "connection.ssl.enabled": str(bucket.endpoint.startswith("https:")).lower(),
         }
-    if place.region is not None:
-        conf["endpoint.region"] = place.region
+    if bucket.region is not None:
+        conf["endpoint.region"] = bucket.region
+    try:
+        keys = credential_source(bucket.profile).read_current()
+    except StoreDenied:  # the JVM has its own sources
+        keys = None
+    if keys is not None and keys.token is None:
+        conf |= {"access.key": keys.access_key, "secret.key": keys.secret_key}
     return {f"spark.hadoop.fs.s3a.{name}": value for name, value in conf.items()}
 
 

@@ -45,7 +45,8 @@ from sluice_store.doctor import examine
 from sluice_store.doctor_result import seal_result, write_result
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
-from sluice_web.listening import ServerOptions, listening
+from sluice_web.bounded_listening import listening
+from sluice_web.listening import ServerOptions
 
 VIEWER, OPERATOR = "token-of-a-viewer", "token-of-an-operator"
 SERVICE_TOKEN = "token-between-services"

@@ -17,7 +17,7 @@ from sluice_query.search import Searcher
 from sluice_query.service import make_app
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_store import open_store
-from sluice_web.listening import listening
+from sluice_web.bounded_listening import listening
 
 RANGE = {"from": str(DAY0_NS), "to": str(DAY0_NS + 86_400 * 10**9)}
 Pairs = list[tuple[str, str]]

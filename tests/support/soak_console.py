@@ -16,7 +16,8 @@ from sluice_console.memory import return_large_blocks
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
-from sluice_web.listening import ServerOptions, listening
+from sluice_web.bounded_listening import listening
+from sluice_web.listening import ServerOptions
 
 FASTER = 1_000
 

@@ -34,7 +34,8 @@ from sluice_reconciler.api import make_app as make_reconciler_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_web.addresses import parse_allowed_hosts
-from sluice_web.listening import ServerOptions, listening
+from sluice_web.bounded_listening import listening
+from sluice_web.listening import ServerOptions
 
 SERVICES = ("gateway", "reconciler", "query", "agent-otlp", "agent-health")
 DOOR_TOKEN = "token-of-a-client"

@@ -158,7 +158,7 @@ def perform(bucket: MemoryBucket, request: S3Request, body: bytes) -> S3Reply:
         return bucket.refusal(200, "")
     reply = bucket.get(request.key, request.headers, incarnation)
     if request.method == "HEAD":
-        return S3Reply(status=reply.status, headers=reply.headers)
+        return S3Reply(status=reply.status, code=reply.code, headers=reply.headers)
     return reply
 
 

@@ -10,6 +10,7 @@ aiohttp to the tested versions, and `tests/unit/store/test_aiohttp_internals.py`
 """
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -23,17 +24,23 @@ from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.resolution import (
+    CREDENTIAL_CODES,
+    ExchangeResult,
+    Foreign,
     NoResponse,
     NotSent,
     RefusalReason,
     Responded,
     refusal_reason,
 )
+from sluice_store.s3.answers import PutMarks, describe_foreign
+from sluice_store.s3.credentials import CredentialSource, FrozenCredentials, resolve_settings
 from sluice_store.s3.exchange import S3Exchange, S3Request, parse_error
 from sluice_store.s3.settings import S3Settings
-from sluice_store.s3.signing import BucketAddress, Credentials, sign
+from sluice_store.s3.signing import BucketAddress, sign
 
 ERROR_BYTES_MAX: Final = 16 * 1024
 KEEP_ALIVE_S: Final = 15.0
@@ -48,7 +55,15 @@ _BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 
 
 class NotConnected(Exception):
-    """Nothing was sent: there is no connection, or a header cannot be sent."""
+    """Nothing was sent: there is no connection, or a header cannot be sent.
+
+    Attributes:
+        cause: Why there is no connection, if it is one of the known causes.
+    """
+
+    def __init__(self, detail: str, cause: RefusalReason | None = None) -> None:
+        super().__init__(detail)
+        self.cause = cause
 
 
 class ConnectionBroken(Exception):
@@ -170,13 +185,25 @@ class Channel:
         try:
             connection = await self._connector.connect(self._peer, [], self._timeout)
         except (aiohttp.ClientError, OSError) as error:
-            raise NotConnected(str(error) or type(error).__name__) from error
+            raise NotConnected(str(error) or type(error).__name__, _connect_cause(error)) from error
         finally:
             self._connecting -= 1
         if not _is_clean(connection):
             connection.close()
             raise NotConnected("the connection was closed, or bytes arrived before the request")
         return connection
+
+
+def _connect_cause(error: Exception) -> RefusalReason | None:
+    """Return why there is no connection, so that the message names what to correct."""
+    inner = getattr(error, "os_error", error)
+    if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(inner, socket.gaierror):
+        return RefusalReason.NAME_UNKNOWN
+    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
+        return RefusalReason.UNTRUSTED
+    if isinstance(inner, ConnectionRefusedError):
+        return RefusalReason.CONNECTION_REFUSED
+    return RefusalReason.CONNECT_TIMEOUT if isinstance(error, TimeoutError) else None
 
 
 def _is_clean(connection: Connection) -> bool:
@@ -280,36 +307,59 @@ class SigningTransport:
     """Sends signed requests to one bucket. One exchange is one request; nothing is retried here."""
 
     def __init__(
-        self, channel: Channel, address: BucketAddress, credentials: Credentials, gate: ByteGate
+        self,
+        channel: Channel,
+        address: BucketAddress,
+        credentials: CredentialSource,
+        gate: ByteGate,
     ) -> None:
         self._channel = channel
         self._address = address
         self._credentials = credentials
         self._gate = gate
+        self._marks = PutMarks()
 
     async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
-        """Send the request once and report the result; network errors are results."""
+        """Send the request once and report the result; network errors are results.
+
+        A request whose credentials were refused had no effect. It is signed and sent again if
+        there are other credentials now.
+
+        Raises:
+            StoreError: There are no credentials now.
+        """
         await self._gate.enter(len(body))
         try:
-            target = self._address.target_of(request.key, request.query)
-            headers = await sign(
-                request, self._address.origin + target, self._address, self._credentials
-            )
-            return await self._exchange(request.method, target, headers, body)
+            used = await self._credentials.get_frozen_credentials()
+            exchange = await self._exchange(request, body, used)
+            if _is_refused_for_credentials(exchange.seen) and await asyncio.to_thread(
+                self._credentials.renew, used
+            ):
+                renewed = await self._credentials.get_frozen_credentials()
+                exchange = await self._exchange(request, body, renewed)
+            return exchange
         finally:
             self._gate.leave(len(body))
 
     async def _exchange(
-        self, method: str, target: str, headers: dict[str, str], body: bytes
+        self, request: S3Request, body: bytes, credentials: FrozenCredentials
     ) -> S3Exchange:
+        target = self._address.target_of(request.key, request.query)
+        headers = sign(request, self._address.origin + target, self._address, credentials)
         try:
-            response = await self._channel.exchange(method, target, headers, body)
+            response = await self._channel.exchange(request.method, target, headers, body)
         except NotConnected as error:
-            return S3Exchange(seen=NotSent(detail=str(error)), detail=str(error))
+            return S3Exchange(seen=NotSent(detail=str(error), cause=error.cause), detail=str(error))
         except TimeoutError as error:
             return _no_response(UnknownReason.TIMEOUT, error)
         except ConnectionBroken as error:
             return _no_response(UnknownReason.RESET, error)
+        foreign = describe_foreign(request, response.status, response.headers, response.body)
+        if not foreign and request.method == "PUT" and response.status < _ERRORS_FROM:
+            foreign = await self._marks.describe_foreign_put(request, response.headers, body)
+        if foreign:
+            detail = f"{response.status}, {foreign}{_sender_hint(response)}"
+            return S3Exchange(seen=Foreign(detail=detail), detail=detail)
         if response.status < _ERRORS_FROM:
             seen = Responded(status=response.status)
             return S3Exchange(seen=seen, headers=response.headers, body=response.body)
@@ -333,17 +383,46 @@ class SigningTransport:
         return f"; check region=`{used}`" if response.status == _BAD_REQUEST and not code else ""
 
 
+def _sender_hint(response: RawResponse) -> str:
+    """Return what may show which program responded."""
+    names = ("Content-Type", "Server", "Via", "Location")
+    found = [(name, response.headers.get(name, "")[:100]) for name in names]
+    return "".join(f", {name.lower()}=`{text}`" for name, text in found if text)
+
+
+def _is_refused_for_credentials(seen: ExchangeResult) -> bool:
+    return isinstance(seen, Responded) and seen.code in CREDENTIAL_CODES
+
+
 def _no_response(reason: UnknownReason, error: BaseException) -> S3Exchange:
     detail = str(error) or type(error).__name__
     return S3Exchange(seen=NoResponse(reason=reason, detail=detail), detail=detail)
 
 
+def _trusted(ca_bundle: str | None) -> ssl.SSLContext:
+    """Return a TLS context with the given authorities, or with those of the system.
+
+    Raises:
+        StoreMisconfigured: The file cannot be read.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_bundle)
+    except (OSError, ssl.SSLError) as error:
+        raise StoreMisconfigured(
+            "open",
+            str(ca_bundle),
+            "cannot read the certificate authorities; correct ca_bundle in the store URL, or"
+            f" AWS_CA_BUNDLE ({error})",
+        ) from error
+
+
 @asynccontextmanager
 async def open_transport(
-    settings: S3Settings, address: BucketAddress, credentials: Credentials
+    settings: S3Settings, address: BucketAddress, credentials: CredentialSource
 ) -> AsyncIterator[SigningTransport]:
     """Open the connection pool of one bucket; TLS certificates are always verified."""
-    verify = await asyncio.to_thread(ssl.create_default_context, cafile=settings.ca_bundle)
+    settings = await asyncio.to_thread(resolve_settings, settings)
+    verify = await asyncio.to_thread(_trusted, settings.ca_bundle)
     timeout = aiohttp.ClientTimeout(
         total=settings.request_timeout_s, connect=settings.connect_timeout_s
     )

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sluice_protocol.errors import BadUsage
-from sluice_store.s3.sdk import REGION_DEFAULT, sdk_errors
+from sluice_store.s3.credentials import REGION_DEFAULT, CredentialSource, credential_source
+from sluice_store.s3.sdk import call_renewing, sdk_errors, shared_credentials
 
 MESSAGES_MAX: Final = 10
 WAIT_S: Final = 10
@@ -41,8 +42,9 @@ class EventMessage:
 class EventQueue:
     """One SQS queue."""
 
-    def __init__(self, client: Any, url: str) -> None:  # noqa: ANN401 - the SDK has no types
+    def __init__(self, client: Any, url: str, credentials: CredentialSource) -> None:  # noqa: ANN401 - the SDK has no types
         self._client = client
+        self._credentials = credentials
         self._url = url
 
     async def receive(self, *, wait_s: int = WAIT_S) -> list[EventMessage]:
@@ -52,7 +54,9 @@ class EventQueue:
             StoreError: The store could not be read.
         """
         with sdk_errors("receive", self._url):
-            answer = await self._client.receive_message(
+            answer = await call_renewing(
+                self._credentials,
+                self._client.receive_message,
                 QueueUrl=self._url,
                 MaxNumberOfMessages=MESSAGES_MAX,
                 WaitTimeSeconds=wait_s,
@@ -77,7 +81,12 @@ class EventQueue:
         with sdk_errors("done", self._url):
             for first in range(0, len(messages), MESSAGES_MAX):
                 entries = _entries(messages[first : first + MESSAGES_MAX])
-                await self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
+                await call_renewing(
+                    self._credentials,
+                    self._client.delete_message_batch,
+                    QueueUrl=self._url,
+                    Entries=entries,
+                )
 
     async def release(self, messages: Sequence[EventMessage], delay_s: int) -> None:
         """Make messages visible again after `delay_s` whole seconds.
@@ -90,8 +99,11 @@ class EventQueue:
                 entries = _entries(messages[first : first + MESSAGES_MAX])
                 for entry in entries:
                     entry["VisibilityTimeout"] = delay_s
-                await self._client.change_message_visibility_batch(
-                    QueueUrl=self._url, Entries=entries
+                await call_renewing(
+                    self._credentials,
+                    self._client.change_message_visibility_batch,
+                    QueueUrl=self._url,
+                    Entries=entries,
                 )
 
 
@@ -120,15 +132,20 @@ async def open_event_queue(
     try:
         import aioboto3  # noqa: PLC0415 - an extra
         from aiobotocore.config import AioConfig  # noqa: PLC0415 - an extra
+        from aiobotocore.session import get_session  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise BadUsage(
             f"an event queue requires the extra `s3`: pip install 'sluice[s3]', url=`{url}`"
         ) from error
     with sdk_errors("open", url):
-        session = aioboto3.Session()
+        base = get_session()
+        credentials = credential_source(None)
+        first = await credentials.get_frozen_credentials()
+        base.register_component("credential_provider", shared_credentials(credentials, first))
+        session = aioboto3.Session(botocore_session=base)
         where = region or session.region_name or REGION_DEFAULT
     config = AioConfig(max_pool_connections=polls + _CONNECTIONS_REST)
     async with session.client(
         "sqs", region_name=where, endpoint_url=endpoint, config=config
     ) as client:
-        yield EventQueue(client, url)
+        yield EventQueue(client, url, credentials)

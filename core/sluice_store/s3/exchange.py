@@ -199,10 +199,32 @@ def refusal_error(reason: RefusalReason, operation: str, key: str, detail: str) 
     return kind(operation, key, f"{advice} ({detail})" if detail else advice)
 
 
-def _kind_and_advice(reason: RefusalReason) -> tuple[type[StoreError], str]:  # noqa: C901, PLR0911 - a line per case
+def _kind_and_advice(reason: RefusalReason) -> tuple[type[StoreError], str]:  # noqa: C901, PLR0911, PLR0912 - a line per case
     match reason:
         case RefusalReason.UNREACHABLE:
-            return StoreUnavailable, "no response: check the endpoint and the network, then retry"
+            return StoreUnavailable, "cannot connect: check the endpoint and the network"
+        case RefusalReason.NAME_UNKNOWN:
+            return StoreUnavailable, "the name of the endpoint does not resolve: check it, or DNS"
+        case RefusalReason.CONNECTION_REFUSED:
+            return StoreUnavailable, "connection refused: no server listens at the endpoint"
+        case RefusalReason.CONNECT_TIMEOUT:
+            return StoreUnavailable, "no connection in time: check the endpoint and the network"
+        case RefusalReason.UNTRUSTED:
+            return StoreUnavailable, (
+                "TLS failed: if the certificate is of a private authority, name its file with"
+                " ca_bundle in the store URL or AWS_CA_BUNDLE"
+            )
+        case RefusalReason.NO_RESPONSE:
+            return StoreUnavailable, "connected, but no complete response arrived: retry"
+        case RefusalReason.OVERLOADED:
+            return StoreUnavailable, "the store is overloaded or unavailable: retry later"
+        case RefusalReason.SERVER_ERROR:
+            return StoreUnavailable, "the store failed: retry, and read its log"
+        case RefusalReason.FOREIGN:
+            return StoreUnavailable, (
+                "the response is not the store's: check the endpoint, and proxies, firewalls and"
+                " login pages before it"
+            )
         case RefusalReason.DENIED:
             return StoreDenied, "access denied: check credentials and policy"
         case RefusalReason.CLOCK_SKEWED:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.resolution import RefusalReason, RequestRefused, Succeeded, resolve_read
 from sluice_protocol.units import ETag, ObjectKey, UnixNs
-from sluice_store.port import ListedObject
+from sluice_store.port import ListedObject, Versioning
 from sluice_store.s3.exchange import S3Request, S3Transport, datetime_ns, refusal_error
 
 ParseTime = Callable[[str], datetime]
@@ -22,6 +22,9 @@ ParseTime = Callable[[str], datetime]
 
 _OPERATION: Final = "list"
 _RESULT: Final = "ListBucketResult"
+_FLAGS: Final = {"true": True, "false": False}
+_VERSIONING: Final = ("VersioningConfiguration", "GetBucketVersioningResponse")
+"""The second name is that of moto."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,15 @@ class InvalidListing(Exception):
     """A response is no page of a listing."""
 
 
-def parse_page(body: bytes, date_ns: UnixNs, parse_time: ParseTime, prefix: str = "") -> KeyPage:
+def parse_page(
+    body: bytes,
+    date_ns: UnixNs,
+    parse_time: ParseTime,
+    prefix: str = "",
+    *,
+    listed: str = "",
+    bucket: str = "",
+) -> KeyPage:
     """Return the page in a response to ListObjectsV2.
 
     Args:
@@ -51,9 +62,11 @@ def parse_page(body: bytes, date_ns: UnixNs, parse_time: ParseTime, prefix: str 
         date_ns: The store's clock in it.
         parse_time: Parses the time of an object.
         prefix: What is removed from the start of each key.
+        listed: The prefix of the keys that were requested.
+        bucket: The bucket whose keys were requested.
 
     Raises:
-        InvalidListing: The response is not a whole page.
+        InvalidListing: The response is not a whole page, or one of another bucket or prefix.
     """
     try:
         root = ET.fromstring(body)  # noqa: S314 - of the configured store, as the SDK does
@@ -73,11 +86,46 @@ def parse_page(body: bytes, date_ns: UnixNs, parse_time: ParseTime, prefix: str 
             )
             for one in root.iterfind(f"{namespace}Contents")
         )
-        more = (root.findtext(f"{namespace}IsTruncated") or "").strip().lower() == "true"
+        _check_place(root, namespace, listed, bucket, encoded=encoded)
+        if any(not (prefix + one.key).startswith(listed) for one in objects):
+            raise InvalidListing("it has keys of another prefix")
+        more = _FLAGS[_text(root, f"{namespace}IsTruncated").strip().lower()]
         token = _text(root, f"{namespace}NextContinuationToken") if more else None
-    except (ET.ParseError, ValueError) as error:
+    except (ET.ParseError, ValueError, KeyError) as error:
         raise InvalidListing(str(error)) from error
     return KeyPage(objects=objects, token=token, date_ns=date_ns)
+
+
+def _check_place(
+    root: ET.Element, namespace: str, listed: str, bucket: str, *, encoded: bool
+) -> None:
+    if not names_bucket(root.findtext(f"{namespace}Name"), bucket):
+        raise InvalidListing(f"it is of another bucket, {root.findtext(f'{namespace}Name')}")
+    found = root.findtext(f"{namespace}Prefix")
+    if found and found != listed and not (encoded and unquote_plus(found) == listed):
+        raise InvalidListing(f"it is of another prefix, {found}")
+
+
+def names_bucket(found: str | None, bucket: str) -> bool:
+    """Return False if a listing names another bucket than the one that was requested.
+
+    An access point has other names than its bucket, and Ceph omits the tenant of `tenant:bucket`.
+    """
+    is_access_point = bucket.startswith("arn:") or bucket.endswith(("-s3alias", "-ext-s3alias"))
+    return not found or not bucket or is_access_point or bucket.rpartition(":")[2] == found
+
+
+def parse_versioning(body: bytes) -> Versioning | None:
+    """Return the state in a response to GetBucketVersioning; None if it is none."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - of the configured store, as the SDK does
+        name = next((one for one in _VERSIONING if root.tag.endswith(one)), None)
+        if name is None:
+            return None
+        namespace = root.tag.removesuffix(name)
+        return Versioning(root.findtext(f"{namespace}Status") or Versioning.OFF)
+    except (ET.ParseError, ValueError):
+        return None
 
 
 def _text(element: ET.Element, tag: str) -> str:
@@ -92,7 +140,12 @@ def _key(text: str, prefix: str, *, encoded: bool) -> ObjectKey:
 
 
 async def read_pages(
-    transport: S3Transport, prefix: str, start_after: str, parse_time: ParseTime, removed: str
+    transport: S3Transport,
+    prefix: str,
+    start_after: str,
+    parse_time: ParseTime,
+    removed: str,
+    bucket: str = "",
 ) -> AsyncGenerator[KeyPage]:
     """Yield the pages of a listing.
 
@@ -102,6 +155,7 @@ async def read_pages(
         start_after: The key in the bucket after which the listing begins; empty for all.
         parse_time: As in `parse_page`.
         removed: What is removed from the start of each key.
+        bucket: The bucket, which the response must name.
 
     Raises:
         StoreError: The store is unreachable, refused a request, or returned something else.
@@ -121,10 +175,12 @@ async def read_pages(
             case _:
                 raise refusal_error(RefusalReason.REJECTED, _OPERATION, shown, exchange.detail)
         try:
-            page = parse_page(exchange.body, exchange.date_ns, parse_time, removed)
+            page = parse_page(
+                exchange.body, exchange.date_ns, parse_time, removed, listed=prefix, bucket=bucket
+            )
         except InvalidListing as error:
-            reason = f"the response is no listing: {error}"
-            raise StoreUnavailable(_OPERATION, shown, reason) from error
+            detail = f"it is no listing: {error}"
+            raise refusal_error(RefusalReason.FOREIGN, _OPERATION, shown, detail) from error
         yield page
         if page.token is None:
             return

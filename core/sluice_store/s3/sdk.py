@@ -1,5 +1,7 @@
 """What uses the AWS SDK: the session, its credentials, versions, bucket settings, and opening."""
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -9,28 +11,40 @@ from typing import Any, Final
 
 from sluice_protocol.errors import (
     BadUsage,
-    StoreDenied,
     StoreError,
     StoreMisconfigured,
     StoreUnavailable,
 )
-from sluice_protocol.resolution import RefusalReason, RequestRefused, Responded, resolve_read
+from sluice_protocol.resolution import (
+    CREDENTIAL_CODES,
+    RefusalReason,
+    RequestRefused,
+    Responded,
+    Succeeded,
+    resolve_read,
+)
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListedObject, ListPage, Versioning
 from sluice_store.replication import ReplicationRule, ReplicationRules
 from sluice_store.s3.connection import open_transport
+from sluice_store.s3.credentials import (
+    REGION_DEFAULT,
+    CredentialSource,
+    FrozenCredentials,
+    credential_source,
+    resolve_settings,
+)
 from sluice_store.s3.exchange import (
+    S3Request,
     S3Transport,
     datetime_ns,
     parse_http_date_ns,
     refusal_error,
 )
-from sluice_store.s3.listing import read_pages
-from sluice_store.s3.settings import Addressing, S3Settings
-from sluice_store.s3.signing import BucketAddress, Credentials
+from sluice_store.s3.listing import names_bucket, parse_versioning, read_pages
+from sluice_store.s3.settings import S3Settings, choose_addressing
+from sluice_store.s3.signing import BucketAddress
 from sluice_store.s3.store import S3Store
-
-REGION_DEFAULT: Final = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +59,37 @@ class S3Session:
 
     client: Any
     address: BucketAddress
-    credentials: Credentials
+    credentials: CredentialSource
+
+    async def call(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - the SDK has no types
+        """Call a method of the client; a second time if the credentials were refused and are new.
+
+        Raises:
+            ClientError: The store refused.
+        """
+        return await call_renewing(self.credentials, getattr(self.client, name), **arguments)
 
 
-def choose_addressing(settings: S3Settings) -> Addressing:
-    """Return the addressing style: as set, else virtual on AWS and path on other servers.
+async def call_renewing(credentials: CredentialSource, method: Any, **arguments: Any) -> Any:  # noqa: ANN401 - the SDK has no types
+    """Call a method of the SDK, a second time if its credentials were refused and are new now.
 
-    The certificate of AWS does not match a bucket name with a dot, so such a name is in the path.
+    Raises:
+        ClientError: The service refused.
     """
-    if settings.addressing is not None:
-        return settings.addressing
-    own = settings.endpoint is not None or "." in settings.bucket
-    return Addressing.PATH if own else Addressing.VIRTUAL
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - the SDK is an extra
+
+    used = await credentials.get_frozen_credentials()
+    try:
+        return await method(**arguments)
+    except ClientError as error:
+        refused = error.response.get("Error", {}).get("Code") in CREDENTIAL_CODES
+        if not refused or not await asyncio.to_thread(credentials.renew, used):
+            raise
+    return await method(**arguments)
 
 
 @contextmanager
-def sdk_errors(operation: str, key: str) -> Iterator[None]:
+def sdk_errors(operation: str, key: str) -> Iterator[None]:  # noqa: C901 - a line per cause
     """Translate every exception of the SDK inside the context.
 
     Raises:
@@ -73,20 +102,34 @@ def sdk_errors(operation: str, key: str) -> Iterator[None]:
         yield
     except exceptions.ClientError as error:
         raise client_error(error.response, operation, key) from error
-    except (exceptions.NoCredentialsError, exceptions.CredentialRetrievalError) as error:
-        raise StoreDenied(operation, key, _NO_CREDENTIALS) from error
     except (exceptions.ProfileNotFound, exceptions.ParamValidationError) as error:
         raise StoreMisconfigured(operation, key, f"invalid settings: {error}") from error
     except ResponseParserError as error:  # of a proxy, or cut off; it is no BotoCoreError
-        reason = f"the response cannot be read: {error}".partition("\n")[0]
-        raise StoreUnavailable(operation, key, reason) from error
+        raise refusal_error(RefusalReason.FOREIGN, operation, key, _line(error)) from error
+    except RecursionError as error:  # the SDK repeats itself if each response is a 301
+        detail = "301 without a region of the bucket"
+        raise refusal_error(RefusalReason.FOREIGN, operation, key, detail) from error
+    except exceptions.SSLError as error:
+        raise refusal_error(RefusalReason.UNTRUSTED, operation, key, _line(error)) from error
+    except exceptions.ConnectTimeoutError as error:
+        raise refusal_error(RefusalReason.CONNECT_TIMEOUT, operation, key, _line(error)) from error
+    except exceptions.EndpointConnectionError as error:
+        raise refusal_error(_connect_cause(error), operation, key, _line(error)) from error
     except (exceptions.BotoCoreError, OSError) as error:
-        raise StoreUnavailable(operation, key, f"no response: {error}") from error
+        raise refusal_error(RefusalReason.NO_RESPONSE, operation, key, _line(error)) from error
 
 
-_NO_CREDENTIALS: Final = (
-    "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role"
-)
+def _connect_cause(error: Any) -> RefusalReason:  # noqa: ANN401 - the SDK has no types
+    inner = error.kwargs.get("error")
+    inner = getattr(inner, "os_error", inner)
+    if isinstance(inner, socket.gaierror):
+        return RefusalReason.NAME_UNKNOWN
+    refused = isinstance(inner, ConnectionRefusedError)
+    return RefusalReason.CONNECTION_REFUSED if refused else RefusalReason.UNREACHABLE
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def client_error(response: Mapping[str, Any], operation: str, key: str) -> StoreError:
@@ -94,6 +137,9 @@ def client_error(response: Mapping[str, Any], operation: str, key: str) -> Store
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(response.get("Error", {}).get("Code", ""))
     message = str(response.get("Error", {}).get("Message", ""))
+    if not code or code.isdigit():  # the SDK found no error document and uses the status
+        detail = f"{status} without the error document of S3"
+        return refusal_error(RefusalReason.FOREIGN, operation, key, detail)
     verdict = resolve_read(Responded(status=status, code=code))
     refusal = verdict.refusal if isinstance(verdict, RequestRefused) else RefusalReason.REJECTED
     return refusal_error(refusal, operation, key, f"{status} {code} {message}")
@@ -139,6 +185,7 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
         StoreDenied: The machine has no credentials.
         BadUsage: The SDK is not installed.
         StoreMisconfigured: The settings are invalid.
+        StoreUnavailable: A source of credentials failed.
     """
     try:
         import aioboto3  # noqa: PLC0415 - an extra
@@ -149,7 +196,10 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
             "an S3 store requires the extra `s3`: pip install 'sluice[s3]',"
             f" bucket=`{settings.bucket}`"
         ) from error
+    settings = await asyncio.to_thread(resolve_settings, settings)
     addressing = choose_addressing(settings)
+    credentials = credential_source(settings.profile)
+    first = await credentials.get_frozen_credentials()
     config = Config(
         retries={"total_max_attempts": 1},
         connect_timeout=settings.connect_timeout_s,
@@ -164,13 +214,9 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
         base.register_component("data_loader", models)
         parsers = base.get_component("response_parser_factory")
         parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
-        session = aioboto3.Session(
-            botocore_session=base, profile_name=settings.profile, region_name=settings.region
-        )
-        region = settings.region or session.region_name or REGION_DEFAULT
-        credentials = await session.get_credentials()
-    if credentials is None:
-        raise StoreDenied("open", settings.bucket, _NO_CREDENTIALS)
+        base.register_component("credential_provider", shared_credentials(credentials, first))
+        session = aioboto3.Session(botocore_session=base, profile_name=settings.profile)
+    region = settings.region or REGION_DEFAULT
     async with session.client(
         "s3",
         region_name=region,
@@ -185,6 +231,22 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
             addressing=addressing,
         )
         yield S3Session(client=client, address=address, credentials=credentials)
+
+
+def shared_credentials(source: CredentialSource, first: FrozenCredentials) -> Any:  # noqa: ANN401 - the SDK has no types
+    """Return a source as the SDK's credentials, and as what finds them."""
+    from aiobotocore.credentials import AioCredentials  # noqa: PLC0415 - the SDK is an extra
+
+    class Shared(AioCredentials):  # type: ignore[misc] # the SDK has no types
+        async def load_credentials(self) -> "Shared":
+            """Return itself: the SDK calls this on its finder of credentials."""
+            return self
+
+        async def get_frozen_credentials(self) -> FrozenCredentials:
+            """Return credentials that are valid now; the SDK calls this for each request."""
+            return await source.get_frozen_credentials()
+
+    return Shared(first.access_key, first.secret_key, first.token)
 
 
 _NO_RULES: Final = "ReplicationConfigurationNotFoundError"
@@ -207,9 +269,19 @@ class SdkBucket:
 
     async def read_versioning(self) -> Versioning:
         """Read whether the bucket keeps versions now."""
-        with sdk_errors("read_versioning", self.name):
-            response = await self._sdk.client.get_bucket_versioning(Bucket=self.name)
-        return Versioning(response.get("Status") or Versioning.OFF)
+        request = S3Request(method="GET", key="", headers={}, query=(("versioning", ""),))
+        exchange = await self._transport.send(request)
+        match resolve_read(exchange.seen):
+            case Succeeded():
+                state = parse_versioning(exchange.body)
+            case RequestRefused(refusal=refusal):
+                raise refusal_error(refusal, "read_versioning", self.name, exchange.detail)
+            case _:
+                state = None
+        if state is None:
+            detail = "the response is no versioning configuration"
+            raise refusal_error(RefusalReason.FOREIGN, "read_versioning", self.name, detail)
+        return state
 
     async def read_replication(self, bucket: str) -> ReplicationRules | None:
         """Return the replication rules of a bucket, or None if they cannot be read."""
@@ -217,7 +289,7 @@ class SdkBucket:
 
         with sdk_errors("read_replication", bucket):
             try:
-                response = await self._sdk.client.get_bucket_replication(Bucket=bucket)
+                response = await self._sdk.call("get_bucket_replication", Bucket=bucket)
             except ClientError as error:
                 if error.response.get("Error", {}).get("Code") == _NO_RULES:
                     return ()
@@ -225,8 +297,10 @@ class SdkBucket:
                 if status in _NOT_READABLE:
                     return None
                 raise
-        rules = response.get("ReplicationConfiguration", {}).get("Rules", [])
-        return tuple(map(_rule, rules))
+        if "ReplicationConfiguration" not in response:
+            detail = "the response is no replication configuration"
+            raise refusal_error(RefusalReason.FOREIGN, "read_replication", bucket, detail)
+        return tuple(map(_rule, response["ReplicationConfiguration"].get("Rules", [])))
 
     async def objects(
         self, prefix: str, start_after: str, end_at: str | None
@@ -234,7 +308,7 @@ class SdkBucket:
         """Yield pages of current objects."""
         after = self._prefix + start_after if start_after else ""
         pages = read_pages(
-            self._transport, self._prefix + prefix, after, parse_timestamp, self._prefix
+            self._transport, self._prefix + prefix, after, parse_timestamp, self._prefix, self.name
         )
         async with aclosing(pages):
             async for page in pages:
@@ -258,10 +332,8 @@ class SdkBucket:
         before: set[tuple[str, str]] = set()
         while True:
             with sdk_errors("list_incarnations", prefix):
-                response = await self._sdk.client.list_object_versions(**query)
-            if "IsTruncated" not in response:
-                reason = "the response is no listing"
-                raise StoreUnavailable("list_incarnations", prefix, reason)
+                response = await self._sdk.call("list_object_versions", **query)
+            self._check_versions(response, query["Prefix"], prefix)
             found = [self._incarnation(one, marker=False) for one in response.get("Versions", [])]
             marks = [
                 self._incarnation(one, marker=True) for one in response.get("DeleteMarkers", [])
@@ -280,6 +352,19 @@ class SdkBucket:
             if not more:
                 return
             query = self._following(query, response, prefix)
+
+    def _check_versions(self, response: Mapping[str, Any], wanted: str, shown: str) -> None:
+        """Raise unless a response is a listing of this bucket below a prefix."""
+        rows = [*response.get("Versions", []), *response.get("DeleteMarkers", [])]
+        reason = ""
+        if "IsTruncated" not in response:
+            reason = "the response is no listing"
+        elif not names_bucket(response.get("Name"), self.name):
+            reason = f"it is a listing of another bucket, {response['Name']}"
+        elif any(not str(one["Key"]).startswith(wanted) for one in rows):
+            reason = "it is a listing of another prefix"
+        if reason:
+            raise refusal_error(RefusalReason.FOREIGN, "list_incarnations", shown, reason)
 
     def _following(
         self, query: Mapping[str, str], response: Mapping[str, Any], prefix: str

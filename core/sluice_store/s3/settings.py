@@ -49,6 +49,17 @@ class S3Settings:
     connections_max: int = 256
 
 
+def choose_addressing(settings: S3Settings) -> Addressing:
+    """Return the addressing style: as set, else virtual on AWS and path on other servers.
+
+    The certificate of AWS does not match a bucket name with a dot, so such a name is in the path.
+    """
+    if settings.addressing is not None:
+        return settings.addressing
+    own = settings.endpoint is not None or "." in settings.bucket
+    return Addressing.PATH if own else Addressing.VIRTUAL
+
+
 _MULTI_REGION_ARN: Final = re.compile(r"arn:[^:]+:s3::[^:]*:accesspoint", re.IGNORECASE)
 _OPTIONS: Final = frozenset({"endpoint", "region", "addressing", "profile", "ca_bundle"})
 

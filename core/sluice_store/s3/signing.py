@@ -9,30 +9,16 @@ import re
 import time
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote, urlsplit
 
+from sluice_store.s3.credentials import FrozenCredentials
 from sluice_store.s3.exchange import S3Request
 from sluice_store.s3.settings import Addressing
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
+_SUBRESOURCES: Final = frozenset({"versioning"})
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9/=_.~-]*")
-
-
-class FrozenCredentials(Protocol):
-    """Credentials at one point in time."""
-
-    access_key: str
-    secret_key: str
-    token: str | None
-
-
-class Credentials(Protocol):
-    """Credentials that renew themselves before they expire."""
-
-    async def get_frozen_credentials(self) -> FrozenCredentials:
-        """Return credentials that are valid now."""
-        ...
 
 
 @lru_cache(maxsize=16)
@@ -88,18 +74,23 @@ class BucketAddress:
         if not query:
             return f"/{path}"
         pairs = sorted((quote(name, safe="-_.~"), quote(text, safe="-_.~")) for name, text in query)
-        return f"/{path}?{'&'.join(f'{name}={text}' for name, text in pairs)}"
+        return f"/{path}?{'&'.join(map(_pair, pairs))}"
 
 
-async def sign(
-    request: S3Request, url: str, address: BucketAddress, credentials: Credentials
+def _pair(pair: tuple[str, str]) -> str:
+    """Return a parameter as it is sent; moto ignores `versioning=`, which is the same."""
+    name, text = pair
+    return name if name in _SUBRESOURCES and not text else f"{name}={text}"
+
+
+def sign(
+    request: S3Request, url: str, address: BucketAddress, frozen: FrozenCredentials
 ) -> dict[str, str]:
     """Return every header of a request to `url`, including its signature.
 
     The signature is Version 4 over every header that is sent, and over the known sha256. Path and
     query of the URL must be in canonical form, as `BucketAddress.target_of` returns them.
     """
-    frozen = await credentials.get_frozen_credentials()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     headers = {**request.headers, "X-Amz-Date": stamp}
     if frozen.token:
@@ -111,6 +102,8 @@ async def sign(
     names = ";".join([name for name, _ in signed])
     lines = "\n".join([f"{name}:{text}" for name, text in signed])
     path, _, query = url[len(address.origin) :].partition("?")
+    if query in _SUBRESOURCES:
+        query += "="  # a signature covers it with an empty value
     canonical = f"{request.method}\n{path}\n{query}\n{lines}\n\n{names}\n{request.sha256}"
     scope = f"{stamp[:8]}/{address.region}/s3/aws4_request"
     text = f"{_ALGORITHM}\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"

@@ -23,10 +23,13 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.resolution import (
     ConditionFailed,
+    ExchangeResult,
+    Foreign,
     NoSuchObject,
     PastEnd,
     RefusalReason,
     RequestRefused,
+    Responded,
     Succeeded,
     Uncertain,
     WriteCondition,
@@ -52,6 +55,10 @@ _CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
 
 
 _REPLICA: Final = "REPLICA"
+_ERRORS_FROM: Final = 300
+_SERVER_ERRORS_FROM: Final = 500
+_NOT_IMPLEMENTED: Final = 501
+_HEAD_TRIES: Final = 2
 
 
 class S3Store:
@@ -61,7 +68,6 @@ class S3Store:
         self._transport = transport
         self._bucket = bucket
         self._prefix = prefix
-        self._bucket_seen = False
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
@@ -149,8 +155,7 @@ class S3Store:
 
     async def is_replica(self, key: ObjectKey) -> bool:
         """Return True if S3 Replication wrote the current version of an object."""
-        request = S3Request(method="HEAD", key=self._prefix + key, headers={})
-        exchange = await self._transport.send(request)
+        exchange = await self._metadata(key, ())
         match resolve_read(exchange.seen):
             case Succeeded():
                 return exchange.headers.get("x-amz-replication-status", "").upper() == _REPLICA
@@ -192,28 +197,38 @@ class S3Store:
     async def _head(
         self, operation: str, key: ObjectKey, query: tuple[tuple[str, str], ...]
     ) -> HeadOutcome:
-        exchange = await self._transport.send(
-            S3Request(method="HEAD", key=self._prefix + key, headers=_CHECKSUM_MODE, query=query)
-        )
+        exchange = await self._metadata(key, query)
         match resolve_read(exchange.seen):
             case Succeeded():
                 return parse_info(key, exchange.headers)
             case NoSuchObject() | PastEnd():
-                await self._expect_bucket(operation, key)
                 return NotFound(date_ns=exchange.date_ns)
             case RequestRefused(refusal=refusal):
                 raise refusal_error(refusal, operation, key, exchange.detail)
 
-    async def _expect_bucket(self, operation: str, key: ObjectKey) -> None:
-        """Raise when the bucket is missing: a 404 without a body does not say. Checked once."""
-        if self._bucket_seen:
-            return
-        exchange = await self._transport.send(S3Request(method="HEAD", key="", headers={}))
-        match resolve_read(exchange.seen):
-            case NoSuchObject():
-                raise refusal_error(RefusalReason.NO_BUCKET, operation, key, self._bucket.name)
-            case Succeeded() | PastEnd() | RequestRefused():
-                self._bucket_seen = True
+    async def _metadata(self, key: ObjectKey, query: tuple[tuple[str, str], ...]) -> S3Exchange:
+        """Send a HEAD; if it fails, learn the reason from a GET of one byte.
+
+        An error in response to a HEAD has no body, so it shows neither its reason nor that it is
+        the store's. The GET returns the error document. If it succeeds, the object was created, or
+        the credentials were renewed, between the two, and the HEAD is sent again.
+        """
+        head = S3Request(method="HEAD", key=self._prefix + key, headers=_CHECKSUM_MODE, query=query)
+        first_byte = S3Request(
+            method="GET", key=self._prefix + key, headers={"Range": "bytes=0-0"}, query=query
+        )
+        exchange = await self._transport.send(head)
+        for _ in range(_HEAD_TRIES):
+            if not _is_unexplained(exchange.seen):
+                return exchange
+            reason = await self._transport.send(first_byte)
+            if not isinstance(resolve_read(reason.seen), Succeeded | PastEnd):
+                return reason
+            exchange = await self._transport.send(head)
+        if not _is_unexplained(exchange.seen):
+            return exchange
+        detail = f"HEAD and GET differ ({exchange.detail})"
+        return S3Exchange(seen=Foreign(detail=detail), detail=detail)
 
     async def _delete(self, key: ObjectKey, query: tuple[tuple[str, str], ...]) -> DeleteOutcome:
         exchange = await self._transport.send(
@@ -226,6 +241,13 @@ class S3Store:
                 return Unknown(reason=reason, detail=exchange.detail)
             case RequestRefused(refusal=refusal):
                 raise refusal_error(refusal, "delete", key, exchange.detail)
+
+
+def _is_unexplained(seen: ExchangeResult) -> bool:
+    """Return True for an error without a code that is no failure of the server."""
+    if not isinstance(seen, Responded) or seen.code:
+        return False
+    return _ERRORS_FROM <= seen.status < _SERVER_ERRORS_FROM or seen.status == _NOT_IMPLEMENTED
 
 
 def _written(

@@ -371,7 +371,7 @@ class JournalRoute:
     def _count_absent(self, done: PipelineResult, chunk: Sequence[ObjectKey]) -> None:
         if done.absent:
             self._parts.metrics.journal_entries_absent.inc(done.absent)
-            log.warning("journal_entries_absent", entries=done.absent, first_key=chunk[0])
+            log.error("journal_entries_absent", entries=done.absent, first_key=chunk[0])
 
     def _schedule(self, due: Sequence[WaitingObject]) -> None:
         """Set when what is left is tried again: a rival has `takeover_after_s` for its lanes."""

@@ -18,7 +18,7 @@ from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
-from sluice_web.listening import listening
+from sluice_web.bounded_listening import listening
 
 ALL_ROUTES_BUT_EVENTS = {
     "pass_interval_s": 3600.0,

@@ -76,7 +76,7 @@ def test_every_error_is_a_problem_document() -> None:
                 ("POST", "/v1/fail", b"", 500, "internal"),
                 ("POST", "/v1/overloaded", b"", 503, "overloaded"),
                 ("GET", "/v1/nothing", None, 404, "not_found"),
-                ("GET", "/v1/size", None, 405, "not_found"),
+                ("GET", "/v1/size", None, 405, "method_not_allowed"),
                 ("POST", "/v1/size", b"x" * 1001, 413, "too_large"),
             ):
                 response = await client.request(method, path, data=data)

@@ -6,6 +6,7 @@ from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.resolution import (
     ConditionFailed,
     ExchangeResult,
+    Foreign,
     NoResponse,
     NoSuchObject,
     NotSent,
@@ -23,6 +24,7 @@ from sluice_protocol.resolution import (
 
 LOST = NoResponse(reason=UnknownReason.RESET, detail="reset")
 NOT_SENT = NotSent(detail="refused")
+FOREIGN = Foreign(detail="a page of HTML")
 ABSENT, MATCH, PLAIN = WriteCondition.IF_ABSENT, WriteCondition.IF_MATCH, WriteCondition.NONE
 CONFLICT = Uncertain(reason=UnknownReason.CONFLICT)
 SLOW = Uncertain(reason=UnknownReason.TIMEOUT)
@@ -37,11 +39,13 @@ def _refused(refusal: RefusalReason) -> RequestRefused:
     ("condition", "seen", "verdict"),
     [
         (ABSENT, Responded(status=200), Succeeded()),
-        (ABSENT, Responded(status=412), ConditionFailed()),
-        (MATCH, Responded(status=412), ConditionFailed()),
+        (ABSENT, Responded(status=412, code="PreconditionFailed"), ConditionFailed()),
+        (MATCH, Responded(status=412, code="PreconditionFailed"), ConditionFailed()),
         (PLAIN, Responded(status=412), _refused(RefusalReason.REJECTED)),
         (MATCH, Responded(status=404, code="NoSuchKey"), ConditionFailed()),
-        (MATCH, Responded(status=404), ConditionFailed()),
+        (ABSENT, FOREIGN, Uncertain(reason=UnknownReason.FOREIGN)),
+        (MATCH, FOREIGN, Uncertain(reason=UnknownReason.FOREIGN)),
+        (PLAIN, FOREIGN, Uncertain(reason=UnknownReason.FOREIGN)),
         (MATCH, Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
         (ABSENT, Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
         (ABSENT, Responded(status=409, code="ConditionalRequestConflict"), CONFLICT),
@@ -57,6 +61,11 @@ def _refused(refusal: RefusalReason) -> RequestRefused:
             Uncertain(reason=UnknownReason.TIMEOUT),
         ),
         (ABSENT, LOST, Uncertain(reason=UnknownReason.RESET)),
+        (
+            MATCH,
+            NotSent(detail="", cause=RefusalReason.NAME_UNKNOWN),
+            _refused(RefusalReason.NAME_UNKNOWN),
+        ),
         (MATCH, NOT_SENT, _refused(RefusalReason.UNREACHABLE)),
         (ABSENT, Responded(status=400, code="BadDigest"), _refused(RefusalReason.CHECKSUM)),
         (
@@ -87,13 +96,16 @@ def test_resolve_write_covers_every_outcome(
     [
         (Responded(status=200), Succeeded()),
         (Responded(status=206), Succeeded()),
-        (Responded(status=404), NoSuchObject()),
+        (Responded(status=404, code="NoSuchKey"), NoSuchObject()),
+        (Responded(status=404, code="NoSuchPage"), _refused(RefusalReason.REJECTED)),
+        (FOREIGN, _refused(RefusalReason.FOREIGN)),
         (Responded(status=404, code="NoSuchVersion"), NoSuchObject()),
-        (Responded(status=405), NoSuchObject()),
+        (Responded(status=405, code="MethodNotAllowed"), NoSuchObject()),
         (Responded(status=416), PastEnd()),
         (Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
-        (Responded(status=503), _refused(RefusalReason.UNREACHABLE)),
-        (LOST, _refused(RefusalReason.UNREACHABLE)),
+        (Responded(status=503), _refused(RefusalReason.OVERLOADED)),
+        (Responded(status=500), _refused(RefusalReason.SERVER_ERROR)),
+        (LOST, _refused(RefusalReason.NO_RESPONSE)),
         (NOT_SENT, _refused(RefusalReason.UNREACHABLE)),
         (Responded(status=403), _refused(RefusalReason.DENIED)),
     ],
@@ -110,6 +122,7 @@ def test_resolve_read_has_no_unknown(seen: ExchangeResult, verdict: object) -> N
         (Responded(status=404, code="NoSuchVersion"), Succeeded()),
         (Responded(status=404, code="NoSuchBucket"), _refused(RefusalReason.NO_BUCKET)),
         (Responded(status=409), CONFLICT),
+        (FOREIGN, Uncertain(reason=UnknownReason.FOREIGN)),
         (Responded(status=500), BROKEN),
         (LOST, Uncertain(reason=UnknownReason.RESET)),
         (NOT_SENT, _refused(RefusalReason.UNREACHABLE)),

@@ -7,6 +7,7 @@ import pytest
 from botocore.parsers import ResponseParserError
 
 from sluice_protocol.errors import StoreUnavailable
+from sluice_store.s3.credentials import CredentialSource, FrozenCredentials
 from sluice_store.s3.sdk import S3Session, SdkBucket
 from sluice_store.s3.settings import Addressing
 from sluice_store.s3.signing import BucketAddress
@@ -19,6 +20,13 @@ ADDRESS = BucketAddress(
 def page(**more: Any) -> dict[str, Any]:
     headers = {"date": "Mon, 21 Sep 2026 14:13:20 GMT"}
     return {"ResponseMetadata": {"HTTPHeaders": headers}, "IsTruncated": True} | more
+
+
+class Keys(CredentialSource):
+    """Credentials of a client that signs nothing."""
+
+    async def get_frozen_credentials(self) -> FrozenCredentials:
+        return FrozenCredentials("key", "secret")
 
 
 class Client:
@@ -38,7 +46,7 @@ class Client:
 
 def read_pages(client: Client) -> int:
     bucket = SdkBucket(
-        S3Session(client=client, address=ADDRESS, credentials=None),  # type: ignore[arg-type]
+        S3Session(client=client, address=ADDRESS, credentials=Keys()),
         None,  # type: ignore[arg-type]
         "place/",
     )

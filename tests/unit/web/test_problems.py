@@ -52,18 +52,23 @@ def test_the_reason_that_a_client_does_not_learn_is_logged(code: ErrorCode) -> N
 
 
 @pytest.mark.parametrize(
-    ("error", "detail"),
+    ("error", "code", "detail"),
     [
-        (web.HTTPNotFound(), "no such path: check the URL, path=`/v1/batch`"),
+        (
+            web.HTTPNotFound(),
+            ErrorCode.NOT_FOUND,
+            "no such path: check the URL, path=`/v1/batch`",
+        ),
         (
             web.HTTPMethodNotAllowed("GET", ["POST"]),
+            ErrorCode.METHOD_NOT_ALLOWED,
             "`Allow` lists those that it has, path=`/v1/batch`",
         ),
     ],
 )
 def test_a_path_or_method_that_does_not_exist_is_named(
-    error: web.HTTPException, detail: str
+    error: web.HTTPException, code: ErrorCode, detail: str
 ) -> None:
     shown = describe_error(error, path="/v1/batch", peer=None)
-    assert shown.code is ErrorCode.NOT_FOUND
+    assert shown.code is code
     assert shown.detail.endswith(detail)

@@ -1,0 +1,122 @@
+"""Whether a response is the store's, or that of another program in front of it.
+
+A captive portal, a firewall, a load balancer or a cache can respond to any request, and a write
+that it accepted exists nowhere. So a response counts only with the marks that S3 and its
+implementations send. Everything else proves nothing: a write stays unknown, a 412 or 404 shows
+neither an object nor its absence, and a read is repeated.
+
+The marks are those that AWS, MinIO, Ceph, Cloudflare R2, Garage, SeaweedFS, Google's interoperable
+API, versitygw and moto have in common (API reference of Amazon S3: PutObject, GetObject,
+HeadObject, DeleteObject, "Error responses"):
+
+- PUT of an object: 200 with an ETag and no body. If the checksum that was sent is returned, it is
+  the same; otherwise an ETag in the form of an MD5 is that of the body, unless the server encrypts
+  (then an ETag is no MD5).
+- DELETE of an object: 204.
+- GET and HEAD of an object: 200 or 206 with ETag and Last-Modified, and no HTML.
+- An error: a document `<Error>` with a `<Code>`. The response to a HEAD has no body, so
+  `S3Store` repeats a failed HEAD as a GET.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from sluice_store.s3.exchange import S3Request, encode_checksum, parse_error
+
+_ERRORS_FROM: Final = 300
+_OK: Final = 200
+_NO_CONTENT: Final = 204
+_PARTIAL: Final = 206
+_MD5: Final = re.compile(r'"?([0-9A-Fa-f]{32})"?')
+_RANGE_START: Final = re.compile(r"bytes[= ](\d+)-")
+_CHECKSUM: Final = "x-amz-checksum-sha256"
+_ENCRYPTION: Final = "x-amz-server-side-encryption"
+_ENCRYPTIONS: Final = (_ENCRYPTION, f"{_ENCRYPTION}-customer-algorithm")
+_INLINE_BYTES_MAX: Final = 128 * 1024
+"""A larger body is hashed in a thread."""
+
+
+class PutMarks:
+    """Which of the optional marks this store sends, learned from its responses.
+
+    A store that once returned the checksum always does: a later response without it is not from
+    the same server.
+    """
+
+    def __init__(self) -> None:
+        self._returns_checksum = False
+
+    async def describe_foreign_put(
+        self, request: S3Request, headers: Mapping[str, str], body: bytes
+    ) -> str:
+        """Return why a 200 to a PUT with an ETag is not the store's; empty if it is.
+
+        Args:
+            request: The request.
+            headers: The headers of the response.
+            body: The body that was sent.
+        """
+        returned = headers.get(_CHECKSUM)
+        if returned is not None:
+            if returned != encode_checksum(request.sha256):
+                return "it has the checksum of another body"
+            self._returns_checksum = True
+            return ""
+        if self._returns_checksum:
+            return "it lacks the checksum, which this store returned before"
+        tag = _MD5.fullmatch(headers.get("ETag", ""))
+        if tag is None or any(name in headers for name in _ENCRYPTIONS):
+            return ""
+        small = len(body) <= _INLINE_BYTES_MAX
+        digest = _md5(body) if small else await asyncio.to_thread(_md5, body)
+        return "" if tag[1].lower() == digest else "its ETag is that of another body"
+
+
+def _md5(body: bytes) -> str:
+    return hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+def describe_foreign(  # noqa: C901, PLR0911 - a line per mark
+    request: S3Request, status: int, headers: Mapping[str, str], body: bytes
+) -> str:
+    """Return why a response is not the store's; empty if it has the marks of one.
+
+    The body of a listing is checked by its parser.
+    """
+    if status >= _ERRORS_FROM:
+        if request.method == "HEAD" or (b"<Error" in body and parse_error(body)[0]):
+            return ""
+        return "an error without the error document of S3"
+    if request.method == "DELETE":
+        return "" if status == _NO_CONTENT else "a delete is confirmed with 204"
+    if not request.key:
+        return "" if status == _OK else "S3 responds with 200"
+    if status != _OK and (status != _PARTIAL or "Range" not in request.headers):
+        return "S3 responds with 200"
+    if not headers.get("ETag"):
+        return "it has no ETag"
+    if request.method == "PUT":
+        return "it has a body" if body else ""
+    if not headers.get("Last-Modified"):
+        return "it has no Last-Modified"
+    if headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html":
+        return "it is a page of HTML"
+    return _describe_other_object(request, status, headers)
+
+
+def _describe_other_object(request: S3Request, status: int, headers: Mapping[str, str]) -> str:
+    """Return how a read shows another version or other bytes than were requested."""
+    wanted, found = dict(request.query).get("versionId"), headers.get("x-amz-version-id")
+    if wanted is not None and found is not None and wanted != found:
+        return f"it is the version {found}"
+    if request.method == "HEAD" and "Content-Length" not in headers:
+        return "it has no Content-Length"
+    if status == _PARTIAL:
+        first = _RANGE_START.match(headers.get("Content-Range", ""))
+        asked = _RANGE_START.match(request.headers["Range"])
+        if first is None or asked is None or first[1] != asked[1]:
+            return "it is another range"
+    return ""

@@ -1,0 +1,42 @@
+"""Log events that a client could cause without end, with a bound on their rate."""
+
+from typing import Final
+
+from sluice_protocol.clock import Clock
+from sluice_protocol.units import NS_PER_S
+
+WARN_EVERY_S: Final = 60.0
+
+
+class RareWarnings:
+    """Decides whether to log a warning now."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._warned: dict[str, float] = {}
+
+    def may_warn(self, subject: str) -> bool:
+        """Return True at most every `WARN_EVERY_S` for each subject."""
+        now_s = self._clock.monotonic_ns() / NS_PER_S
+        if now_s - self._warned.get(subject, -WARN_EVERY_S) < WARN_EVERY_S:
+            return False
+        self._warned[subject] = now_s
+        return True
+
+
+class EventBudget:
+    """Decides whether to log an event now: a number of events in each minute."""
+
+    def __init__(self, clock: Clock, *, events_max: int) -> None:
+        self._clock = clock
+        self._events_max = events_max
+        self._minute = -1
+        self._logged = 0
+
+    def may_log(self) -> bool:
+        """Return True for the first events of a minute."""
+        minute = self._clock.monotonic_ns() // (60 * NS_PER_S)
+        if minute != self._minute:
+            self._minute, self._logged = minute, 0
+        self._logged += 1
+        return self._logged <= self._events_max
