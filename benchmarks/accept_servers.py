@@ -32,7 +32,7 @@ from tests.support.gateway_tls import SERVER, TestAuthority
 
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.units import ObjectKey
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_web.listening import TlsFiles, server_tls
 
 KEY_VARIABLE: Final = "SLUICE_BENCH_KEY"
@@ -278,7 +278,7 @@ def _tls_flags(folder: Path) -> tuple[str, ...]:
 
 
 async def _init(url: str) -> None:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store)
 
 

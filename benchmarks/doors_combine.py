@@ -33,7 +33,7 @@ from benchmarks.accept_servers import (
 )
 from benchmarks.measure import Sample, ratio, report
 from sluice_gateway.doors.combined_frames import DOOR_LANES
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_web.metric_samples import samples_of
 
 TOKEN: Final = "slt_bench"  # noqa: S105 - of this run only
@@ -163,7 +163,7 @@ def main(requests: int = 4000, rounds: int = 5, connections: int = 256) -> None:
 
 
 async def _init(endpoint: str) -> None:
-    async with open_store(store_url(endpoint)) as store:
+    async with open_store(store_url(endpoint), StoreMode.CREATE) as store:
         await create_authority(store)
 
 

@@ -24,7 +24,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.passes.progress import PASS, PassRecord, PassSpan
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore
 
 AGE_S: Final = 3600
@@ -81,7 +81,7 @@ def _write_file(place: ObjectFolder, path: str, body: bytes, at_ns: int) -> None
 
 async def leave_older(url: str, place: ObjectFolder, count: int) -> None:
     """Fill an empty store as if these batches were enqueued and a full pass had listed them."""
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="B" * 26, lanes=LANES))
         if count:
             await asyncio.to_thread(write_manifests, place, count)

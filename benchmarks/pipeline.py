@@ -43,7 +43,7 @@ from sluice_spark.session import WORKER_ALLOCATOR, Session, SessionSettings, ope
 from sluice_spark.settings import IngestSettings
 from sluice_spark.write_tasks import ROW_GROUP_BYTES
 from sluice_spark.written_files import parquet_options
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 MIB: Final = 1024 * 1024
 RAW_MIB: Final = int(os.environ.get("SLUICE_BENCH_MIB", "3072"))
@@ -245,7 +245,7 @@ async def _enqueue(root: Path, batches: Sequence[PipelineBatch]) -> None:
 
 
 async def _init(root: Path) -> None:
-    async with open_store(f"file://{root}") as store:
+    async with open_store(f"file://{root}", StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
 
 

@@ -48,7 +48,7 @@ from sluice_spark.written_files import (
     parquet_options,
     partition_folder,
 )
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 LINES = int(os.environ.get("SLUICE_BENCH_LINES", "10000000"))
 LINES_PER_FRAME = 50_000
@@ -106,7 +106,7 @@ def _write_file(root: Path, first: int, place: int) -> WrittenFile:
 
 
 async def _prepare(url: str, root: Path) -> None:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store)
     opened = open_or_create_table(url, LOGS)
     step = LINES_PER_FRAME * FRAMES_PER_FILE

@@ -41,7 +41,7 @@ from sluice_spark.written_files import (
     parquet_options,
     partition_folder,
 )
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 DAYS = int(os.environ.get("SLUICE_BENCH_DAYS", "90"))
 SERIES = int(os.environ.get("SLUICE_BENCH_SERIES", "1000"))
@@ -153,7 +153,7 @@ def _write(root: Path, table: Table, day: int, tables: Iterator[pa.Table]) -> Wr
 
 async def _prepare(url: str, root: Path) -> int:
     """Write store and tables; return the size of the samples' files."""
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         lanes = (await create_authority(store)).lanes
         through = {str(lane): DAYS for lane in range(lanes)}
         source = SourceRange(number=1, after={}, through=through)

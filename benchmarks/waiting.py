@@ -34,7 +34,7 @@ from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_queue.producer import Producer
 from sluice_queue.worklists import by_lane
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore
 
 BATCHES = int(os.environ.get("SLUICE_BENCH_WAITING", "10000"))
@@ -66,7 +66,7 @@ def _batch(number: int) -> tuple[AcceptedManifest, bytes]:
 
 
 async def _prepare(url: str) -> None:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="A" * 26, lanes=LANES))
         made = [_batch(number) for number in range(BATCHES)]
         for manifest, frame in made:

@@ -7,12 +7,14 @@ run keeps the rows of the stages before. The exit code is 1 if a stage failed.
 
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from select import select
 from typing import Final
 
 from deploy.page_sections import split_section
@@ -28,7 +30,9 @@ STAGES: Final = (
     *("check", "test", "test-s3", "test-browser", "test-console", "test-package", "test-deploy"),
     *("test-clients", "test-long", "demo"),
 )
-STAGE_S_MAX: Final = 6 * 3600.0
+STAGE_S_MAX: Final = 2 * 3600.0
+ENDED_S: Final = 60.0
+"""Time for a target to end after it has closed its output."""
 BEGIN: Final = "<!-- written by `make nightly`: last run -->"
 END: Final = "<!-- end -->"
 
@@ -81,21 +85,49 @@ def summary_of(output: str) -> str:
     return lines[-1][:120] if lines else "no output"
 
 
+def _chunks(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
+    """Yield what a target prints, and empty bytes each second without output, until it ends."""
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    while True:
+        ready, _, _ = select([process.stdout], [], [], 1.0)
+        chunk = os.read(process.stdout.fileno(), 64 * 1024) if ready else b""
+        if not chunk and (ready or process.poll() is not None):
+            return
+        yield chunk
+
+
 def run_stage(name: str, clock: Clock) -> StageResult:
-    """Run one target of the Makefile, and show its output."""
+    """Run one target of the Makefile, and show its output.
+
+    A target above its time is killed with its processes. A process that outlives its target keeps
+    the pipe open, but not the run.
+    """
     started_ns = clock.monotonic_ns()
+    end_ns = started_ns + int(STAGE_S_MAX * NS_PER_S)
     output = bytearray()
     with subprocess.Popen(  # noqa: S603 - the targets are constants
-        (find_program("make"), name), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        (find_program("make"), name),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     ) as process:
-        while process.stdout and (chunk := os.read(process.stdout.fileno(), 64 * 1024)):
-            output += chunk
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
-        code = process.wait(timeout=STAGE_S_MAX)
+        try:
+            for chunk in _chunks(process):
+                output += chunk
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+                if clock.monotonic_ns() > end_ns:
+                    output += f"\nkilled after {STAGE_S_MAX:g} s\n".encode()
+                    break
+            else:
+                process.wait(timeout=ENDED_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
     return StageResult(
         name=name,
-        passed=code == 0,
+        passed=process.returncode == 0,
         seconds=(clock.monotonic_ns() - started_ns) / NS_PER_S,
         summary=summary_of(output.decode(errors="replace")),
     )

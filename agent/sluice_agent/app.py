@@ -22,7 +22,13 @@ from sluice_agent.line_readers import PipeInput
 from sluice_agent.memory import keep_freed_memory
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
-from sluice_agent.settings import AgentSettings, Durability, SpoolSettings, UploaderSettings
+from sluice_agent.settings import (
+    ONCE_GIVE_UP_S,
+    AgentSettings,
+    Durability,
+    SpoolSettings,
+    UploaderSettings,
+)
 from sluice_agent.settings_checks import check_agent_settings
 from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool
@@ -53,7 +59,10 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
     if not settings.paths and not settings.host_metrics_s and not receives:
         raise BadUsage("nothing to ship: set --paths, --doors, --syslog or --host-metrics-s")
     raise_open_files_limit()
-    async with _opened(settings, settings.for_spool(), stop_when_refused=settings.once) as agent:
+    give_up_s = ONCE_GIVE_UP_S if settings.once else 0.0
+    async with _opened(
+        settings, settings.for_spool(), stop_when_refused=settings.once, give_up_s=give_up_s
+    ) as agent:
         await run_with_background(ship_files(agent, stop), agent)
         return agent.result()
 

@@ -18,12 +18,11 @@ import msgspec
 import structlog
 
 from sluice_agent.batch_limits import BatchLimits
-from sluice_agent.errors import SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import WhenFull
 from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
-from sluice_agent.spool_retries import pause_after_error
+from sluice_agent.spool_retries import until_done
 from sluice_protocol.clock import Clock
 from sluice_protocol.column_joins import join_columns
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
@@ -255,13 +254,14 @@ class Batcher:
 
     async def _commit(self, sealed: SealedBatch) -> SpooledBatch | None:
         """Commit the same bytes until they are in the spool; return None if they were dropped."""
-        while True:
-            if not await self._has_room(sealed):
-                return None
-            try:
-                return await asyncio.to_thread(self._spool.commit, sealed)
-            except SpoolUnwritable as error:
-                await pause_after_error(error, self._metrics, self._clock)
+        if not await self._has_room(sealed):
+            return None
+        return await until_done(
+            lambda: self._spool.commit(sealed),
+            self._spool,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
 
     async def _has_room(self, sealed: SealedBatch) -> bool:
         if self._spool.fits(sealed):

@@ -103,20 +103,23 @@ class GatewaysUnreachable(SluiceError):
         give_up_s: The limit, seconds.
         reason: Why the last upload failed.
         gateway: The gateway of the last upload.
+        detail: The cause, and what to check, if they are known.
     """
 
     code = ErrorCode.STORE_UNAVAILABLE
     exit_code = ExitCode.STORE_UNREACHABLE
 
-    def __init__(self, give_up_s: float, reason: str, gateway: str) -> None:
-        super().__init__(give_up_s, reason, gateway)
+    def __init__(self, give_up_s: float, reason: str, gateway: str, detail: str = "") -> None:
+        super().__init__(give_up_s, reason, gateway, detail)
         self.give_up_s = give_up_s
         self.reason = reason
         self.gateway = gateway
+        self.detail = detail
 
     def __str__(self) -> str:
+        check = self.detail or "check the gateways"
         return (
-            "gave up sending: check the gateways; batches are kept in the spool and sent by the "
+            f"gave up sending: {check}; batches are kept in the spool and sent by the "
             f"next run, give_up_s=`{self.give_up_s:g}`, reason=`{self.reason}`, "
             f"gateway=`{self.gateway}`"
         )

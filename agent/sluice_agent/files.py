@@ -34,6 +34,7 @@ from sluice_agent.columns import logs_from_block
 from sluice_agent.copytruncate import CopyDetector, may_be_copy
 from sluice_agent.file_identity import PrefixComparison, PrefixDigest, best, tail_digest
 from sluice_agent.file_names import parse_stored_path, shown_name
+from sluice_agent.file_report import FileCounts
 from sluice_agent.line_readers import FileChange, FollowedFile, source_of
 from sluice_agent.settings import FileSettings
 from sluice_agent.spool_format import FileCheckpoint
@@ -63,27 +64,6 @@ class PollResult:
     finished: tuple[str, ...]
     new_checkpoints: tuple[FileCheckpoint, ...] = ()
     busy: bool = False
-
-
-@dataclass(slots=True)
-class FileCounts:
-    """What was not read as it was written, since the start.
-
-    Attributes:
-        rewritten: Files that were read from their start again.
-        resent_bytes: Bytes read of them before: their lines, if they still exist, are sent again.
-        missing: Files that were known and could not be found.
-        hole_bytes: Zero bytes that were skipped.
-        binary: Paths of the files that are not read because they are binary.
-        unreadable: Paths of the files that cannot be read at present.
-    """
-
-    rewritten: int = 0
-    resent_bytes: int = 0
-    missing: int = 0
-    hole_bytes: int = 0
-    binary: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,7 +369,7 @@ class FileInput:
         self._skipped[file.source] = _seen(file.path, file.status())
 
     def _identify(self, file: FollowedFile, now_s: float, *, only_known: bool) -> None:
-        """Resume a file that nobody wrote to; begin a comparison for every other."""
+        """Resume a file that was not written to; begin a comparison for every other."""
         own = self._checkpoints.get(file.source)
         if own is not None and file.is_untouched(own):
             digest = tail_digest(own, file.read_at)

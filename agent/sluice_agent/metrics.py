@@ -20,6 +20,12 @@
 | sluice_agent_syslog_unreadable_total | counter | transport | records with `sluice.error` |
 | sluice_agent_syslog_dropped_datagrams_total | counter | | datagrams that the kernel dropped |
 | sluice_agent_syslog_connections | gauge | | open connections of senders |
+| sluice_agent_rewritten_files_total | counter | | files read from their start again |
+| sluice_agent_resent_file_bytes_total | counter | | bytes of them that were read before |
+| sluice_agent_missing_files_total | counter | | known files that could not be found |
+| sluice_agent_hole_bytes_total | counter | | zero bytes of files that were skipped |
+| sluice_agent_binary_files | gauge | | files that are not read because they are binary |
+| sluice_agent_unreadable_files | gauge | | files that cannot be read at present |
 | sluice_agent_corrupt_files_total | counter | | spool files moved to `corrupt/` |
 | sluice_agent_spool_errors_total | counter | | failed operations on the spool |
 | sluice_agent_spool_bytes | gauge | | bytes of batches in the spool, including parked ones |
@@ -33,6 +39,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from sluice_agent.file_report import FileCounts
 from sluice_agent.metric_values import LabelledMetric
 from sluice_agent.spool import Spool
 from sluice_agent.spool_format import EntryHeader
@@ -44,11 +51,13 @@ class AgentMetrics:
     """The metrics of one agent.
 
     Attributes:
+        failing: The errors of the operations on the spool that are being repeated.
         listed: All of them, in the order of the table above.
     """
 
     def __init__(self) -> None:
         self.is_blocked = False
+        self.failing: dict[object, str] = {}
         self.listed: list[LabelledMetric] = []
         self._batches = self._counter("sealed_batches", "Batches made durable in the spool", "kind")
         self._records = self._counter("sealed_records", "Records made durable in the spool", "kind")
@@ -90,6 +99,12 @@ class AgentMetrics:
             "syslog_dropped_datagrams", "Datagrams that the kernel dropped"
         )
         self.syslog_connections = self._gauge("syslog_connections", "Connections of senders")
+        self._rewritten = self._counter("rewritten_files", "Files read from their start again")
+        self._resent = self._counter("resent_file_bytes", "Bytes of them that were read before")
+        self._missing = self._counter("missing_files", "Known files that could not be found")
+        self._holes = self._counter("hole_bytes", "Zero bytes of files that were skipped")
+        self._binary = self._gauge("binary_files", "Files not read because they are binary")
+        self._unreadable = self._gauge("unreadable_files", "Files that cannot be read at present")
         self.corrupt = self._counter("corrupt_files", "Spool files moved to corrupt/")
         self.spool_errors = self._counter("spool_errors", "Failed operations on the spool")
         self._spool_bytes = self._gauge(
@@ -120,6 +135,15 @@ class AgentMetrics:
         """Read the spool's gauges from `spool` at each scrape."""
         self._spool_bytes.set_function(spool.size_bytes)
         self._spool_batches.set_function(lambda: len(spool.ready()))
+
+    def watch_files(self, counts: FileCounts) -> None:
+        """Read the numbers of followed files at each scrape."""
+        self._rewritten.set_function(lambda: counts.rewritten)
+        self._resent.set_function(lambda: counts.resent_bytes)
+        self._missing.set_function(lambda: counts.missing)
+        self._holes.set_function(lambda: counts.hole_bytes)
+        self._binary.set_function(lambda: len(counts.binary))
+        self._unreadable.set_function(lambda: len(counts.unreadable))
 
     @contextmanager
     def blocking(self) -> Iterator[None]:

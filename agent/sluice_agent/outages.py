@@ -31,9 +31,17 @@ class OutageLog:
     def __init__(self, give_up_s: float) -> None:
         self._give_up_s = give_up_s
         self._outage: _Outage | None = None
+        self.last_failure = ""
 
     def failed(
-        self, batch: SpooledBatch, *, reason: str, gateway: str, waiting: int, now_s: float
+        self,
+        batch: SpooledBatch,
+        *,
+        reason: str,
+        gateway: str,
+        waiting: int,
+        now_s: float,
+        detail: str = "",
     ) -> None:
         """Record a failed upload.
 
@@ -43,19 +51,24 @@ class OutageLog:
             gateway: The address of the gateway.
             waiting: The batches that are not settled.
             now_s: The time on the monotonic clock.
+            detail: The cause, and what to check, if they are known.
 
         Raises:
             GatewaysUnreachable: Uploads have failed for `give_up_s`.
         """
         outage = self._outage = self._outage or _Outage(since_s=now_s, logged_s=now_s)
         outage.failures += 1
+        self.last_failure = f"{reason} at {gateway}" + (f": {detail}" if detail else "")
         failing_s = now_s - outage.since_s
         if self._give_up_s and failing_s >= self._give_up_s:
-            raise GatewaysUnreachable(self._give_up_s, reason, gateway)
+            raise GatewaysUnreachable(self._give_up_s, reason, gateway, detail)
         if outage.failures <= FAILURES_LOGGED:
             if reason == NOT_A_GATEWAY:
                 return  # logged with the response by `foreign_responses`
-            _log.warning("upload_failed", name=batch.header.name, reason=reason, gateway=gateway)
+            known = {"detail": detail} if detail else {}
+            _log.warning(
+                "upload_failed", name=batch.header.name, reason=reason, gateway=gateway, **known
+            )
         elif now_s - outage.logged_s >= SUMMARY_S:
             outage.logged_s = now_s
             _log.warning(
@@ -70,3 +83,4 @@ class OutageLog:
     def ended(self) -> None:
         """Record a successful upload."""
         self._outage = None
+        self.last_failure = ""

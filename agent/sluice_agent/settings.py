@@ -58,6 +58,11 @@ class WhenFull(StrEnum):
     DROP_NEWEST = "drop_newest"
 
 
+SPOOL_DEFAULT: Final = Path(".sluice-agent/spool")
+ONCE_GIVE_UP_S: Final = 60.0
+"""A run with `once` ends with an error after uploads, or the spool, have failed for this long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolSettings:
     """Where and how a spool stores its batches.
@@ -69,6 +74,7 @@ class SpoolSettings:
         frame_version: The version of new frames.
         bytes_max: Maximum bytes of batches, including parked ones.
         sync: Make a commit durable against a power cut, not only against a kill.
+        give_up_s: End with an error after an operation has failed for this long, seconds; 0 never.
     """
 
     directory: Path
@@ -77,6 +83,7 @@ class SpoolSettings:
     frame_version: FrameVersion = 1
     bytes_max: int = 1024 * 1024 * 1024
     sync: bool = True
+    give_up_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +196,7 @@ class AgentSettings:
     """
 
     gateway: str
-    spool: Path = Path(".sluice-agent/spool")
+    spool: Path = SPOOL_DEFAULT
     key: Path | None = None
     agent_id: str = field(default_factory=default_agent_id)
     paths: tuple[str, ...] = ()
@@ -280,6 +287,7 @@ class AgentSettings:
             frame_version=self.frame_version,
             bytes_max=self.spool_bytes,
             sync=sync,
+            give_up_s=ONCE_GIVE_UP_S if self.once else 0.0,
         )
 
     def for_doors(self) -> DoorSettings:

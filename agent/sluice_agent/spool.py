@@ -96,6 +96,7 @@ class Spool:
         self._accepted: list[EntryHeader] = []
         self._finished_sources: set[str] = set()
         self._next_seq = 0
+        self._refused_bytes = 0
         self._directory = SpoolDirectory(settings.directory, disk, sync=settings.sync)
         with translate_os_errors(settings.directory):
             self._directory.open()
@@ -148,7 +149,15 @@ class Spool:
 
     def fits(self, sealed: SealedBatch) -> bool:
         """Return True if a batch can be committed within `bytes_max`."""
-        return self.size_bytes() + sealed.header.size_bytes <= self.settings.bytes_max
+        size_bytes = sealed.header.size_bytes
+        fits = self.size_bytes() + size_bytes <= self.settings.bytes_max
+        self._refused_bytes = 0 if fits else size_bytes
+        return fits
+
+    def is_full(self) -> bool:
+        """Return True if there was no room for the last batch, and still is none."""
+        refused = self._refused_bytes
+        return bool(refused) and self.size_bytes() + refused > self.settings.bytes_max
 
     # -- sealing -------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ frame of a batch for which a worker is free is kept in memory, so it is not read
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import structlog
 
@@ -16,17 +17,41 @@ from sluice_agent.spool_format import ParkedReason
 from sluice_agent.transport import UploadResult
 from sluice_agent.upload_decisions import GatewayResponse
 from sluice_protocol.clock import Clock
+from sluice_protocol.units import NS_PER_S
+
+Result = TypeVar("Result")
 
 SPOOL_RETRY_S: Final = 1.0
 RESPONSE_CHARS_MAX: Final = 4096
 _log: Final = structlog.get_logger("sluice.agent.spool")
 
 
-async def pause_after_error(error: SpoolUnwritable, metrics: AgentMetrics, clock: Clock) -> None:
-    """Count and log a failed operation, and wait before it is repeated."""
-    metrics.spool_errors.inc()
-    _log.error("spool_unwritable", path=error.path, reason=error.reason)
-    await clock.sleep(SPOOL_RETRY_S)
+async def until_done(
+    operation: Callable[[], Result], spool: Spool, *, clock: Clock, metrics: AgentMetrics
+) -> Result:
+    """Perform an operation on the spool in a thread; repeat it while the disk fails.
+
+    Raises:
+        SpoolUnwritable: It failed for as long as the settings of the spool allow.
+    """
+    failing_since_s: float | None = None
+    key = object()
+    try:
+        while True:
+            try:
+                return await asyncio.to_thread(operation)
+            except SpoolUnwritable as error:
+                now_s = clock.monotonic_ns() / NS_PER_S
+                failing_since_s = now_s if failing_since_s is None else failing_since_s
+                give_up_s = spool.settings.give_up_s
+                if give_up_s and now_s - failing_since_s >= give_up_s:
+                    raise
+                metrics.spool_errors.inc()
+                metrics.failing[key] = str(error)
+                _log.error("spool_unwritable", path=error.path, reason=error.reason)
+                await clock.sleep(SPOOL_RETRY_S)
+    finally:
+        metrics.failing.pop(key, None)
 
 
 class RetriedSpool:
@@ -52,22 +77,20 @@ class RetriedSpool:
         kept = [self._frames.pop(batch.header.order, None) for batch in batches]
         if None not in kept:
             return kept
-        while True:
-            try:
-                found = await asyncio.to_thread(self._spool.read_all, batches)
-            except SpoolUnwritable as error:
-                await pause_after_error(error, self._metrics, self._clock)
-            else:
-                return [
-                    self._undamaged(batch, one) for batch, one in zip(batches, found, strict=True)
-                ]
+        found = await self._until_done(lambda: self._spool.read_all(batches))
+        return [self._undamaged(batch, one) for batch, one in zip(batches, found, strict=True)]
+
+    async def _until_done(self, operation: Callable[[], Result]) -> Result:
+        return await until_done(operation, self._spool, clock=self._clock, metrics=self._metrics)
 
     async def forget(self, *batches: SpooledBatch) -> None:
         """Remove batches; files that could not be removed are removed by a later sweep."""
         try:
             await asyncio.to_thread(self._spool.forget, *batches)
         except SpoolUnwritable as error:
-            await pause_after_error(error, self._metrics, self._clock)
+            self._metrics.spool_errors.inc()
+            _log.error("spool_unwritable", path=error.path, reason=error.reason)
+            await self._clock.sleep(SPOOL_RETRY_S)
 
     async def forget_accepted(self, *batches: SpooledBatch) -> None:
         """Count batches as accepted and remove them."""
@@ -87,13 +110,7 @@ class RetriedSpool:
             parked_at_unix_ns=self._clock.now_ns(),
             answer=received.body.decode(errors="replace")[:RESPONSE_CHARS_MAX],
         )
-        while True:
-            try:
-                await asyncio.to_thread(self._spool.park, batch, parked)
-            except SpoolUnwritable as error:
-                await pause_after_error(error, self._metrics, self._clock)
-            else:
-                break
+        await self._until_done(lambda: self._spool.park(batch, parked))
         self.parked += 1
         self._metrics.parked.inc()
         _log.error(

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +11,7 @@ import structlog
 
 from sluice_agent.batching import Batcher
 from sluice_agent.errors import SpoolUnwritable
+from sluice_agent.file_report import FileCounts, make_report, read_report, write_report
 from sluice_agent.files import FileInput, PollResult
 from sluice_agent.host_metrics import HostMetricsInput
 from sluice_agent.line_readers import PipeInput
@@ -19,7 +20,7 @@ from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
-from sluice_agent.spool_retries import pause_after_error
+from sluice_agent.spool_retries import until_done
 from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
@@ -85,11 +86,25 @@ class Agent:
             return "gateways refuse this agent: check its key, its clock and the principals file"
         if self.uploader.foreign.problem:
             return self.uploader.foreign.problem
-        if self.metrics.is_blocked:
+        if self.metrics.failing:
+            return next(iter(self.metrics.failing.values()))
+        if self.spool.is_full():
             return (
-                "spool is full and inputs are blocked: check the gateways, or drop parked batches"
+                "spool is full and inputs are held back: check the gateways, or drop parked batches"
             )
         return ""
+
+    def what_waits(self) -> str:
+        """Return why records or batches are not settled yet."""
+        waiting = len(self.spool.ready())
+        failed = self.uploader.last_failure
+        reasons = [self.problem()]
+        if waiting:
+            reasons.append(
+                f"{waiting} batches are not accepted and stay in the spool for the next start"
+                + (f": the last upload failed with {failed}" if failed else "")
+            )
+        return "; ".join(filter(None, reasons)) or "records that were read are not sealed yet"
 
     def result(self) -> AgentRunResult:
         """Return what this run has done so far."""
@@ -118,7 +133,7 @@ async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
                 reading.append(_sample(agent, stop))
             if syslog is not None:
                 reading.append(syslog.run(stop))
-            complete = await _within(stop, settings.drain_s, *reading)
+            complete = await _within(stop, settings.drain_s, agent.what_waits, *reading)
     finally:
         files.close()
     if complete:
@@ -162,12 +177,15 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
     again at the next start, because no checkpoint covers it.
     """
     polling: asyncio.Task[PollResult] | None = None
+    reported: FileCounts | None = None
+    agent.metrics.watch_files(files.counts)
     try:
         while polling is not None or not stop.is_set():
             polling = polling or asyncio.create_task(_poll(agent, files))
             polled = await asyncio.shield(polling)
             more = bool(polled.blocks or polled.busy) and not stop.is_set()
             polling = asyncio.create_task(_poll(agent, files)) if more else None
+            reported = await _report(agent, files.counts, reported)
             await _put_polled(agent, polled)
             if not polled.blocks and not polled.busy and agent.settings.once:
                 return
@@ -176,6 +194,19 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
     finally:
         if polling is not None:  # it uses the files, which are closed next
             await asyncio.gather(polling, return_exceptions=True)
+
+
+async def _report(agent: Agent, counts: FileCounts, before: FileCounts | None) -> FileCounts:
+    """Write what happened to files, if it has changed; return what was written."""
+    now = replace(counts)
+    if now != before and not (before is None and now == FileCounts() and not _reported(agent)):
+        report = make_report(now, agent_id=agent.settings.agent_id, now_ns=agent.clock.now_ns())
+        await asyncio.to_thread(write_report, agent.spool.settings.directory, report)
+    return now
+
+
+def _reported(agent: Agent) -> bool:
+    return read_report(agent.spool.settings.directory) is not None
 
 
 async def _poll(agent: Agent, files: FileInput) -> PollResult:
@@ -199,13 +230,7 @@ async def _put_polled(agent: Agent, polled: PollResult) -> None:
 
 async def _write(agent: Agent, write: Callable[[], None]) -> None:
     """Write the state of the spool; while the disk is full or fails, nothing more is read."""
-    while True:
-        try:
-            await asyncio.to_thread(write)
-        except SpoolUnwritable as error:
-            await pause_after_error(error, agent.metrics, agent.clock)
-        else:
-            return
+    await until_done(write, agent.spool, clock=agent.clock, metrics=agent.metrics)
 
 
 async def _sample(agent: Agent, stop: asyncio.Event) -> None:
@@ -224,7 +249,7 @@ async def ship_pipe(
     agent: Agent, pipe: PipeInput, stop: asyncio.Event, *, wait_for_all: bool
 ) -> None:
     """Ship the lines of a pipe until its end or `stop`, then drain."""
-    if await _within(stop, agent.settings.drain_s, _read_pipe(agent, pipe, stop)):
+    if await _within(stop, agent.settings.drain_s, agent.what_waits, _read_pipe(agent, pipe, stop)):
         await _drain(agent, stop, wait_for_all=wait_for_all)
 
 
@@ -240,10 +265,10 @@ async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None
 async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
     """Seal the remaining records and send for `drain_s`; unsent batches remain in the spool."""
     drain_s = agent.settings.drain_s
-    if not await _within(stop, drain_s, agent.batcher.flush()):
+    if not await _within(stop, drain_s, agent.what_waits, agent.batcher.flush()):
         return
     if wait_for_all:
-        await _within(stop, drain_s, agent.uploader.drained())
+        await _within(stop, drain_s, agent.what_waits, agent.uploader.drained())
     else:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(agent.uploader.drained(), drain_s)
@@ -256,7 +281,12 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(stop.wait(), seconds)
 
 
-async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, None, None]) -> bool:
+async def _within(
+    stop: asyncio.Event,
+    grace_s: float,
+    why: Callable[[], str],
+    *work: Coroutine[None, None, None],
+) -> bool:
     """Run all of `work`; after `stop` it has `grace_s` to finish before it is cancelled.
 
     The grace period is needed because a batch that is sealed and not committed leaves a gap in
@@ -273,10 +303,7 @@ async def _within(stop: asyncio.Event, grace_s: float, *work: Coroutine[None, No
         if working.done():
             working.result()
             return True
-        _log.warning(
-            "shutdown_incomplete",
-            reason="the spool is full or unwritable, or batches are not accepted",
-        )
+        _log.warning("shutdown_incomplete", reason=why())
         return False
     finally:
         stopped.cancel()
@@ -310,7 +337,10 @@ async def _sweep_once(agent: Agent) -> None:
             agent.uploader.add(batch)
     except SpoolUnwritable as error:
         agent.metrics.spool_errors.inc()
+        agent.metrics.failing[_sweep_once] = str(error)
         _log.error("spool_unwritable", path=error.path, reason=error.reason)
+    else:
+        agent.metrics.failing.pop(_sweep_once, None)
 
 
 async def run_with_background(main: Coroutine[None, None, None], agent: Agent) -> None:

@@ -39,6 +39,8 @@ from sluice_web.response_bodies import read_up_to
 RESPONSE_BYTES_MAX: Final = 64 * 1024
 LIST_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 """A result of a list has at most 2 KiB, a conflict with long ids included."""
+_NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+"""What OpenSSL reports where the answer to a handshake is not one of TLS."""
 PIECE_BYTES: Final = 256 * 1024
 MEDIA_TYPE_CHARS_MAX: Final = 64
 _OK: Final = 200
@@ -150,12 +152,8 @@ class HttpTransport:
                 return UploadResult(response=response, body=found)
         except TimeoutError:
             return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TIMEOUT))
-        except aiohttp.ClientSSLError:
-            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TLS))
-        except aiohttp.ClientConnectorError:
-            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.REFUSED))
-        except (aiohttp.ClientError, OSError):
-            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.RESET))
+        except (aiohttp.ClientError, OSError) as error:
+            return UploadResult(response=_no_response(error))
 
     def _headers(self, target: URL, fields: Mapping[str, str]) -> dict[str, str]:
         authority = _authority(target)
@@ -171,6 +169,33 @@ class HttpTransport:
                 created_s=self._clock.now_ns() // NS_PER_S,
             )
         return {**headers, "host": authority}
+
+
+def _no_response(error: aiohttp.ClientError | OSError) -> NoGatewayResponse:
+    """Return why there was no response, and what to check where the cause is known."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            reason = getattr(error.certificate_error, "verify_message", "")
+            detail = f"the certificate is not trusted ({reason}): set --tls-ca, or check the name"
+            return NoGatewayResponse(failure=ConnectionFailure.TLS, detail=detail)
+        case aiohttp.ClientSSLError():
+            cause = getattr(error.os_error, "reason", "") or str(error.os_error)
+            detail = f"the handshake failed ({cause})"
+            if cause in _NOT_TLS:
+                detail = f"the server does not use TLS at this port ({cause}): use http://, or"
+                detail += " check the port"
+            return NoGatewayResponse(failure=ConnectionFailure.TLS, detail=detail)
+        case aiohttp.ClientConnectorDNSError():
+            detail = f"the name cannot be resolved ({error.os_error}): check --gateway"
+            return NoGatewayResponse(failure=ConnectionFailure.NAME, detail=detail)
+        case aiohttp.ClientConnectorError():
+            detail = f"cannot connect ({error.os_error}): check that a gateway listens there"
+            return NoGatewayResponse(failure=ConnectionFailure.REFUSED, detail=detail)
+        case _:
+            detail = "the connection ended before a response"
+            if isinstance(error, aiohttp.ServerDisconnectedError):
+                detail += ": a port with TLS does this to http://; check the scheme of --gateway"
+            return NoGatewayResponse(failure=ConnectionFailure.RESET, detail=detail)
 
 
 async def _pieces(body: bytes) -> AsyncIterator[memoryview]:

@@ -58,6 +58,7 @@ class ConnectionFailure(StrEnum):
     TIMEOUT = "timeout"
     RESET = "reset"
     REFUSED = "connection_refused"
+    NAME = "name_not_resolved"
     TLS = "tls"
 
 
@@ -94,6 +95,7 @@ class NoGatewayResponse:
     """The request ended without a complete response; its effect is unknown."""
 
     failure: ConnectionFailure
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

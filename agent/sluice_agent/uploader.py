@@ -30,6 +30,7 @@ from sluice_agent.upload_decisions import (
     DropResolved,
     Forget,
     GatewayResponse,
+    NoGatewayResponse,
     Park,
     Reaction,
     SendAgain,
@@ -286,6 +287,11 @@ class Uploader:
             high_water=self._spool.high_water(batch.header.boot_id),
         )
 
+    @property
+    def last_failure(self) -> str:
+        """Why the last upload failed; empty if it succeeded."""
+        return self._outage.last_failure
+
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
 
@@ -320,12 +326,14 @@ class Uploader:
                 await self._spooled.forget(batch)
                 return True
             case SendAgain(pause_s=pause_s, reason=reason, is_foreign=is_foreign):
+                response = received.response
                 self._outage.failed(
                     batch,
                     reason=reason,
                     gateway=str(target),
                     waiting=self._open,
                     now_s=self._now_s(),
+                    detail=response.detail if isinstance(response, NoGatewayResponse) else "",
                 )
                 self._gateways.failed(target, pause_s)
                 if is_foreign and isinstance(received.response, GatewayResponse):

@@ -1,11 +1,11 @@
 """`sluice agent`: ship files and host metrics, and manage parked batches."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_agent.settings import AgentSettings, default_agent_id
+from sluice_agent.settings import SPOOL_DEFAULT, AgentSettings, default_agent_id
 from sluice_cli.agent_run import KEY_DEFAULT, run_and_report
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 app = App(name="agent", help="Ship files and host metrics, and manage parked batches.")
 parked = App(name="parked", help="Manage batches that gateways rejected.")
 app.command(parked)
-
-SPOOL_DEFAULT: Final = Path(".sluice-agent/spool")
 
 All = Annotated[bool, Parameter(name="--all", negative="", help="All parked batches.")]
 SpoolPath = Annotated[Path, Parameter(name="--spool", help="Directory of the spool.")]

@@ -4,14 +4,20 @@ import inspect
 from collections.abc import Callable
 from typing import get_args
 
-from cyclopts import App, CycloptsError, RepeatArgumentError, UnusedCliTokensError
+from cyclopts import (
+    App,
+    CycloptsError,
+    RepeatArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 from cyclopts.config import Env
 
 from sluice_cli.commands import COMMANDS, SUMMARY
 from sluice_cli.config import FromFile, refuse_unknown_tables
 from sluice_cli.environment import check_variables
 from sluice_cli.existing_directory import ExistingDirectory
-from sluice_cli.settings_file import read_file
+from sluice_cli.settings_file import describe_unknown_option, read_file
 from sluice_protocol.errors import BadUsage
 
 
@@ -92,6 +98,15 @@ def usage_error(error: CycloptsError) -> BadUsage:
                 f"unexpected argument: values belong to options, which `{place} --help` lists,"
                 f" argument=`{first}`"
             )
+        case UnknownOptionError() if error.token.source in {"", "cli"}:
+            option = (error.token.keyword or error.token.value).partition("=")[0]
+            known = [
+                name
+                for argument in error.argument_collection
+                for name in argument.names
+                if argument.parse and name.startswith("-")
+            ]
+            return BadUsage(describe_unknown_option(option, known, place))
         case RepeatArgumentError():
             return BadUsage(f"option given twice: give it once, option=`{error.token.keyword}`")
         case _:

@@ -24,7 +24,7 @@ from sluice_gc.signing_keys import TrustedKeys, key_id_of, load_trusted, make_ke
 from sluice_gc.task_engine import open_engine
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store import open_deployment
+from sluice_store import StoreMode, open_deployment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,13 +171,13 @@ async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> Audi
 
 
 async def _show(url: str, audit_id: str | None, trusted: TrustedKeys) -> AuditReport:
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         certificate = (await read_certificate_or_newest(store, trusted, audit_id)).certificate
         return await read_audit_report(store, certificate)
 
 
 async def _verify(url: str, trusted: TrustedKeys, *, evidence: bool) -> ChainReport:
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         return await verify_store(store, trusted, evidence=evidence)
 
 

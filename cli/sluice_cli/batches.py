@@ -13,7 +13,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.identity import format_identity
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.batch_lists import BatchPage, read_batches
-from sluice_store.authority import open_deployment
+from sluice_store import StoreMode, open_deployment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ def batches(
 
 
 async def _read(url: str, agent: str | None, limit: int) -> BatchPage:
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         return await read_batches(store, agent, limit)
 
 

@@ -15,7 +15,7 @@ from sluice_protocol.conflicts import ACCEPT_EXISTING, Decision, DecisionAction,
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_store import ObjectStore, open_deployment
+from sluice_store import ObjectStore, StoreMode, open_deployment
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.stored_conflicts import StoredConflicts
 
@@ -85,7 +85,7 @@ def _is_confirmed(conflict_id: str, *, yes: bool) -> bool:
 
 
 async def _list(url: str, agent: str | None, after: str | None, limit: int) -> ConflictPage:
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         return await _conflicts_of(store).list_page(
             agents=None if agent is None else [agent],
             after=None if after is None else parse_conflict_id(after),
@@ -95,7 +95,7 @@ async def _list(url: str, agent: str | None, after: str | None, limit: int) -> C
 
 async def _show(url: str, conflict_id: str) -> ConflictView:
     name = parse_conflict_id(conflict_id)
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         view = await _conflicts_of(store).show(name)
     if view is None:
         raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")

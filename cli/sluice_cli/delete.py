@@ -15,7 +15,7 @@ from sluice_protocol.errors import ExitCode
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store import open_deployment
+from sluice_store import StoreMode, open_deployment
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import submit_delete
 
@@ -93,7 +93,7 @@ async def _count(url: str, request: DeleteRequest) -> "DeleteReceipt":
     from sluice_query.settings import QuerySettings  # noqa: PLC0415
 
     clock = SystemClock()
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         searcher = Searcher(store=store, store_url=url, settings=QuerySettings(), clock=clock)
         running = asyncio.Semaphore(_RUNNING_MAX)
         deletes = Deletes(

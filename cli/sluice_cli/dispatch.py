@@ -1,5 +1,6 @@
 """Run one command line, and turn errors into exit codes."""
 
+import resource
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -13,6 +14,9 @@ from sluice_cli.settings_file import read_file, refuse_unknown_command
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
 _HELP_FLAGS: Final = frozenset({"--help", "-h"})
+QUERY_ADDRESS_BYTES: Final = 2_816 << 20
+"""Address space of a query: the libraries of the lake and threads map about 1.7 GiB, and the engine
+uses up to 1 GiB. With less, native code of these libraries ends the process with a traceback."""
 
 
 def run_command(tokens: list[str]) -> int:
@@ -41,8 +45,27 @@ def run_command(tokens: list[str]) -> int:
             raise
         fail(message)
         return ExitCode.BAD_USAGE.value
+    except MemoryError:
+        fail(f"`sluice {tokens[0]}` needs more memory than this process may use: raise its limit")
+        return ExitCode.BAD_USAGE.value
     except KeyboardInterrupt:
         return 130
+
+
+def _require_address_space(tokens: list[str]) -> None:
+    """Refuse a query in a process whose address space is too small.
+
+    Raises:
+        BadUsage: The limit is too low.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    is_query = tokens[0] == "query" and _HELP_FLAGS.isdisjoint(tokens)
+    if is_query and limit != resource.RLIM_INFINITY and limit < QUERY_ADDRESS_BYTES:
+        raise BadUsage(
+            "a query needs more address space than this process may use: raise `ulimit -v` or"
+            " bound the memory of a control group instead,"
+            f" limit_bytes=`{limit}`, least_bytes=`{QUERY_ADDRESS_BYTES}`"
+        )
 
 
 def _run(tokens: list[str]) -> int:
@@ -55,6 +78,7 @@ def _run(tokens: list[str]) -> int:
             "an option precedes the command: write it after it, as in `sluice status --json`,"
             f" option=`{tokens[0]}`"
         )
+    _require_address_space(tokens)
     run = read_command(tokens) or _parse(tokens)
     if run is None:
         return ExitCode.DONE.value

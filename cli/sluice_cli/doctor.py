@@ -129,7 +129,9 @@ async def _examine(
         if problem:  # otherwise each promise would be reported as broken
             raise StoreMisconfigured("create", url, problem)
     async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(open_deployment(url)) for url in urls]
+        stores = [
+            await stack.enter_async_context(open_deployment(url, initialised=False)) for url in urls
+        ]
         result = await examine(stores, urls, SystemIds())
         if write:
             sealed = seal_result(result, key=signer, key_id=key_id)

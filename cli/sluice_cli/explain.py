@@ -13,7 +13,7 @@ from sluice_protocol.identity import format_identity
 from sluice_reconciler.batch_objects import StoredObject
 from sluice_reconciler.explain import BatchPath, QueuePosition, parse_subject
 from sluice_reconciler.explain import explain as read_paths
-from sluice_store.authority import open_deployment
+from sluice_store import StoreMode, open_deployment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +38,7 @@ def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = Fa
 
 async def _read(url: str, subject: str) -> list[BatchPath]:
     wanted = parse_subject(subject)
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         return await read_paths(store, wanted, make_lake_reader(store, url))
 
 

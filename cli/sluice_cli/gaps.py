@@ -9,7 +9,7 @@ from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.completeness import BootReport, read_completeness
-from sluice_store.authority import open_deployment
+from sluice_store import StoreMode, open_deployment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ def gaps(
 
 
 async def _read(url: str, agent: str | None) -> list[BootReport]:
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         return [boot async for boot in read_completeness(store, agent)]
 
 

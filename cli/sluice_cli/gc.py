@@ -23,7 +23,7 @@ from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import parse_digest
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest
-from sluice_store import open_deployment
+from sluice_store import StoreMode, open_deployment
 from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ async def _show(
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file, trusted_keys)
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         return await explain_blob(store, trusted, digest)
 
 

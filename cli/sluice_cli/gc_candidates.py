@@ -18,7 +18,7 @@ from sluice_gc.candidate_views import (
 )
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import parse_digest
-from sluice_store import open_deployment
+from sluice_store import StoreMode, open_deployment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +69,7 @@ async def _read(
 
     trusted = load_trusted(key_file or Path(), trusted_keys) if key_file or trusted_keys else None
     after, limit = part
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         chosen = plan_id or await newest_plan_id(store)
         if len(sha256) == _DIGEST_DIGITS:
             try:

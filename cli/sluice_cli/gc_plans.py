@@ -12,7 +12,7 @@ from sluice_cli.output import emit, format_size, format_time, print_columns
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.plan_approvals import PlanState
 from sluice_protocol.units import UnixNs
-from sluice_store import open_deployment
+from sluice_store import StoreMode, open_deployment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,7 @@ async def _read(url: str, limit: int) -> tuple[ListedPlan, ...]:
     from sluice_gc.plan_inputs import read_store_time  # noqa: PLC0415 - quick help
     from sluice_reconciler.audit_summaries import list_newest_plans  # noqa: PLC0415 - quick help
 
-    async with open_deployment(url) as store:
+    async with open_deployment(url, StoreMode.READ) as store:
         found = await list_newest_plans(store, limit)
         open_since_ns = UnixNs(await read_store_time(store) - OPEN_PLAN_NS)
     return tuple(describe_plan(one, open_since_ns) for one in found)

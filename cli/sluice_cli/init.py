@@ -17,7 +17,7 @@ from sluice_protocol.authority import (
     check_authority,
 )
 from sluice_protocol.system_clock import SystemIds
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +60,7 @@ def init(
 
 
 async def _write(url: str, wanted: Authority) -> Authority:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         return await create_authority(store, wanted)
 
 

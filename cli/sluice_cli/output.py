@@ -26,6 +26,9 @@ _REMEDIES: Final = {
 }
 
 
+_COLUMN_CHARS_MAX: Final = 80
+
+
 def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) -> None:
     """Print a result on standard output: one JSON document, or text.
 
@@ -63,11 +66,16 @@ def _plain(value: object) -> object:
 def print_columns(console: "Console", rows: Sequence[Sequence[str]]) -> None:
     """Print rows in aligned columns. No value is cut: an id is copied from one command to the next.
 
+    A value longer than `_COLUMN_CHARS_MAX` does not widen its column: the rest of its row follows.
+
     Args:
         console: Where to print.
         rows: The texts by row; the first row contains the names of the columns.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [
+        max((len(cell) for cell in column if len(cell) <= _COLUMN_CHARS_MAX), default=0)
+        for column in zip(*rows, strict=True)
+    ]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         console.print("  ".join(cells).rstrip())

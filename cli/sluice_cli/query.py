@@ -21,7 +21,8 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import printable_text
-from sluice_query.parameters import FROM_DEFAULT, STEP_DEFAULT, parse_query
+from sluice_query.filters import parse_filter
+from sluice_query.parameters import FROM_DEFAULT, parse_query
 from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
 from sluice_query.settings import QuerySettings, ServeSettings
 
@@ -39,9 +40,11 @@ class QueryOptions:
     """The options of a query.
 
     Attributes:
-        since: Start of the range: RFC 3339, Unix ns, `now`, or a duration ago such as `15m`. The
-            default is 1h ago, with `--tail` 1m ago, with a reconciler everything that it has.
-        until: End of the range, exclusive; the same forms.
+        since: Start of the range: RFC 3339, a Unix time in seconds, ms, µs or ns, `now`, or a
+            duration ago such as `15m`. The default is 1h ago, with `--tail` 1m ago, with a
+            reconciler everything that it has.
+        until: End of the range, exclusive; the same forms. Records with a later time, of a clock
+            that is ahead, are found only with a later end.
         q: Text that a log's body, or a metric's name, must contain.
         regex: Treat the text as an RE2 pattern.
         ignore_case: Ignore case.
@@ -49,7 +52,8 @@ class QueryOptions:
         agent: Only records of these agents.
         attribute: Only records with these attributes or resource attributes, each `KEY=VALUE`.
         filter: Only records with a field of this value: `FIELD=VALUE`, `FIELD!=VALUE`,
-            `FIELD=~PATTERN`, `severity>=17`, `FIELD` for any value, `!FIELD` for none.
+            `FIELD=~PATTERN`, `'severity>=17'`, `FIELD` for any value, `!FIELD` for none. Quote it:
+            a shell would write a file for `>`.
         histogram: Print the number of records over time as bars.
         buckets: Most bars of the histogram.
         by: Divide each bar by the values of this field.
@@ -58,11 +62,11 @@ class QueryOptions:
         limit: Maximum number of records.
         newest_first: Print the latest records first.
         metric: Compute a series of this metric.
-        step: Width of a step of the series, such as `1m`.
+        step: Width of a step of the series, such as `1m`, or of a bar of the histogram.
         agg: How the points of one step become one value.
         by_agent: Compute a separate series for each agent.
         raw: Compute a series from samples only, without rollups.
-        tail: Print new records until interrupted; `--to` has no effect.
+        tail: Print new records until interrupted; it has no end, so `--to` is refused.
         reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
             instead of polling the store every second.
         reconciler_token: Its `api_token`; safer in the environment than on a command line.
@@ -85,7 +89,7 @@ class QueryOptions:
     limit: int = LIMIT_DEFAULT
     newest_first: Annotated[bool, Parameter(negative="")] = False
     metric: str | None = None
-    step: str = STEP_DEFAULT
+    step: str | None = None
     agg: Aggregate = Aggregate.AVG
     by_agent: Annotated[bool, Parameter(negative="")] = False
     raw: Annotated[bool, Parameter(negative="")] = False
@@ -96,7 +100,7 @@ class QueryOptions:
 
 SpoolUrl = Annotated[
     str | None,
-    ExistingDirectory(what="spool", hint="pass the gateway's --spool"),
+    ExistingDirectory(remedy="pass the gateway's `--spool`"),
     Parameter(
         name="--spool",
         help="The gateway's spool, file:///path; batches that are only there are searched too.",
@@ -108,9 +112,11 @@ _RENAMED = {"since": "from", "until": "to", "top": "field"}
 _FLAGS = {"q": "-q", "field": "--top"}
 _NOT_PARAMETERS = frozenset({"tail", "reconciler", "reconciler_token", "histogram"})
 """Options that are not parameters of a query."""
-_OF_RECORDS = frozenset({"limit", "step", "agg"})
+_OF_RECORDS = frozenset({"limit", "agg"})
 """Options whose defaults apply to records and series only."""
 
+_NAMES_MAX = 1_000
+"""Names that are compared with one that no record has."""
 _OPTIONS = QueryOptions()
 _SETTINGS = QuerySettings()
 _SERVING = ServeSettings()
@@ -133,14 +139,47 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
             continue
         values = value if isinstance(value, tuple) else (value,)
         given[name] = ["true" if one is True else str(one) for one in values]
+    _refuse_unfit(options, frozenset(given))
+    if options.until == "now":
+        del given["to"]
     given.setdefault("from", [_default_from(options)])
     if not viewed:
         return parse_query(given, now_ns, flag_of)
-    if options.tail or (options.histogram and options.top is not None):
-        raise BadUsage("choose one of --histogram, --top and --tail")
     from sluice_query.view_parameters import parse_histogram, parse_values  # noqa: PLC0415 - numpy
 
     return (parse_histogram if options.histogram else parse_values)(given, now_ns, flag_of)
+
+
+_NEEDED = {"by": "histogram", "buckets": "histogram", "by_agent": "metric", "raw": "metric"}
+"""Options that divide or compute a view, by what they need."""
+_NOT_OF_VIEWS = ("stats_only", "newest_first", "metric", "by_agent", "raw", "limit", "agg")
+"""Options of records and series."""
+
+
+def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
+    """Refuse options that do not fit together.
+
+    Raises:
+        BadUsage: Two of them exclude each other, or one needs another.
+    """
+    views = [
+        name for name in ("histogram", "top", "tail") if getattr(options, name) not in (None, False)
+    ]
+    if len(views) > 1:
+        raise BadUsage(f"choose one of {' and '.join(f'--{one}' for one in views)}")
+    view = views[0] if views else ""
+    if view == "tail" and options.until != "now":
+        raise BadUsage("--tail has no end: omit --to")
+    alone = next(
+        (one for one in _NEEDED if one in given and not getattr(options, _NEEDED[one])), ""
+    )
+    if alone:
+        raise BadUsage(f"{flag_of(alone)} applies to --{_NEEDED[alone]} only: add it, or omit it")
+    if "step" in given and not options.histogram and options.metric is None:
+        raise BadUsage("--step applies to --metric and --histogram only: add one, or omit it")
+    unfit = given.intersection(_NOT_OF_VIEWS) if view in ("histogram", "top") else frozenset()
+    for option in sorted(unfit - ({"limit"} if view == "top" else frozenset())):
+        raise BadUsage(f"{flag_of(option)} does not apply to --{view}: omit one of them")
 
 
 def flag_of(parameter: str) -> str:
@@ -177,7 +216,13 @@ def query(
             )
         )
         return
-    result = asyncio.run(_with_searcher((store, spool), settings, lambda one: one.search(question)))
+
+    async def search(searcher: "Searcher") -> "tuple[QueryResult, tuple[str, ...]]":
+        result = await searcher.search(question)
+        empty = not (json or result.summary.results or result.summary.partial)
+        return result, await _explain_empty(searcher, options) if empty else ()
+
+    result, hints = asyncio.run(_with_searcher((store, spool), settings, search))
     if json:
         from sluice_query.result import result_lines  # noqa: PLC0415 - imports numpy
 
@@ -185,7 +230,47 @@ def query(
             sys.stdout.buffer.write(line)
         sys.stdout.flush()
     else:
-        _print(result, question)
+        _print(result, question, hints)
+
+
+async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[str, ...]:
+    """Return a line for each name of a query without results that no record of its range has."""
+    from sluice_cli.settings_file import near_names  # noqa: PLC0415 - only without results
+    from sluice_query.field_values import FieldListResult, TopValuesResult  # noqa: PLC0415
+    from sluice_query.view_parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
+
+    kind = "metrics" if options.metric is not None else options.kind
+    given = {"from": [options.since or _default_from(options)], "to": [options.until]}
+    given["kind"] = [kind]
+    now_ns = SystemClock().now_ns()
+
+    async def values_of(field_name: str) -> list[str]:
+        wanted = {**given, "field": [field_name], "limit": [str(_NAMES_MAX)]}
+        found = (await searcher.search(parse_values(wanted, now_ns, flag_of))).view
+        return (
+            [str(one.value) for one in found.values] if isinstance(found, TopValuesResult) else []
+        )
+
+    async def fields() -> list[str]:
+        found = (await searcher.search(parse_fields(given, now_ns, flag_of))).view
+        return [one.field for one in found.fields] if isinstance(found, FieldListResult) else []
+
+    query = parse_values({**given, "field": ["agent_id"]}, now_ns, flag_of)
+    if kind != "entries" and not (await searcher.search(query)).summary.results:
+        return (f"no {kind} at all in this time range: try an earlier --from, or another --kind",)
+    checked: list[tuple[str, str, list[str]]] = []
+    if options.metric is not None:
+        checked.append(("metric", options.metric, await values_of("name")))
+    checked += [("agent", one, await values_of("agent_id")) for one in options.agent]
+    if options.filter:
+        named = [parse_filter(one, kind).field.name for one in options.filter]
+        known = await fields()
+        checked += [("field", one, known) for one in named]
+    return tuple(
+        f"no {what} has this name in the time range{near_names(name, known)}, {what}=`{name}`"
+        for what, name, known in checked
+        if name not in known
+    )
 
 
 @app.command
@@ -291,16 +376,16 @@ async def _with_searcher(
     from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
     from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
     from sluice_query.spool import attach_spool  # noqa: PLC0415
-    from sluice_store import open_store, read_authority  # noqa: PLC0415
+    from sluice_store import StoreMode, open_store, read_authority  # noqa: PLC0415
 
     keep_pandas_out()
     store_url, spool_url = urls
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(store_url))
+        store = await stack.enter_async_context(open_store(store_url, StoreMode.READ))
         authority = await read_authority(store)
         spool = None
         if spool_url is not None:
-            local = await stack.enter_async_context(open_store(spool_url))
+            local = await stack.enter_async_context(open_store(spool_url, StoreMode.READ))
             spool = await attach_spool(local, authority)
         searcher = Searcher(
             store=store, store_url=store_url, settings=settings, clock=SystemClock(), spool=spool
@@ -308,7 +393,7 @@ async def _with_searcher(
         return await work(searcher)
 
 
-def _print(result: "QueryResult", question: Query) -> None:
+def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> None:
     if question.series is not None:
         from sluice_query.plot import draw_series  # noqa: PLC0415 - imports plotext
 
@@ -320,7 +405,9 @@ def _print(result: "QueryResult", question: Query) -> None:
         sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
     sys.stderr.write(describe(result.summary) + "\n")
-    if not result.summary.results and not result.summary.partial:
+    for hint in hints:
+        sys.stderr.write(hint + "\n")
+    if not hints and not result.summary.results and not result.summary.partial:
         sys.stderr.write(
             "no match; what was accepted in the last seconds may follow: repeat the query, or use"
             " --tail\n"

@@ -25,6 +25,7 @@ from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
 from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
@@ -52,7 +53,7 @@ def status(
 
 
 async def _status(url: str, queue: str | None) -> list[LaneStatus]:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.READ) as store:
         lanes = (await read_authority(store)).lanes
         members = await read_live_members(store)
         return await read_lanes(store, url, lanes, queue, members)

@@ -14,6 +14,7 @@ from sluice_reconciler.differences import DerivedDifference
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.committed_positions import read_committed_positions
+from sluice_store.mode import StoreMode
 from sluice_store.url import open_store
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ async def _run(
     verify: bool,
     first_sequence: int | None,
 ) -> None:
-    async with open_store(url) as store:
+    mode = StoreMode.READ if verify else StoreMode.WRITE
+    async with open_store(url, mode) as store:
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         persisted = None
         if INGEST_QUEUE in settings.queue_names:

@@ -57,10 +57,10 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
         ProcessState,
         read_discovery_status,
     )
-    from sluice_store.url import open_store  # noqa: PLC0415
+    from sluice_store import StoreMode, open_deployment  # noqa: PLC0415
 
     async def read() -> "DiscoveryStatus":
-        async with open_store(store) as opened:
+        async with open_deployment(store, StoreMode.READ) as opened:
             return await read_discovery_status(opened)
 
     found = asyncio.run(read())
@@ -69,14 +69,21 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     return 1 if any(one.state in faults for one in found.processes) else 0
 
 
+def _through_text(found: "DiscoveryStatus") -> str:
+    if found.has_ended:
+        return "and now: no gateway is open"
+    newest = ", the newest report of a gateway" if found.is_caught_up else ""
+    return f"{found.behind_s or 0:.0f} s ago{newest}"
+
+
 def _draw_status(console: "Console", found: "DiscoveryStatus") -> None:
     if found.complete_through_unix_ns is None or found.behind_s is None:
         console.print("no full pass has ended yet; start `sluice reconciler`")
     else:
         through = format_rfc3339(UnixNs(found.complete_through_unix_ns))
-        console.print(f"complete through {through}, {found.behind_s:.0f} s ago")
+        console.print(f"complete through {through}, {_through_text(found)}")
     console.print(f"decided by {'journals' if found.journaled else 'full passes'}")
-    if found.held_by is not None:
+    if found.held_by is not None and not found.is_caught_up:
         console.print(f"held by {found.held_by}")
     if found.pass_age_s is not None:
         state = f", one is running ({found.pass_listed} listed)" if found.pass_running else ""

@@ -74,17 +74,112 @@ def unknown_key(key: str, known: Iterable[str], path: Path) -> BadUsage:
     )
 
 
+COMMANDS_MEANT: Final = {
+    "u": "up",
+    "uo": "up",
+    "pu": "up",
+    **dict.fromkeys(("start", "run", "serve", "server", "dev", "all", "upp"), "up"),
+    **dict.fromkeys(("search", "find", "grep", "logs", "log", "tail", "select", "sql"), "query"),
+    **dict.fromkeys(("health", "check", "info", "ps", "stat", "state"), "status"),
+    **dict.fromkeys(("send", "push", "ingest", "post"), "upload"),
+    **dict.fromkeys(("create", "new", "setup", "install"), "init"),
+    **dict.fromkeys(("ui", "web", "dashboard"), "console"),
+    **dict.fromkeys(("rm", "remove", "erase"), "delete"),
+    **dict.fromkeys(("clean", "cleanup", "prune", "vacuum"), "gc"),
+    **dict.fromkeys(("settings", "env"), "config"),
+    **dict.fromkeys(("repair", "reindex"), "rebuild"),
+    **dict.fromkeys(("trace", "where", "show"), "explain"),
+    **dict.fromkeys(("ls", "list"), "batches"),
+    **dict.fromkeys(("collector", "shipper"), "agent"),
+    **dict.fromkeys(("test", "verify"), "doctor"),
+    **dict.fromkeys(("missing", "holes"), "gaps"),
+    **dict.fromkeys(("pipe", "stdin"), "forward"),
+    **dict.fromkeys(("key", "tokens", "auth"), "token"),
+}
+"""Words of other tools, with the command that does the same here."""
+OPTIONS_MEANT: Final = {
+    **dict.fromkeys(("--since", "--start", "--after", "--begin"), ("--from",)),
+    **dict.fromkeys(("--until", "--end", "--before", "--stop"), ("--to",)),
+    **dict.fromkeys(("--follow", "-f", "-F", "--watch", "--live"), ("--tail", "--verbose")),
+    **dict.fromkeys(("--query", "--search", "--grep", "--contains", "-e"), ("--text",)),
+    **dict.fromkeys(("-n", "--lines", "--max", "--count", "--head", "--number"), ("--limit",)),
+    **dict.fromkeys(("--reverse", "-r", "--desc", "--sort", "--order"), ("--newest-first",)),
+    **dict.fromkeys(("-c", "--columns", "--fields", "--group-by", "--groupby"), ("--by",)),
+    **dict.fromkeys(("--interval", "--resolution", "--bucket", "--width"), ("--step",)),
+    **dict.fromkeys(
+        ("--level", "--severity", "--where", "--label", "-l", "--match"), ("--filter",)
+    ),
+    **dict.fromkeys(("--output", "--format", "-o", "--yaml"), ("--json",)),
+    **dict.fromkeys(("--host", "--address", "--bind", "--addr", "--port", "-p"), ("--listen",)),
+    **dict.fromkeys(("--dir", "--path", "--data", "--url", "--bucket-url", "-d"), ("--store",)),
+    **dict.fromkeys(("--config", "--file", "-C"), ()),
+    **dict.fromkeys(("--quiet", "-v", "--debug"), ("--verbose",)),
+    **dict.fromkeys(("--check", "--noop", "--plan", "--simulate"), ("--dry-run", "--verify")),
+    **dict.fromkeys(("--force", "--confirm", "-y"), ("--yes",)),
+    **dict.fromkeys(("--context", "-A", "-B"), ()),
+}
+"""Options of other tools, with those that mean the same here, of which a command may have one."""
+_OTHER_WAYS: Final = {
+    "--context": "the neighbours of a record are in the console, and at `/v1/context` of `sluice"
+    " query serve`",
+    "--config": "the settings file is `sluice.toml` in this folder, or the path in SLUICE_CONFIG",
+}
+_OTHER_WAYS_OF: Final = {
+    "-A": "--context",
+    "-B": "--context",
+    "--file": "--config",
+    "-C": "--config",
+}
+
+
 def refuse_unknown_command(command: str) -> None:
     """Refuse the name of a command that does not exist.
 
     Raises:
-        BadUsage: There is no such command; the error names a similar one.
+        BadUsage: There is no such command; the error names one that means the same or is similar.
     """
     if command in COMMANDS:
         return
-    near = nearest(command, COMMANDS, similarity_min=0.6)
-    hint = f"the nearest known name is {near}" if near else "`sluice --help` lists all"
-    raise BadUsage(f"unknown command: {hint}, command=`{command}`")
+    near = COMMANDS_MEANT.get(command) or nearest(command, COMMANDS, similarity_min=0.6)
+    hint = f"did you mean `sluice {near}`? " if near else ""
+    raise BadUsage(f"unknown command: {hint}`sluice --help` lists all, command=`{command}`")
+
+
+def describe_unknown_option(option: str, known: Iterable[str], command: str) -> str:
+    """Return the message about an option that a command does not have.
+
+    Meaning is before spelling: letters alone would suggest `--step` for `--since`.
+
+    Args:
+        option: The unknown option, without a value.
+        known: The options of the command.
+        command: The command, for the hint to its help.
+    """
+    offered = tuple(known)
+    listed = f"`{command} --help` lists all, option=`{option}`"
+    other = _OTHER_WAYS.get(_OTHER_WAYS_OF.get(option, option))
+    if other is not None:
+        return f"unknown option: {other}; {listed}"
+    meant = next((one for one in OPTIONS_MEANT.get(option, ()) if one in offered), "")
+    near = meant or (
+        "" if option in OPTIONS_MEANT else nearest(option, offered, similarity_min=0.7)
+    )
+    hint = f"did you mean `{near}`? " if near else ""
+    return f"unknown option: {hint}{listed}"
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """Return `; similar: a, b` for an unknown name, or the first known ones if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
+    names = sorted(set(known))
+    lowered = {one.lower(): one for one in names}
+    near = [lowered[one] for one in get_close_matches(name.lower(), list(lowered), 3, cutoff=0.5)]
+    inside = [one for one in names if name.lower() in one.lower() or one.lower() in name.lower()]
+    similar = list(dict.fromkeys((*near, *inside)))[:3]
+    if similar:
+        return f"; similar: {', '.join(similar)}"
+    return f"; there are: {', '.join(names[:5])}" if names else ""
 
 
 def nearest(name: str, known: Iterable[str], *, similarity_min: float = 0.0) -> str:

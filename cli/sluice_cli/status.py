@@ -2,25 +2,28 @@
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
-from sluice_cli.output import emit
+from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.units import NS_PER_S
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sluice_agent.file_report import FileReport
     from sluice_cli.deployment.facts import DeploymentFacts
+
+_PATHS_SHOWN: Final = 3
 
 
 def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """Show the store, gateways, discovery, queue, maintenance and conflicts on one screen.
 
-    It reads the store, so it works while services are stopped. It also asks the services that
-    `sluice up` runs in this folder.
+    It reads the store, so it works while services are stopped. It also sends a request to
+    each service that `sluice up` runs in this folder.
 
     Returns:
         0, or 1 if something needs attention.
@@ -77,7 +80,34 @@ def _lines(facts: "DeploymentFacts") -> tuple[tuple[str, str], ...]:
                 " without a decision"
             ),
         ),
+        *((("agent", _agent_text(facts.agent)),) if facts.agent is not None else ()),
     )
+
+
+def _agent_text(report: "FileReport") -> str:
+    """Return what the agent of this folder did not send, or sent again."""
+    binary = len(report.binary) + report.binary_more
+    parts = [
+        (
+            report.rewritten,
+            (
+                f"{report.rewritten} files read from their start again"
+                f" ({format_size(report.resent_bytes)} were read before)"
+            ),
+        ),
+        (report.missing, f"{report.missing} known files not found"),
+        (report.hole_bytes, f"{format_size(report.hole_bytes)} of zero bytes skipped"),
+        (binary, f"{binary} binary files not sent ({', '.join(report.binary[:_PATHS_SHOWN])})"),
+        (
+            len(report.unreadable),
+            (
+                f"{len(report.unreadable)} files that cannot be read"
+                f" ({', '.join(report.unreadable[:_PATHS_SHOWN])})"
+            ),
+        ),
+    ]
+    shown = [text for count, text in parts if count]
+    return f"{report.agent_id}: {'; '.join(shown) or 'every line of its files is sent once'}"
 
 
 def _store_text(facts: "DeploymentFacts") -> str:
@@ -98,8 +128,14 @@ def _gateways_text(facts: "DeploymentFacts") -> str:
 
 
 def _discovery_text(facts: "DeploymentFacts") -> str:
+    from sluice_console.attention import BEHIND_S_MAX  # noqa: PLC0415 - quick help
+
     discovery = facts.overview.discovery
     if discovery is None or discovery.behind_s is None:
         return "no full pass has ended"
+    if discovery.has_ended:
+        return "complete: no gateway is open, and everything accepted is enqueued"
+    if discovery.is_caught_up and discovery.behind_s <= BEHIND_S_MAX:
+        return f"complete: the newest report of a gateway, {discovery.behind_s:.0f} s ago, is done"
     by = "journals" if discovery.journaled else "full passes"
     return f"complete through {discovery.behind_s:.0f} s ago, by {by}"

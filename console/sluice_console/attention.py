@@ -69,6 +69,9 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         held: Number of held batches.
         held_more: Whether there are more than were read.
         held_reasons: Their reasons, each once.
+        dead_letters: Number of accepted batches that could not be ingested and are not in the lake;
+            None if that is unknown.
+        missing_indexes: Prefixes of derived indexes that are empty although they have sources.
         gaps: The gaps of all agents.
         doctor: The newest result of the doctor.
         doctor_ran: Whether there is a result; None if that could not be read.
@@ -92,6 +95,8 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     held: int | None = None
     held_more: bool = False
     held_reasons: tuple[str, ...] = ()
+    dead_letters: int | None = None
+    missing_indexes: tuple[str, ...] = ()
     gaps: GapTotals | None = None
     doctor: DoctorResult | None = None
     doctor_ran: bool | None = None
@@ -207,7 +212,12 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
             page="queue",
             command=command,
         )
-    elif discovery.behind_s is not None and discovery.behind_s > BEHIND_S_MAX and not lapsed:
+    elif (
+        discovery.behind_s is not None
+        and discovery.behind_s > BEHIND_S_MAX
+        and not lapsed
+        and not discovery.has_ended
+    ):
         holder = f", held by {discovery.held_by}" if discovery.held_by else ""
         yield AttentionItem(
             severity="warning",
@@ -219,7 +229,7 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
 
 
 def _of_members(members: LiveMembers | None) -> Iterator[AttentionItem]:
-    """Yield what stands still in reconcilers, as their last heartbeats show it."""
+    """Yield which loops of reconcilers fail, as their last heartbeats show it."""
     if members is None:
         return
     if not members.records and not members.unreadable and members.changed_s is not None:
@@ -263,6 +273,25 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " checks them again each minute.",
             page="queue",
             command="sluice reconciler status",
+        )
+    if facts.dead_letters:
+        letters = count_text(facts.dead_letters, "accepted batch", "accepted batches")
+        yield AttentionItem(
+            severity="error",
+            title=f"{letters} missing from the lake",
+            detail="Their blobs could not be read. Restore each byte for byte, or send the batch"
+            " again; ingestion checks once a minute.",
+            page="queue",
+            command="sluice query dead-letters",
+        )
+    if facts.missing_indexes:
+        yield AttentionItem(
+            severity="error",
+            title=f"Derived indexes are missing: {', '.join(facts.missing_indexes)}",
+            detail="They were deleted, and audits and rebuilds by time need them. They follow from"
+            " the manifests and blobs: run `sluice rebuild`.",
+            page="queue",
+            command="sluice rebuild --verify",
         )
     if facts.conflicts_open:
         conflicts = count_text(
@@ -369,8 +398,8 @@ def _of_plan(plan: PlanOverview | None) -> Iterator[AttentionItem]:
         yield AttentionItem(
             severity="warning",
             title="The newest deletion plan is stopped",
-            detail=f"{plan.stopped}, plan={plan.plan_id}. Nothing is deleted until a newer plan is"
-            " executed. Remove the cause and make one: `sluice gc plan`.",
+            detail=f"{plan.stopped}, plan={plan.plan_id}. The next cycle makes a newer plan, which"
+            " is executed after its grace period; `sluice gc plan` makes one now.",
             page="audit",
             command="sluice gc plans",
         )

@@ -28,7 +28,7 @@ from sluice_console.policy_attention import PolicyTotals
 from sluice_console.policy_proofs import PolicyProofs
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_console.store_counts import count_held, count_open_conflicts
-from sluice_maintain.status import MaintenanceStatus
+from sluice_maintain.status import MaintenanceStatus, count_dead_letters
 from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
@@ -61,7 +61,7 @@ IDLE_S: Final = 600.0
 IDLE_SAMPLE_S: Final = 60.0
 _IDLE_NS: Final = int(IDLE_SAMPLE_S * NS_PER_S)
 VISIT_S: Final = 1.0
-"""Time within which a visitor ends the pause without one: what stands still is shown soon."""
+"""Time within which a visitor ends the pause without one, so that the page is current soon."""
 ACTIVITY_DELAY_S: Final = 30.0
 """Age of the accepted batches that are counted: older ones are indexed."""
 ACTIVITY_BATCHES_MAX: Final = 50_000
@@ -226,6 +226,7 @@ class Sampler:
             held=None if held is None else held.count,
             held_more=held is not None and held.more,
             held_reasons=() if held is None else held.reasons,
+            dead_letters=count_dead_letters(slow.maintenance),
             gaps=slow.gaps,
             doctor=slow.doctor,
             doctor_ran=slow.doctor_ran,

@@ -39,6 +39,7 @@ from sluice_web.problems import HttpRefusal, describe_error
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
 KEY_BYTES: Final = 16
+REFUSALS_LOGGED_S: Final = 60
 _PATH: Final = "forward"
 
 Sender = TypeVar("Sender")
@@ -76,12 +77,14 @@ class ForwardServer(Generic[Sender]):
         senders: Who may send.
         rules: How connections are treated.
         running: The task and the stream of each connection.
+        refusals: Logs connections whose client proved no key.
     """
 
     doors: MessageAcceptance[Sender]
     senders: ForwardSenders[Sender]
     rules: ForwardRules
     running: dict[asyncio.Task[None], ForwardStream] = field(default_factory=dict)
+    refusals: "RefusedConnections" = field(default_factory=lambda: RefusedConnections())
 
     def new_stream(self) -> ForwardStream:
         """Return the stream of a new connection, and start to serve it."""
@@ -109,6 +112,11 @@ class ForwardServer(Generic[Sender]):
                 await stream.connected.wait()
                 identity = await self._log_in(stream)
             await self._accept_all(stream, identity)
+        except Unauthenticated as error:
+            # Clients such as fluent-logger do not notice it: they write, and read no response.
+            problem = describe_error(error, path=_PATH, peer=stream.peer)
+            self.doors.count_refused("forward", problem)
+            self.refusals.add(problem.detail, stream.peer, self.doors.clock.monotonic_ns())
         except TimeoutError:
             log.info("forward_connection_closed", reason="slow client", peer=stream.peer)
         except Exception as error:  # noqa: BLE001 - an error of one connection ends only that one
@@ -144,9 +152,13 @@ class ForwardServer(Generic[Sender]):
         if received is None:
             raise BodyUnreadable("the client closed the connection in the handshake")
         message, _, count = received
-        if count != 1:
-            raise BodyUnreadable("the client sent no PING: it needs a shared key")
-        keys, ping = self.senders.shared_keys(), read_ping(message)
+        try:
+            if count != 1:
+                raise BodyUnreadable("the client sent no PING: it needs a shared key")
+            ping = read_ping(message)
+        except BodyUnreadable as error:
+            raise Unauthenticated(error.reason) from error
+        keys = self.senders.shared_keys()
         decided = decide_login(keys, greeting, ping, self.rules.hostname)
         await stream.write(decided.response)
         if decided.identity is None:
@@ -229,6 +241,23 @@ class ForwardServer(Generic[Sender]):
 
     def _decode(self, body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
         return decode_forward(body, received_ns=received_ns, bytes_max=self.rules.message_bytes_max)
+
+
+@dataclass(slots=True)
+class RefusedConnections:
+    """Logs refused connections at most once a minute, with their number since the last time."""
+
+    count: int = 0
+    logged_ns: int | None = None
+
+    def add(self, reason: str, peer: str, now_ns: int) -> None:
+        """Count a connection."""
+        self.count += 1
+        if self.logged_ns is None or now_ns - self.logged_ns >= REFUSALS_LOGGED_S * NS_PER_S:
+            log.warning(
+                "forward_connections_refused", connections=self.count, reason=reason, peer=peer
+            )
+            self.count, self.logged_ns = 0, now_ns
 
 
 def _log_lost(count: int, reason: str) -> None:

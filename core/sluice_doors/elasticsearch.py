@@ -222,7 +222,7 @@ class _Bulk:
 
 
 class Peekable(Iterator[bytes]):
-    """The lines of a body, of which the next one can be looked at before it is used."""
+    """The lines of a body, of which the next one can be checked before it is used."""
 
     def __init__(self, lines: Sequence[bytes]) -> None:
         """Start at the first line."""

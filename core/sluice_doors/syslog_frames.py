@@ -45,8 +45,10 @@ class SyslogFrames:
         self._framing: Framing | None = None
         self._buffer = b""
         self._left = 0  # bytes of the counted message that have not been returned
-        self._by_nul = False  # messages end with NUL instead of a line feed
-        self._after_nul = False  # the last byte was a NUL, and may be followed by a line feed
+        # Whether messages end with NUL instead of a line feed.
+        self._by_nul = False
+        # Whether the last byte was a NUL: a line feed may follow it.
+        self._after_nul = False
         self._rest = False  # the next bytes continue a message that is too long
 
     def feed(self, data: bytes) -> list[SyslogPiece]:

@@ -24,7 +24,13 @@ from sluice_lake.durable_files import make_folder, sync_new_table
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.features import unsupported_features
 from sluice_lake.lane_versions import read_lane_versions
-from sluice_lake.locations import TableLocation, lake_location, open_filesystem, trusting
+from sluice_lake.locations import (
+    TableLocation,
+    lake_location,
+    open_filesystem,
+    require_lake_store,
+    trusting,
+)
 from sluice_lake.log_errors import first_line
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table
@@ -91,9 +97,12 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
     Raises:
         TableRefused: The path contains something other than a table, a column is missing or has
             another type, or the table has a feature that is not supported.
+        NoStore: The store is to be written, and its directory is not a store at this moment.
         StoreUnavailable: The bucket is unreachable.
     """
     location = lake_location(store_url, table.name)
+    if for_writing:
+        require_lake_store(store_url)
     opened = _open(location)
     if opened is None and _is_occupied(location):
         opened = _open(location)

@@ -57,9 +57,10 @@ def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> 
 
 def resource_array(envelopes: Sequence[Envelope], counts: Ints) -> pa.Array:
     """Return each batch's resource for each of its records."""
-    distinct = list(dict.fromkeys(one.resource for one in envelopes))
+    shown = [one.shown_resource for one in envelopes]
+    distinct = list(dict.fromkeys(shown))
     place_of = {resource: place for place, resource in enumerate(distinct)}
-    of_record = np.repeat([place_of[one.resource] for one in envelopes], counts)
+    of_record = np.repeat([place_of[resource] for resource in shown], counts)
     sizes = np.array([len(resource) for resource in distinct], dtype=np.int64)
     firsts = np.cumsum(sizes) - sizes
     per_record = sizes[of_record]

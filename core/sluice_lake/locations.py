@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
+from sluice_store.mode import require_store
 from sluice_store.s3.credentials import (
     REGION_DEFAULT,
     credential_source,
@@ -71,6 +72,18 @@ class TableLocation:
     def uri_of(self, path: str) -> str:
         """Return the path or URL of a data file that the table's log names `path`."""
         return path if "://" in path or path.startswith("/") else f"{self.uri}/{path}"
+
+
+def require_lake_store(store_url: str) -> None:
+    """Check that the directory of a store exists: a commit of the libraries would create it.
+
+    Raises:
+        NoStore: It does not, for example because it is moved away at this moment.
+    """
+    if store_url.startswith("file://"):
+        root = parse_local_path(store_url)
+        if not root.is_dir():
+            require_store(root)
 
 
 def lake_location(store_url: str, table: str) -> TableLocation:

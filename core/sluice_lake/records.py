@@ -112,7 +112,7 @@ def _constant(texts: Sequence[str], counts: Ints, *, plain: bool) -> Chunks:
 
 def _resource(frame: Frame, *, plain: bool) -> pa.Array:
     """Return the same map for every record of the frame."""
-    count, pairs = frame.envelope.count, frame.envelope.resource
+    count, pairs = frame.envelope.count, frame.envelope.shown_resource
     codes = np.tile(np.arange(len(pairs), dtype=np.int32), count)
     return pa.MapArray.from_arrays(
         number_array(np.arange(count + 1, dtype=np.int32) * len(pairs)),

@@ -23,6 +23,9 @@ RESOURCE_ENTRIES_MAX: Final = 64
 _KINDS: Final = get_args(Kind)
 _I64: Final = range(-(2**63), 2**63)
 
+ENCODER_KEY: Final = "sluice.encoder"
+"""The pair of a resource with the version of what encoded a frame; it belongs to no user."""
+
 Resource = tuple[tuple[str, str], ...]
 
 
@@ -57,6 +60,11 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     def identity(self) -> Identity:
         """The identity that the frame claims."""
         return Identity.of(self)
+
+    @property
+    def shown_resource(self) -> Resource:
+        """The resource as its sender stated it, which consumers see."""
+        return tuple(pair for pair in self.resource if pair[0] != ENCODER_KEY)
 
 
 def encode_envelope(envelope: Envelope) -> bytes:

@@ -273,6 +273,27 @@ class StoreMisconfigured(StoreError):
     """The store does not match the settings: no such bucket, not a directory, read-only, full."""
 
 
+class NoStore(StoreMisconfigured):
+    """There is no store at a path, or no authority in a bucket: the caller named another place.
+
+    A command ends as for every wrong setting. A service repeats, because the folder of its store
+    may be moved away for a moment.
+
+    Attributes:
+        place: The path, or the key of the settings.
+    """
+
+    exit_code = ExitCode.BAD_USAGE
+
+    def __init__(self, place: str, remedy: str) -> None:
+        super().__init__("open", place, f"no store here; {remedy}")
+        self.args = (place, remedy)  # pickle calls the class with them
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"{self.reason}, path=`{self.place}`"
+
+
 class ChecksumRefused(StoreError):
     """The store rejected a body that did not match its checksum: it was damaged in transit."""
 

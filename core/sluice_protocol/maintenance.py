@@ -33,6 +33,8 @@ class RunOutcome(StrEnum):
     FENCED = "fenced"
     """Another ingest job has acquired the queue."""
     FAILED = "failed"
+    UNREACHABLE = "unreachable"
+    """The store was unreachable, or could not be written; no fault of the task."""
     STOPPED = "stopped"
     """The process stopped the run because it ends."""
     LOST = "lost"
@@ -75,6 +77,20 @@ class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float] = {}
 
 
+class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running task last reported.
+
+    Attributes:
+        at_unix_ns: When that was recorded, by the store's clock.
+        trouble: Why it does not get on, although it runs; empty if it does.
+        figures: What it has counted so far.
+    """
+
+    at_unix_ns: int
+    trouble: str = ""
+    figures: dict[str, float] = {}
+
+
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one task.
 
@@ -85,10 +101,13 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         lease: The current lease, or None.
         halted: Why the task does not run until an operator resumes it; empty if it runs.
         failures: Failed or lost runs since the last success.
-        last_success_unix_ns: End of the last successful run, or None.
+        last_success_unix_ns: End of the last successful run, or the last progress of a continuous
+            task; None if there was neither.
         due_at_unix_ns: When the last process expected the next run, or None.
         every_s: The interval of the task in the settings of that process, seconds.
         runs: The last `RUNS_MAX` runs, the newest last.
+        progress: What the last run reported before its end, or None.
+        resumed: Whether an operator wants the next run now.
     """
 
     schema: Literal["sluice.maintenance_task.v1"] = "sluice.maintenance_task.v1"
@@ -102,6 +121,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     due_at_unix_ns: int | None = None
     every_s: float = 0.0
     runs: tuple[TaskRun, ...] = ()
+    progress: TaskProgress | None = None
+    resumed: bool = False
 
     @property
     def last_run(self) -> TaskRun | None:

@@ -43,8 +43,12 @@ _EVIDENCE: Final = (
 
 TASK_RIGHTS: Final = {
     "ingest": TaskRights(
-        reads=(keys.AUTHORITY, keys.QUEUE, keys.WORK_LISTS, keys.RAW_BLOBS, keys.LAKE),
-        writes=(keys.QUEUE, keys.LAKE),
+        reads=(
+            *(keys.AUTHORITY, keys.QUEUE, keys.WORK_LISTS, keys.RAW_BLOBS, keys.ACCEPTED),
+            keys.LAKE,
+        ),
+        # It enqueues restored dead letters again.
+        writes=(keys.QUEUE, keys.WORK_LISTS, keys.LAKE),
         uploads=(keys.LAKE,),
         deletes=(keys.LAKE,),
     ),

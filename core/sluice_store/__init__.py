@@ -2,6 +2,7 @@
 
 from sluice_store.authority import create_authority, open_deployment, read_authority
 from sluice_store.local import LocalStore, open_local_store
+from sluice_store.mode import StoreMode
 from sluice_store.port import (
     IncarnationPage,
     ListedIncarnation,
@@ -19,6 +20,7 @@ __all__ = [
     "ListedObject",
     "LocalStore",
     "ObjectStore",
+    "StoreMode",
     "Versioning",
     "create_authority",
     "open_deployment",

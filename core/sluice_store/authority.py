@@ -17,12 +17,13 @@ from sluice_protocol.authority import (
     mode_switch_key,
 )
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import BadUsage, InvalidRecord, StoreMisconfigured
+from sluice_protocol.errors import BadUsage, InvalidRecord, NoStore
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 from sluice_store.url import open_store
@@ -126,16 +127,15 @@ async def read_history(store: ObjectStore) -> AuthorityHistory:
     """Read the settings and every mode switch.
 
     Raises:
-        StoreMisconfigured: The store has no settings: `sluice init` was not run.
+        NoStore: The store has no settings: `sluice init` was not run.
         InvalidRecord: A record is damaged.
         StoreError: The store could not be read.
     """
     read = await store.get(AUTHORITY_SETTINGS)
     if not isinstance(read, Found):
-        raise StoreMisconfigured(
-            "get",
+        raise NoStore(
             AUTHORITY_SETTINGS,
-            "no authority in this store: run `sluice init --store URL` first",
+            "no authority in this store: correct its URL, or run `sluice init --store URL` first",
         )
     switches: list[tuple[ModeSwitch, bytes]] = []
     for number in range(1, SWITCHES_MAX + 1):
@@ -150,7 +150,7 @@ async def read_authority(store: ObjectStore) -> Authority:
     """Read the settings that every part must share, as of the last mode switch.
 
     Raises:
-        StoreMisconfigured: The store has no settings: `sluice init` was not run.
+        NoStore: The store has no settings: `sluice init` was not run.
         InvalidRecord: The record breaks a rule.
         StoreError: The store could not be read.
     """
@@ -158,18 +158,24 @@ async def read_authority(store: ObjectStore) -> Authority:
 
 
 @asynccontextmanager
-async def open_deployment(url: str) -> AsyncIterator[ObjectStore]:
+async def open_deployment(
+    url: str, mode: StoreMode = StoreMode.WRITE, *, initialised: bool = True
+) -> AsyncIterator[ObjectStore]:
     """Open the store that a URL names, after a check that this version can read its settings.
 
-    A store without settings is opened too, because `sluice doctor` tests a store before
-    `sluice init`.
+    Args:
+        url: The store.
+        mode: As for `open_store`.
+        initialised: Whether the settings must exist. `sluice doctor` tests a bucket before
+            `sluice init`.
 
     Raises:
         BadUsage: The URL is malformed.
+        NoStore: The place contains no store, or no settings.
         InvalidRecord: The settings are damaged, or a newer version of sluice wrote them.
         StoreError: The store cannot be opened or read.
     """
-    async with open_store(url) as store:
-        if isinstance(await store.get(AUTHORITY_SETTINGS), Found):
+    async with open_store(url, mode) as store:
+        if initialised or isinstance(await store.get(AUTHORITY_SETTINGS), Found):
             await read_authority(store)
         yield store

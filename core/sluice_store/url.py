@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from sluice_protocol.errors import BadUsage
 from sluice_store.local import open_local_store
 from sluice_store.local.disk_space import describe_disk_problem, read_disk_space
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.s3.settings import parse_s3_url
 
@@ -57,18 +58,21 @@ def read_disk_problem(url: str, needed_bytes: int) -> str:
 
 
 @asynccontextmanager
-async def open_store(url: str) -> AsyncIterator[ObjectStore]:
+async def open_store(url: str, mode: StoreMode = StoreMode.WRITE) -> AsyncIterator[ObjectStore]:
     """Open the store that a URL names.
 
     Args:
         url: `file:///path`, `file://./path`, or `s3://bucket/prefix?endpoint=…&region=…`.
+        mode: Whether a directory is created, and whether it is written. A bucket must exist, and
+            is not changed by opening it.
 
     Raises:
-        BadUsage: The URL is malformed.
+        BadUsage: The URL is malformed, or a new store would be inside or around another one.
+        NoStore: The directory contains no store, and none is created.
         StoreError: The store cannot be opened.
     """
     if url.startswith("file://"):
-        async with open_local_store(parse_local_path(url)) as local:
+        async with open_local_store(parse_local_path(url), mode=mode) as local:
             yield local
     elif url.startswith("s3://"):
         from sluice_store.s3.sdk import open_s3_store  # noqa: PLC0415 - an extra, and slow to import

@@ -99,7 +99,16 @@ _AGAIN: Final = frozenset(
         *("internal", "store_unavailable", "overloaded", "draining", "outcome_unknown"),
         *("bad_request", "forbidden", "not_found", "method_not_allowed"),
         *("fenced", "delete_id_taken", "a page with 404"),
-        *("200 of other bytes", "302", "502", "timeout", "reset", "connection_refused", "tls"),
+        *(
+            "200 of other bytes",
+            "302",
+            "502",
+            "timeout",
+            "reset",
+            "connection_refused",
+            "name_not_resolved",
+            "tls",
+        ),
     }
 )
 

@@ -28,7 +28,7 @@ from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import lock_spool, mirror_authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.system_clock import SystemClock
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.authority import read_history
 from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import bind_shared, stop_event
@@ -139,7 +139,7 @@ async def _open(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
 
 async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway, int]:
     stack.enter_context(lock_spool(plan.settings.spool))
-    local = await stack.enter_async_context(open_store(plan.settings.spool))
+    local = await stack.enter_async_context(open_store(plan.settings.spool, StoreMode.CREATE))
     remote = await stack.enter_async_context(open_store(plan.store_url))
     history = await mirror_authority(local, remote, SystemClock())
     # First: the doctor examines a new spool with hundreds of synced writes, which take half a

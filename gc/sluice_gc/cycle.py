@@ -15,9 +15,8 @@ from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
 from sluice_gc.evidence_retention import OPEN_PLAN_NS, prune_evidence
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.plan import Plan, check_certificate_for
-from sluice_gc.plan_approval import rule_execution
+from sluice_gc.plan_approval import read_state, rule_execution
 from sluice_gc.plan_inputs import (
-    is_finished,
     plan_ids_newest_first,
     read_store_time,
     read_stored_plan,
@@ -30,7 +29,7 @@ from sluice_gc.sweep import SweepFacts
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.plan_approvals import ExecutionRuling
+from sluice_protocol.plan_approvals import ExecutionRuling, PlanState
 from sluice_protocol.units import NS_PER_S
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
@@ -180,7 +179,9 @@ async def plan_if_covered(planner: Planner, settings: PlanSettings) -> Plan | No
 async def read_due_plan(
     store: ObjectStore, trusted: TrustedKeys, settings: RunSettings
 ) -> Plan | None:
-    """Return the newest plan whose grace period is over, unless it is finished.
+    """Return the newest plan whose grace period is over, unless it is finished or stopped.
+
+    Neither is an older one executed then: a cycle plans again.
 
     If the settings require an approval, plans without one are passed over, up to the age from which
     a plan keeps no evidence.
@@ -200,7 +201,8 @@ async def read_due_plan(
         required = settings.require_approval
         ruling = await rule_execution(store, plan_id, stored.sha256, required=required)
         if ruling is ExecutionRuling.ALLOWED:
-            return None if await is_finished(store, plan_id) else stored.plan
+            state = await read_state(store, plan_id)
+            return stored.plan if state is PlanState.PLANNED else None
     return None
 
 

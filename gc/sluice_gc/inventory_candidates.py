@@ -17,7 +17,7 @@ from sluice_gc.settings import InventorySettings
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import RAW_BLOBS, parse_blob_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.inventory import (
     InventoryColumn,
     InventoryManifest,
@@ -80,7 +80,7 @@ async def open_inventory(
         return None
     source = inventory_source(store_url, settings)
     now_ns = await read_store_time(store)
-    async with open_store(settings.inventory_store) as inventories:
+    async with open_store(settings.inventory_store, StoreMode.READ) as inventories:
         key = ObjectKey(settings.inventory_manifest)
         return await read_inventory(inventories, key, source, now_ns)
 

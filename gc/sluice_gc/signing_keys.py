@@ -67,6 +67,11 @@ def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKey
     named = [parse_public_key(text) for text in trusted_keys]
     if named:
         return {key_id_of(one): one for one in named}
+    if not key_file.exists():
+        raise BadUsage(
+            f"no key to check signatures with, key_file=`{key_file}`; name the public key that"
+            ' "sluice audit key" prints where audits run, with --trusted-keys'
+        )
     return load_keys(key_file).trusted
 
 

@@ -22,6 +22,7 @@ from sluice_maintain.tasks import TaskName
 from sluice_maintain.worker_pool import WorkerPool
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import read_authority
+from sluice_store.mode import StoreMode
 from sluice_store.url import open_store
 from sluice_web.addresses import parse_listen
 from sluice_web.bounded_listening import listening
@@ -45,10 +46,11 @@ async def _service(
     stop: asyncio.Event,
     *,
     once: bool = False,
+    mode: StoreMode = StoreMode.WRITE,
 ) -> AsyncIterator[MaintenanceService]:
     clock, ids = SystemClock(), SystemIds()
     settings.check_profiles(url)
-    async with open_store(url) as store:
+    async with open_store(url, mode) as store:
         await read_authority(store)  # a store without an authority has nothing to maintain
         runner = TaskRunner(
             tasks=TaskStore(store, clock, ids, name_owner(ids)),
@@ -120,7 +122,7 @@ async def plan_now(url: str, settings: MaintainSettings) -> MaintenancePlan:
     Raises:
         SluiceError: The store is unreachable, denied a request, or has no authority.
     """
-    async with _service(url, settings, (), asyncio.Event()) as service:
+    async with _service(url, settings, (), asyncio.Event(), mode=StoreMode.READ) as service:
         situation = await service.read_situation()
         decision = decide(situation)
         return MaintenancePlan(

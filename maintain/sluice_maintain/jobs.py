@@ -24,7 +24,7 @@ from sluice_maintain.retention import apply_retention
 from sluice_maintain.settings import GcPolicy, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import Fenced, SluiceError, StoreDenied
+from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDenied, StoreError
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.collector import Collector
@@ -50,6 +50,8 @@ def classify_error(error: BaseException) -> RunOutcome:
             return RunOutcome.STOPPED
         case StoreDenied():
             return RunOutcome.NOT_PERMITTED
+        case StoreError() | OutcomeUnknown():
+            return RunOutcome.UNREACHABLE
         case GcRefused() | CertificateInvalid():
             return RunOutcome.REFUSED
         case Fenced():
@@ -204,5 +206,5 @@ class StoreJobs:
 def _checked(figures: dict[str, float], what: str, *, found_wrong: bool) -> RunResult:
     if not found_wrong:
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
-    reason = f"{what} found problems that an operator must act on: run `sluice audit list`"
+    reason = f"{what} found problems that an operator must act on: run `sluice audit show`"
     return RunResult(outcome=RunOutcome.FOUND_WRONG, reason=reason, figures=figures)

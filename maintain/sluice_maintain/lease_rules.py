@@ -5,24 +5,40 @@ correct if two processes run it, because its own commits are conditional.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from msgspec.structs import replace
 
-from sluice_maintain.tasks import TRAITS, TaskName
 from sluice_protocol.maintenance import (
     REASON_CHARS_MAX,
     RUNS_MAX,
     RunOutcome,
     TaskLease,
+    TaskProgress,
     TaskRecord,
     TaskRun,
 )
 from sluice_protocol.units import NS_PER_S
 
 SUCCESSES = frozenset({RunOutcome.DONE, RunOutcome.FOUND_WRONG})
+TROUBLES = frozenset(
+    {
+        RunOutcome.FOUND_WRONG,
+        RunOutcome.REFUSED,
+        RunOutcome.NOT_PERMITTED,
+        RunOutcome.FAILED,
+        RunOutcome.UNREACHABLE,
+    }
+)
+"""Outcomes that an operator should know about, until the work has succeeded."""
 _FAILURES = frozenset({RunOutcome.FAILED, RunOutcome.LOST, RunOutcome.NOT_PERMITTED})
-_HEALTHY_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What a running job reports: why it does not get on, or nothing, and what it has counted."""
+
+    trouble: str = ""
+    figures: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +91,28 @@ def acquire(
 
 
 def renew(
-    record: TaskRecord | None, lease: str, writer: RecordWriter, now_ns: int, lease_s: float
+    record: TaskRecord | None,
+    lease: str,
+    writer: RecordWriter,
+    now_ns: int,
+    lease_s: float,
+    state: JobState | None = None,
 ) -> TaskRecord | None:
     """Return the record with the lease prolonged, or None if the lease is lost.
 
     A lease that has expired but that no other process has acquired is prolonged. A continuous task
-    never ends with a success; after ten minutes, its renewals count as one.
+    never ends with a success, so each report without a trouble counts as one.
     """
     if record is None or record.lease is None or record.lease.nonce != lease:
         return None
     expires_ns = max(now_ns + round(lease_s * NS_PER_S), record.lease.expires_at_unix_ns)
     renewed = _written(record, writer, lease=replace(record.lease, expires_at_unix_ns=expires_ns))
-    run_s = (now_ns - record.lease.started_at_unix_ns) / NS_PER_S
-    if TRAITS[TaskName(record.task)].continuous and run_s >= _HEALTHY_S:
-        return replace(renewed, failures=0, last_success_unix_ns=now_ns)
-    return renewed
+    if state is None:
+        return renewed
+    trouble = state.trouble[:REASON_CHARS_MAX]
+    progress = TaskProgress(at_unix_ns=now_ns, trouble=trouble, figures=state.figures)
+    renewed = replace(renewed, progress=progress)
+    return renewed if trouble else replace(renewed, failures=0, last_success_unix_ns=now_ns)
 
 
 def end_run(
@@ -120,10 +143,23 @@ def give_back(record: TaskRecord | None, lease: str, writer: RecordWriter) -> Ta
 
 
 def resume(record: TaskRecord | None, writer: RecordWriter) -> TaskRecord | None:
-    """Return the record of a halted or failing task that may run now; None if it is neither."""
-    if record is None or not (record.halted or record.failures):
+    """Return the record of a halted or failing task that may run now; None if it is neither.
+
+    Its failures are forgotten only by a success; the next run starts without a pause.
+    """
+    if record is None or not (record.halted or has_trouble(record)):
         return None
-    return replace(_written(record, writer, lease=record.lease), halted="", failures=0)
+    return replace(_written(record, writer, lease=record.lease), halted="", resumed=True)
+
+
+def has_trouble(record: TaskRecord) -> bool:
+    """Return True if the last run did not succeed and the work has not succeeded since."""
+    last = record.last_run
+    if last is None or last.outcome not in TROUBLES:
+        return bool(record.failures)
+    if last.outcome == RunOutcome.FOUND_WRONG:
+        return True
+    return (record.last_success_unix_ns or 0) <= last.ended_at_unix_ns
 
 
 def with_plan(record: TaskRecord, due_at_ns: int, every_s: float) -> TaskRecord:
@@ -148,6 +184,8 @@ def _with_run(record: TaskRecord, run: TaskRun) -> TaskRecord:
         record,
         runs=(*record.runs, run)[-RUNS_MAX:],
         failures=0 if succeeded else record.failures + failed,
+        progress=replace(record.progress, trouble="") if record.progress is not None else None,
+        resumed=False,
         last_success_unix_ns=run.ended_at_unix_ns if succeeded else record.last_success_unix_ns,
     )
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_maintain.lease_rules import RunResult
+from sluice_maintain.lease_rules import JobState, RunResult
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TaskName
 
@@ -33,7 +33,19 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     number: int
 
 
-class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """What a job that runs has reached.
+
+    Attributes:
+        number: The number of the request.
+        state: What it reports.
+    """
+
+    number: int
+    state: JobState
+
+
+class JobEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
     """The result of a job.
 
     Attributes:
@@ -57,10 +69,10 @@ def _decode_path(kind: type, value: object) -> object:
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 _REQUESTS: Final = msgspec.json.Decoder(WorkerRequest, dec_hook=_decode_path)
-_ENDS: Final = msgspec.json.Decoder(JobEnd)
+_REPORTS: Final = msgspec.json.Decoder(JobEnd | JobProgress)
 
 
-def encode_line(message: WorkerRequest | JobEnd) -> bytes:
+def encode_line(message: WorkerRequest | JobEnd | JobProgress) -> bytes:
     """Return a message as one line; a path is a string."""
     return _ENCODER.encode(message) + b"\n"
 
@@ -71,10 +83,11 @@ def decode_request(line: bytes) -> WorkerRequest:
     return request
 
 
-def decode_end(line: bytes) -> JobEnd:
-    """Return the result of a line.
+def decode_report(line: bytes) -> JobEnd | JobProgress:
+    """Return the progress or the result of a line.
 
     Raises:
-        msgspec.MsgspecError: It is not a result.
+        msgspec.MsgspecError: It is neither.
     """
-    return _ENDS.decode(line)
+    report: JobEnd | JobProgress = _REPORTS.decode(line)
+    return report

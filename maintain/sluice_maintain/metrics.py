@@ -9,7 +9,8 @@
 | sluice_maintain_overdue_seconds | gauge | task | time since the task was due; alert on it |
 | sluice_maintain_failures | gauge | task | consecutive failures |
 | sluice_maintain_halted | gauge | task | 1 while the task waits for `sluice maintain resume` |
-| sluice_maintain_last_figure | gauge | task, figure | what the last run of this process counted |
+| sluice_maintain_last_figure | gauge | task, figure | what the running or the last run counted |
+| sluice_maintain_dead_letters | gauge | | accepted batches whose blob could not be ingested |
 | sluice_maintain_leases_lost_total | counter | task | runs whose lease was lost |
 | sluice_maintain_worker_starts_total | counter | worker | started worker processes |
 """
@@ -17,7 +18,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from sluice_maintain.lease_rules import RunResult
-from sluice_maintain.status import MaintenanceStatus
+from sluice_maintain.status import MaintenanceStatus, count_dead_letters
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.units import NS_PER_S
 
@@ -38,6 +39,9 @@ class MaintenanceMetrics:
         self.overdue = self._gauge("overdue_seconds", "Time since it was due.")
         self.failures = self._gauge("failures", "Consecutive failures.")
         self.halted = self._gauge("halted", "Whether it waits for a resume.")
+        self.dead_letters = Gauge(
+            "sluice_maintain_dead_letters", "Batches missing from the lake.", registry=self.registry
+        )
         self.figures = self._gauge("last_figure", "What the last run counted.", "figure")
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
@@ -56,7 +60,10 @@ class MaintenanceMetrics:
 
     def show(self, status: MaintenanceStatus) -> None:
         """Set the gauges to the state of all tasks."""
+        self.dead_letters.set(count_dead_letters(status) or 0)
         for one in status.tasks:
+            for name, value in one.figures.items():
+                self.figures.labels(one.task, name).set(value)
             self.running.labels(one.task).set(one.runs_here)
             self.overdue.labels(one.task).set(one.overdue_s)
             self.failures.labels(one.task).set(one.failures)

@@ -1,7 +1,7 @@
 """One run of one task: acquire its lease, run its job, renew, stop, record."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -58,6 +58,7 @@ class TaskRunner:
     metrics: MaintenanceMetrics
     stop: asyncio.Event
     once: bool = False
+    _unrecorded: dict[TaskName, tuple[ChangedTask, RunResult]] = field(default_factory=dict)
 
     async def acquire(self, task: TaskName) -> ChangedTask | None:
         """Acquire the lease of a task; None if it or a conflicting task is leased elsewhere.
@@ -121,38 +122,58 @@ class TaskRunner:
             if 0 < policy.timeout_s < run_s:
                 reason = f"the run was longer than timeout_s, timeout_s=`{policy.timeout_s:g}`"
                 return await self._stop_job(task, job, RunOutcome.FAILED, reason)
-            renewed = await self._renew(task, change)
+            try:
+                renewed = await self._renew(task, change, job)
+            except _UNREACHABLE as error:
+                if self._may_continue(task, change):
+                    log.info("maintenance_lease_not_renewed", task=task.value, reason=str(error))
+                    continue
+                reason = f"the lease could not be renewed: {error}"
+                return await self._stop_job(task, job, RunOutcome.UNREACHABLE, reason)
             if renewed is None:
                 await self._stop_job(task, job, RunOutcome.STOPPED, "the lease is lost")
                 return None
             change = renewed
 
+    def _may_continue(self, task: TaskName, change: ChangedTask) -> bool:
+        """Return True if a job whose lease was not renewed needs no stop.
+
+        The queue fences an ingest job, so it waits for the store itself and continues with it.
+        """
+        ends_ns = change.asked_ns + int(self.settings.lease_s * (1 - _MARGIN) * NS_PER_S)
+        return TRAITS[task].continuous or self.clock.monotonic_ns() < ends_ns
+
     async def _pause(self, job: PendingJob) -> bool:
-        """Wait for the end of the job, of the process, or for the next renewal."""
+        """Wait for the end of the job, of the process, or for the next renewal.
+
+        A job that gets on again, or no longer, renews at once: the record shows it.
+        """
         stopping = asyncio.ensure_future(self.stop.wait())
+        changed = asyncio.ensure_future(job.changed.wait())
         try:
             await asyncio.wait(
-                (job.result, stopping),
+                (job.result, stopping, changed),
                 timeout=self.settings.lease_s / _RENEWALS,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
             stopping.cancel()
+            changed.cancel()
+        job.changed.clear()
         return job.result.done()
 
-    async def _renew(self, task: TaskName, change: ChangedTask) -> ChangedTask | None:
-        """Renew the lease; None if it is lost, or may be because the store is unreachable."""
-        lease, lease_s = _lease_of(change), self.settings.lease_s
-        try:
-            return await self.tasks.change(
-                task, lambda *seen: renew(seen[0], lease, seen[2], seen[1], lease_s)
-            )
-        except _UNREACHABLE as error:
-            ends_ns = change.asked_ns + int(lease_s * (1 - _MARGIN) * NS_PER_S)
-            if self.clock.monotonic_ns() < ends_ns:
-                log.info("maintenance_lease_not_renewed", task=task.value, reason=str(error))
-                return change
-            return None
+    async def _renew(
+        self, task: TaskName, change: ChangedTask, job: PendingJob
+    ) -> ChangedTask | None:
+        """Renew the lease and record what the job reports; None if the lease is lost.
+
+        Raises:
+            StoreError: The store is unreachable or denied a request.
+        """
+        lease, lease_s, state = _lease_of(change), self.settings.lease_s, job.state
+        return await self.tasks.change(
+            task, lambda *seen: renew(seen[0], lease, seen[2], seen[1], lease_s, state)
+        )
 
     async def _stop_job(
         self, task: TaskName, job: PendingJob, outcome: RunOutcome, reason: str
@@ -171,7 +192,30 @@ class TaskRunner:
     async def _record(
         self, task: TaskName, policy: TaskPolicy, change: ChangedTask, result: RunResult
     ) -> bool:
-        """Write the result and end the lease; return False if the lease was lost."""
+        """Write the result and end the lease; return False if the lease was lost.
+
+        A result that cannot be written now is kept for `record_late`.
+        """
+        try:
+            return await self._write_end(task, policy, change, result)
+        except _UNREACHABLE as error:
+            log.warning("maintenance_result_not_recorded", task=task.value, reason=str(error))
+            self._unrecorded[task] = (change, result)
+            return True
+
+    async def record_late(self) -> None:
+        """Write the results that could not be written: else their leases would have to expire.
+
+        Raises:
+            StoreError: The store is still unreachable.
+        """
+        for task, (change, result) in list(self._unrecorded.items()):
+            await self._write_end(task, self.settings.policies()[task], change, result)
+            del self._unrecorded[task]
+
+    async def _write_end(
+        self, task: TaskName, policy: TaskPolicy, change: ChangedTask, result: RunResult
+    ) -> bool:
         lease, owner = _lease_of(change), self.tasks.owner
 
         def rule(record: TaskRecord | None, now_ns: int, writer: RecordWriter) -> TaskRecord | None:
@@ -182,11 +226,7 @@ class TaskRunner:
             every_s = 0.0 if TRAITS[task].continuous else policy.every_s
             return with_plan(ended, next_ns, every_s)
 
-        try:
-            return await self.tasks.change(task, rule) is not None
-        except _UNREACHABLE as error:
-            log.warning("maintenance_result_not_recorded", task=task.value, reason=str(error))
-            return False
+        return await self.tasks.change(task, rule) is not None
 
     def _report(self, task: TaskName, result: RunResult | None, elapsed_s: float) -> None:
         if result is None:
@@ -196,7 +236,7 @@ class TaskRunner:
         self.metrics.count_run(task, result, elapsed_s)
         fields = {"task": task.value, "reason": result.reason}
         match result.outcome:
-            case RunOutcome.FAILED | RunOutcome.FENCED | RunOutcome.LOST:
+            case RunOutcome.FAILED | RunOutcome.UNREACHABLE | RunOutcome.FENCED | RunOutcome.LOST:
                 log.warning("maintenance_task_failed", **fields)
             case RunOutcome.REFUSED:
                 log.error("maintenance_task_halted", **fields)

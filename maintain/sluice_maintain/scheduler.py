@@ -1,7 +1,8 @@
 """Decide which tasks start now. The decision is a pure function of time, policies and records.
 
-- A task is due one interval after the start of its last run. After a failure it is due after a
-  pause that doubles; a pause affects only the task that failed.
+- A task is due one interval after the start of its last run. After a first failure it is due after
+  seconds, then after a pause that doubles until the work succeeds; a pause affects only the task
+  that failed. A store that was unreachable is no failure, and its pause stays short.
 - A missed run is not made up: whatever time has passed, one run is due.
 - Of the due tasks, the one that is due longest starts first. A due task that has to wait for
   another one reserves what it changes, so that later tasks cannot keep it waiting.
@@ -26,6 +27,12 @@ from sluice_protocol.units import NS_PER_S
 _DOUBLINGS_MAX: Final = 30
 _RESTART_S: Final = 1.0
 """Pause before a continuous task, or one that was stopped, starts again."""
+_FIRST_PAUSE_S: Final = 5.0
+"""Longest pause after a first failure, and while the store is unreachable.
+
+A store that is away for a moment thus delays a task by seconds. While the records of the tasks
+cannot be read, nothing starts at all.
+"""
 
 
 class WaitReason(StrEnum):
@@ -87,8 +94,10 @@ def jitter_of(*parts: object) -> float:
 
 def pause_s(policy: TaskPolicy, failures: int, jitter: float) -> float:
     """Return the pause after a number of consecutive failures: half of it is jitter."""
-    doublings = min(max(failures - 1, 0), _DOUBLINGS_MAX)
+    doublings = min(max(failures - 2, 0), _DOUBLINGS_MAX)
     limit_s = min(policy.backoff_max_s, policy.backoff_s * 2.0**doublings)
+    if failures <= 1:
+        limit_s = min(_FIRST_PAUSE_S, limit_s)
     return limit_s * (0.5 + jitter / 2)
 
 
@@ -98,22 +107,33 @@ def due_at(policy: TaskPolicy, record: TaskRecord | None, owner: str) -> int:
     if record is None or last is None:
         return 0
     delay = jitter_of(owner, policy.task, last.started_at_unix_ns)
-    if record.failures and last.outcome != RunOutcome.NOT_PERMITTED:
+    after_s = _pause_after(policy, record, last, delay)
+    if after_s is None:
+        return last.started_at_unix_ns + _ns(policy.every_s * (1 + policy.jitter * delay))
+    return last.ended_at_unix_ns + _ns(after_s)
+
+
+def _pause_after(
+    policy: TaskPolicy, record: TaskRecord, last: TaskRun, delay: float
+) -> float | None:
+    """Return the pause after the last run, seconds; None if the interval of the task counts."""
+    failures = record.failures
+    after_s: float | None = None
+    if record.resumed:
+        after_s = 0.0
+    elif last.outcome == RunOutcome.UNREACHABLE:
+        after_s = pause_s(policy, 1, delay)
+    elif last.outcome == RunOutcome.NOT_PERMITTED and failures > 1:
+        after_s = max(policy.every_s, policy.backoff_max_s)
+    elif failures:
         # The lease of a lost run was a pause already.
-        failures = record.failures - (last.outcome == RunOutcome.LOST)
-        pause = pause_s(policy, failures, delay) if failures else 0.0
-        return last.ended_at_unix_ns + _ns(pause)
-    if last.outcome == RunOutcome.FENCED and isinstance(policy, IngestPolicy):
-        return last.ended_at_unix_ns + _ns(policy.fenced_wait_s * (1 + delay / 2))
-    if last.outcome == RunOutcome.NOT_PERMITTED:
-        return last.ended_at_unix_ns + _ns(max(policy.every_s, policy.backoff_max_s))
-    if TRAITS[policy.task].continuous or last.outcome == RunOutcome.STOPPED:
-        return last.ended_at_unix_ns + _ns(_RESTART_S)
-    return _after_interval(policy, last, delay)
-
-
-def _after_interval(policy: TaskPolicy, last: TaskRun, delay: float) -> int:
-    return last.started_at_unix_ns + _ns(policy.every_s * (1 + policy.jitter * delay))
+        lost = last.outcome == RunOutcome.LOST
+        after_s = 0.0 if lost and failures == 1 else pause_s(policy, failures - lost, delay)
+    elif last.outcome == RunOutcome.FENCED and isinstance(policy, IngestPolicy):
+        after_s = policy.fenced_wait_s * (1 + delay / 2)
+    elif TRAITS[policy.task].continuous or last.outcome == RunOutcome.STOPPED:
+        after_s = _RESTART_S
+    return after_s
 
 
 def next_start_at(

@@ -5,6 +5,7 @@ import os
 import random  # noqa: TID251 - the type of the source of jitter, which the caller passes
 import socket
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import structlog
 
@@ -22,6 +23,9 @@ from sluice_protocol.units import NS_PER_S
 log = structlog.get_logger()
 
 _UNREACHABLE = (StoreError, OutcomeUnknown, InvalidRecord)
+_UNREACHABLE_POLL_S: Final = 2.0
+"""Time between two decisions while the store is unreachable, at most."""
+_PAUSE_S_MIN: Final = 0.5
 _DELAYED = frozenset({WaitReason.CONFLICT, WaitReason.NO_SLOT, WaitReason.RUNNING})
 
 
@@ -58,6 +62,7 @@ class MaintenanceService:
     ticked_ns: int = 0
     _running: dict[TaskName, asyncio.Task[RunResult | None]] = field(default_factory=dict)
     _all_succeeded: bool = True
+    _due_in_s: float = 0.0
 
     async def run(self) -> None:
         """Start tasks until the stop event is set; then stop what runs and record it."""
@@ -65,9 +70,15 @@ class MaintenanceService:
         while not stop.is_set():
             await self.tick()
             self.runner.pool.close_idle()
-            pause_s = self.settings.poll_s * self.rng.uniform(0.7, 1.3)
-            await self._pause(pause_s)
+            await self._pause(self._pause_s())
         await self._end()
+
+    def _pause_s(self) -> float:
+        """Return the time to the next decision: sooner if a task is due or the store is away."""
+        pause_s = self.settings.poll_s * self.rng.uniform(0.7, 1.3)
+        if self.problem:
+            return min(pause_s, _UNREACHABLE_POLL_S)
+        return min(pause_s, max(_PAUSE_S_MIN, self._due_in_s))
 
     async def run_once(self) -> bool:
         """Run every task that is due now, each once; return True if all of them succeeded.
@@ -95,6 +106,7 @@ class MaintenanceService:
     async def tick(self) -> None:
         """Decide once and start what is due; an unreachable store is logged."""
         try:
+            await self.runner.record_late()
             decision = await self._decide()
             for task in decision.start:
                 await self._start(task)
@@ -137,6 +149,8 @@ class MaintenanceService:
             for task, policy in situation.policies.items()
         }
         found = decide(replace(situation, policies=policies))
+        due = [one.until_ns for one in found.waiting.values() if one.until_ns is not None]
+        self._due_in_s = (min(due) - situation.now_ns) / NS_PER_S if due else self.settings.poll_s
         self.status = show_situation(situation, found)
         self.runner.metrics.show(self.status)
         return found

@@ -23,7 +23,7 @@ class IngestPolicy(TaskPolicy):
         trigger_s: Seconds between micro-batches.
         max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
         max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
-        checkpoint: Folder of the streaming checkpoint; empty for the default.
+        checkpoint: Folder for streaming checkpoints; empty for the default.
         fenced_wait_s: Pause after another ingest job acquired the queue.
     """
 

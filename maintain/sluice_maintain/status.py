@@ -5,18 +5,16 @@ from typing import Final
 
 import msgspec
 
-from sluice_maintain.lease_rules import is_leased, settle
+from sluice_maintain.lease_rules import TROUBLES, has_trouble, is_leased, settle
 from sluice_maintain.scheduler import ScheduleDecision, Situation, WaitReason
 from sluice_maintain.tasks import TaskName
-from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun
+from sluice_protocol.maintenance import TaskRecord, TaskRun
+from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 
 _OVERDUE_MIN_S: Final = 600.0
 """Time after which a task that is due and does not run is a problem, at least."""
 _OVERDUE_INTERVALS: Final = 2.0
-_TROUBLES: Final = frozenset(
-    {RunOutcome.FOUND_WRONG, RunOutcome.REFUSED, RunOutcome.NOT_PERMITTED, RunOutcome.FAILED}
-)
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +34,9 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
         last_duration_s: Its duration, or None.
         failures: Consecutive failures.
         halted: Why it waits for `sluice maintain resume`; empty if it does not.
+        failing: Why its work did not succeed the last time; empty once it has.
+        stuck: Why it does not get on although it runs; empty if it does.
+        figures: What the running or the last run of a continuous task has counted.
         runs: The last runs, the newest last.
     """
 
@@ -52,6 +53,9 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_duration_s: float | None
     failures: int
     halted: str
+    failing: str
+    stuck: str
+    figures: dict[str, float]
     runs: tuple[TaskRun, ...]
 
     @property
@@ -62,11 +66,22 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
             return f"halted: {self.halted}; {after}"
         if self.state == WaitReason.OFF:
             return ""
-        if self.failures or self.last_outcome in _TROUBLES:
-            return f"{self.last_outcome}: {self.last_reason}"
+        if self.stuck:
+            return f"it runs and does not get on: {self.stuck}; it tries again by itself"
+        if self.failing:
+            return f"{self.failing}; {self._retry()}"
         if self.overdue_s > 0:
             return f"overdue by {self.overdue_s:.0f} s: no process runs it"
         return ""
+
+    def _retry(self) -> str:
+        """Say when the task is tried again, and how an operator starts it before."""
+        now = f"run `sluice maintain resume {self.task}` to start it now"
+        if self.lease_owner:
+            return "it runs again since, without a success so far"
+        if self.next_run_unix_ns is None:
+            return now
+        return f"the next run is at {format_rfc3339(self.next_run_unix_ns)[:19]}Z; {now}"
 
 
 class MaintenanceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +101,14 @@ class MaintenanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     def found_wrong(self) -> bool:
         """Return True if a task has a problem."""
         return any(one.trouble for one in self.tasks)
+
+
+def count_dead_letters(status: MaintenanceStatus | None) -> int | None:
+    """Return the number of open dead letters that the ingest task last counted, if it did."""
+    for task in status.tasks if status is not None else ():
+        if task.task == TaskName.INGEST and "dead_letters_open" in task.figures:
+            return int(task.figures["dead_letters_open"])
+    return None
 
 
 def show_situation(situation: Situation, decision: ScheduleDecision) -> MaintenanceStatus:
@@ -123,6 +146,7 @@ def _show_task(
 ) -> TaskStatus:
     lease = record.lease if record is not None else None
     last = record.last_run if record is not None else None
+    progress = record.progress if record is not None else None
     overdue_s = 0.0
     if record is not None and lease is None and not record.halted and state != WaitReason.OFF:
         overdue_s = overdue(record, now_ns)
@@ -140,8 +164,20 @@ def _show_task(
         last_duration_s=_duration_s(last) if last is not None else None,
         failures=record.failures if record is not None else 0,
         halted=record.halted if record is not None else "",
+        failing=_failing(record),
+        stuck=progress.trouble if lease is not None and progress is not None else "",
+        figures=progress.figures if progress is not None else last.figures if last else {},
         runs=record.runs if record is not None else (),
     )
+
+
+def _failing(record: TaskRecord | None) -> str:
+    if record is None or record.last_run is None or not has_trouble(record):
+        return ""
+    failed = record.last_run
+    if failed.outcome not in TROUBLES:  # it was stopped or lost before it could succeed
+        failed = next((one for one in reversed(record.runs) if one.outcome in TROUBLES), failed)
+    return f"{failed.outcome}: {failed.reason}"
 
 
 def overdue(record: TaskRecord, now_ns: int) -> float:

@@ -7,6 +7,7 @@ from sluice_maintain.task_store import TaskStore
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import read_authority
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
@@ -17,7 +18,7 @@ async def read_status(url: str) -> MaintenanceStatus:
     Raises:
         SluiceError: The store is unreachable, denied a request, or has no authority.
     """
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.READ) as store:
         await read_authority(store)
         return await read_stored_status(store)
 

@@ -18,12 +18,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-import msgspec
-
-from sluice_maintain.jobs import StoreJobs, result_of_error, run_spark_job
-from sluice_maintain.lease_rules import RunResult
+from sluice_maintain.jobs import StoreJobs, figures_of, result_of_error, run_spark_job
+from sluice_maintain.lease_rules import JobState, RunResult
 from sluice_maintain.messages import (
     JobEnd,
+    JobProgress,
     JobRequest,
     StopRequest,
     decode_request,
@@ -35,7 +34,9 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.errors import JobFailed
 from sluice_spark.ingest import run_ingest
 from sluice_spark.jvm import check_jvm, jvm_process
+from sluice_spark.microbatch import IngestTotals
 from sluice_spark.session import Session, SessionSettings, open_session
+from sluice_spark.supervision import QueryState
 from sluice_store.url import open_store
 
 _ORPHANED: Final = 75
@@ -121,9 +122,11 @@ class Worker:
             worker_ends = worker_ends or jvm_ended
             result = result_of_error(cause)
         self._jobs.pop(request.number, None)
-        end = JobEnd(number=request.number, result=result, worker_ends=worker_ends)
+        self._send(JobEnd(number=request.number, result=result, worker_ends=worker_ends))
+
+    def _send(self, message: JobEnd | JobProgress) -> None:
         with self._writing:
-            self._out.write(encode_line(end))
+            self._out.write(encode_line(message))
             self._out.flush()
 
     def _cause(self, error: Exception) -> tuple[Exception, bool]:
@@ -136,9 +139,13 @@ class Worker:
         return error, False
 
     def _ingest(self, request: JobRequest) -> RunResult:
-        totals = run_ingest(request.store_url, request.settings.ingest_job(once=request.once))
-        figures = msgspec.to_builtins(totals)
-        return RunResult(outcome=RunOutcome.DONE, figures=figures)
+        def report(state: QueryState, totals: IngestTotals) -> None:
+            reached = JobState(trouble=state.trouble, figures=figures_of(totals))
+            self._send(JobProgress(number=request.number, state=reached))
+
+        job = request.settings.ingest_job(once=request.once)
+        totals = run_ingest(request.store_url, job, report=report)
+        return RunResult(outcome=RunOutcome.DONE, figures=figures_of(totals))
 
     def _spark(self, request: JobRequest, stop: threading.Event) -> RunResult:
         session = self._open_session(request)

@@ -10,13 +10,14 @@ from typing import Final
 
 import structlog
 
-from sluice_maintain.lease_rules import RunResult
+from sluice_maintain.lease_rules import JobState, RunResult
 from sluice_maintain.messages import (
     LINE_BYTES_MAX,
     JobEnd,
+    JobProgress,
     JobRequest,
     StopRequest,
-    decode_end,
+    decode_report,
     encode_line,
 )
 from sluice_maintain.settings import MaintainSettings
@@ -52,7 +53,7 @@ class WorkerProcess:
     Attributes:
         kind: Which jobs it runs.
         process: The process.
-        jobs: The result of each running job, by number.
+        jobs: Each running job, by number.
         numbers: Jobs that it has started so far.
         idle_since_ns: When its last job ended.
         ending: Whether it accepts no further jobs.
@@ -60,7 +61,7 @@ class WorkerProcess:
 
     kind: WorkerKind
     process: Process
-    jobs: dict[int, asyncio.Future[RunResult]] = field(default_factory=dict)
+    jobs: dict[int, "PendingJob"] = field(default_factory=dict)
     numbers: int = 0
     idle_since_ns: int = 0
     ending: bool = False
@@ -85,7 +86,11 @@ class WorkerProcess:
 
     async def _read_lines(self, lines: asyncio.StreamReader, clock: Clock) -> None:
         async for line in lines:
-            end = decode_end(line)
+            end = decode_report(line)
+            if isinstance(end, JobProgress):
+                if (job := self.jobs.get(end.number)) is not None:
+                    job.take(end.state)
+                continue
             self.ending = self.ending or end.worker_ends
             self.idle_since_ns = clock.monotonic_ns()
             self._deliver(end)
@@ -93,9 +98,9 @@ class WorkerProcess:
                 self.close()
 
     def _deliver(self, end: JobEnd) -> None:
-        future = self.jobs.pop(end.number, None)
-        if future is not None and not future.done():
-            future.set_result(end.result)
+        job = self.jobs.pop(end.number, None)
+        if job is not None and not job.result.done():
+            job.result.set_result(end.result)
 
     def send(self, request: JobRequest | StopRequest) -> None:
         """Send a request; a process that has ended reports by the end of its output."""
@@ -118,11 +123,28 @@ class WorkerProcess:
 
 @dataclass(slots=True, kw_only=True)
 class PendingJob:
-    """A job that runs in a worker process."""
+    """A job that runs in a worker process.
+
+    Attributes:
+        worker: The process.
+        number: The number of the request.
+        result: How it ended.
+        state: What it last reported; None before the first report.
+        changed: Set by a report that says the opposite of the one before: the work has succeeded,
+            or does so no longer.
+    """
 
     worker: WorkerProcess
     number: int
     result: asyncio.Future[RunResult]
+    state: JobState | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, state: JobState) -> None:
+        """Remember a report."""
+        if self.state is None or bool(self.state.trouble) != bool(state.trouble):
+            self.changed.set()
+        self.state = state
 
     def stop(self) -> None:
         """Ask the job to stop at its next safe point."""
@@ -167,7 +189,7 @@ class WorkerPool:
         worker.numbers += 1
         number = worker.numbers
         result: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
-        worker.jobs[number] = result
+        job = worker.jobs[number] = PendingJob(worker=worker, number=number, result=result)
         worker.send(
             JobRequest(
                 number=number,
@@ -177,7 +199,7 @@ class WorkerPool:
                 once=once,
             )
         )
-        return PendingJob(worker=worker, number=number, result=result)
+        return job
 
     def close_idle(self) -> None:
         """End processes without a job that were idle for long or ran many jobs."""

@@ -129,7 +129,8 @@ MATRIX: Final = {
             # The leases of `sluice maintain` save work and prove nothing.
             Verb.WRITE: (
                 *(keys.QUEUE, keys.LAKE, keys.INDEX, keys.ROLLUP),
-                *(keys.MAINTAIN, keys.ACTIVE_DELETES),
+                # Restored dead letters are enqueued again.
+                *(keys.MAINTAIN, keys.ACTIVE_DELETES, keys.WORK_LISTS),
             ),
             Verb.MULTIPART: (keys.LAKE,),
             # Rollup chunks that contain deleted points are deleted (ADR 0057).

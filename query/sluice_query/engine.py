@@ -22,7 +22,7 @@ LAKE: Final = "lake"
 PENDING: Final = "pending"
 _S3: Final = "s3://"
 _PROBE: Final = "probe"
-_READ_ALL: Final = SqlStatement("SELECT count(COLUMNS(*)) FROM probe")
+_READ_ALL: Final = SqlStatement("SELECT bit_xor(hash(COLUMNS(*))) FROM probe")
 """Reads every column of every row."""
 
 _Result = TypeVar("_Result")
@@ -121,8 +121,8 @@ class QueryEngine:
         if wrong := find_wrong_files(location, files):
             return wrong
         for file in files:
-            self.register_files(_PROBE, [file], location)
             try:
+                self.register_files(_PROBE, [file], location)
                 self.rows(_READ_ALL)
             except DataFilesUnreadable as error:
                 wrong.append((file, f"is damaged ({error.__cause__ and _reason(error.__cause__)})"))

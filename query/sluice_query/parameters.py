@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
-from sluice_protocol.timestamps import parse_rfc3339
+from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.filters import agents_of, parse_filter
 from sluice_query.request import (
@@ -82,7 +82,12 @@ _UNITS_NS: Final = {
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
 _INSTANT_END: Final = 2**63
 """Instants are 64-bit integers of nanoseconds."""
-_UNIX_NS: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_UNIX: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_UNIX_UNITS: Final = ((10**11, NS_PER_S), (10**14, NS_PER_S // 10**3), (10**17, NS_PER_S // 10**6))
+"""Sizes below which a number is of seconds, milliseconds or microseconds; larger ones are of ns.
+
+The sizes separate the units for every time from 1973 to 5138. Smaller numbers are of seconds.
+"""
 
 _Value = TypeVar("_Value")
 
@@ -116,8 +121,14 @@ def parse_query(
             by_agent=read.flag(_BY_AGENT),
             raw=read.flag(_RAW),
         )
+    from_ns = read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns))
+    if from_ns >= now_ns and _TO.name not in given:
+        raise BadUsage(
+            f"{name(_FROM.name)} is in the future, and {name(_TO.name)} is now: add a later"
+            f" {name(_TO.name)} to find records with future times, from=`{format_rfc3339(from_ns)}`"
+        )
     query = Query(
-        from_ns=read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns)),
+        from_ns=from_ns,
         to_ns=read.value(_TO, "now", lambda text: parse_instant(text, now_ns)),
         kind="metrics" if series else kind,
         text=given[_TEXT.name][0] if _TEXT.name in given else None,
@@ -150,7 +161,9 @@ def parse_duration(text: str) -> int:
 
 
 def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
-    """Return the instant of an RFC 3339 time, a number of Unix ns, `now`, or `15m` for that ago.
+    """Return the instant of an RFC 3339 time, a Unix time, `now`, or `15m` for that ago.
+
+    The unit of a Unix time follows from its size: seconds, milliseconds, microseconds or ns.
 
     Raises:
         BadUsage: The text has another form, or the instant is outside 1677 to 2262.
@@ -164,8 +177,9 @@ def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
 def _instant(text: str, now_ns: UnixNs) -> UnixNs:
     if text == "now":
         return now_ns
-    if _UNIX_NS.fullmatch(text):
-        return UnixNs(int(text))
+    if _UNIX.fullmatch(text):
+        number = int(text)
+        return UnixNs(number * next((ns for end, ns in _UNIX_UNITS if abs(number) < end), 1))
     if _DURATION.fullmatch(text.removeprefix("-")):
         return UnixNs(now_ns - parse_duration(text.removeprefix("-")))
     try:

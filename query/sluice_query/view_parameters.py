@@ -16,6 +16,7 @@ from sluice_query.histogram import (
     BUCKETS_MIN,
     TOP_DEFAULT,
     TOP_MAX,
+    bucket_starts,
     choose_width,
 )
 from sluice_query.parameters import (
@@ -23,6 +24,7 @@ from sluice_query.parameters import (
     FILTER_CHARS_MAX,
     ParameterReader,
     check_given,
+    parse_duration,
     parse_query,
 )
 from sluice_query.request import END_NS, FIRST_NS, ParameterName, Query, check_query, plain_name
@@ -37,6 +39,7 @@ from sluice_web.parameters import (
 _BUCKETS: Final = IntegerParameter(
     name="buckets", default=BUCKETS_DEFAULT, minimum=BUCKETS_MIN, maximum=BUCKETS_MAX
 )
+_STEP: Final = TextParameter(name="step")
 _BY: Final = TextParameter(name="by", chars_max=FILTER_CHARS_MAX)
 _TOP: Final = IntegerParameter(name="top", default=TOP_DEFAULT, maximum=TOP_MAX)
 _FIELD: Final = TextParameter(name="field", chars_max=FILTER_CHARS_MAX)
@@ -50,7 +53,7 @@ _AFTER: Final = IntegerParameter(
     name="after", default=NEIGHBOURS_DEFAULT, minimum=0, maximum=NEIGHBOURS_MAX
 )
 _HIGHLIGHT: Final = FlagParameter(name="highlight")
-HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _BUCKETS, _BY, _TOP)
+HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _BUCKETS, _STEP, _BY, _TOP)
 FIELDS: Final[tuple[Parameter, ...]] = CONDITIONS
 VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _FIELD, _LIMIT)
 _POSITION: Final[tuple[Parameter, ...]] = (_BOOT, _SEQ, _BEFORE, _AFTER)
@@ -67,9 +70,25 @@ def parse_histogram(given: Given, now_ns: UnixNs, name: ParameterName = plain_na
         BadUsage: As `parse_query`; or the field is unknown.
     """
     query, read = _parse(given, now_ns, name, HISTOGRAM)
-    width_ns = choose_width(query.from_ns, query.to_ns, read.integer(_BUCKETS))
+    width_ns = _read_width(given, query, name, read)
     by = None if _BY.name not in given else _read_field(read, _BY, query.kind)
     return replace(query, view=Histogram(step_ns=width_ns, by=by, top=read.integer(_TOP)))
+
+
+def _read_width(given: Given, query: Query, name: ParameterName, read: ParameterReader) -> int:
+    """Return the width of a bar: the given step, or one that makes few enough bars."""
+    if _STEP.name not in given:
+        return choose_width(query.from_ns, query.to_ns, read.integer(_BUCKETS))
+    if _BUCKETS.name in given:
+        raise BadUsage(f"choose one of {name(_STEP.name)} and {name(_BUCKETS.name)}")
+    width_ns = read.value(_STEP, "", parse_duration)
+    bars = len(bucket_starts(query.from_ns, query.to_ns, width_ns))
+    if bars > BUCKETS_MAX:
+        raise BadUsage(
+            f"{name(_STEP.name)} is too short for the time range, bars=`{bars}`,"
+            f" most=`{BUCKETS_MAX}`"
+        )
+    return width_ns
 
 
 def parse_fields(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:

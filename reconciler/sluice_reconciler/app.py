@@ -12,6 +12,7 @@ from sluice_reconciler.passes.full_pass import PassReport
 from sluice_reconciler.passes.scanners import InventoryScanResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 from sluice_web.addresses import parse_listen
@@ -68,7 +69,7 @@ async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> 
     place, _, key = report.partition("#")
     if not place or not key:
         raise BadUsage(f"name a report as <store URL>#<key of manifest.json>, report=`{report}`")
-    async with open_store(url) as store, open_store(place) as reports:
+    async with open_store(url) as store, open_store(place, StoreMode.READ) as reports:
         await refuse_lost_queue(store, settings)
         reconciler = await Reconciler.of(store, settings=settings.on(url))
         return await reconciler.scan_inventory(reports, ObjectKey(key))

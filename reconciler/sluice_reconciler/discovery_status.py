@@ -22,7 +22,7 @@ from sluice_protocol.journals import (
 )
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.journals.reader import RegistrationReader
 from sluice_reconciler.passes.progress import PASS, PassRecord
@@ -41,6 +41,9 @@ class ProcessState(StrEnum):
     REPLACED = "replaced"
     CLOSED = "closed"
     UNREADABLE = "unreadable"
+
+
+_ENDED: Final = (ProcessState.CLOSED, ProcessState.REPLACED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,27 @@ class DiscoveryStatus:
     batches: int = 0
     lanes_behind_s: Mapping[int, float] = field(default_factory=dict)
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every object that a gateway wrote is processed, and each gateway still reports.
+
+        Then the age of `complete_through_unix_ns` is that of the newest report, not a delay.
+        """
+        return (
+            self.journaled
+            and not self.processes_more
+            and bool(self.processes)
+            and all(
+                one.unprocessed == 0 and one.state in (*_ENDED, ProcessState.OPEN)
+                for one in self.processes
+            )
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no gateway is open and all that they wrote is processed: it is complete now."""
+        return self.is_caught_up and all(one.state in _ENDED for one in self.processes)
+
     def lane_behind_s(self, lane: int) -> float | None:
         """Return the age of the time through which a lane is complete; None if it is not known."""
         return self.lanes_behind_s.get(lane, self.behind_s)
@@ -141,9 +165,6 @@ async def read_discovery_status(store: ObjectStore) -> DiscoveryStatus:
             for lane, at_ns in (record.lanes.items() if record is not None else ())
         },
     )
-
-
-_ENDED: Final = (ProcessState.CLOSED, ProcessState.REPLACED)
 
 
 def _decode_discovery(body: bytes) -> DiscoveryRecord | None:
@@ -230,8 +251,20 @@ class _ProcessReader:
             unprocessed = len(page.objects)
             times = [one.last_modified_ns for one in page.objects]
             progress = replace(progress, newest_ns=max([progress.newest_ns, *times]))
+            if page.objects and page.last and not progress.closed:
+                progress = replace(progress, closed=await self._is_closed(page.objects[-1].key))
             break
         return _Place(progress=progress, unprocessed=unprocessed, readable=readable)
+
+    async def _is_closed(self, key: ObjectKey) -> bool:
+        """Return True if the newest object of a journal is its last one, processed or not."""
+        read = await self._store.get(key)
+        if not isinstance(read, Found):
+            return False
+        try:
+            return decode_journal(key, read.body).header.closed
+        except InvalidRecord:
+            return False
 
     def _state(self, place: _Place) -> ProcessState:
         if not place.readable:

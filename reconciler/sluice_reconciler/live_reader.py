@@ -263,7 +263,7 @@ class LiveReader:
         return replace(found, accepted_until_ns=until_ns, reasons=reasons)
 
     def _late(self, now_ns: int) -> str:
-        """Return what newer batches wait for."""
+        """Return what holds newer batches back."""
         by = self._held_by
         if by is None or self._looked_ns < now_ns - self._stale_ns:
             return _STALE
@@ -323,6 +323,6 @@ def _line(manifest: AcceptedManifest, frame: Frame, number: int, text: str) -> b
         "kind": manifest.kind,
         "accepted_at_unix_ns": manifest.accepted_at_unix_ns,
     }
-    if frame.envelope.resource:
-        who["resource"] = dict(frame.envelope.resource)
+    if frame.envelope.shown_resource:
+        who["resource"] = dict(frame.envelope.shown_resource)
     return msgspec.json.encode(who)[:-1] + b"," + text.encode()[1:]

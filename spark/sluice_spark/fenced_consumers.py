@@ -13,6 +13,7 @@ from typing import Any, Final, Self, TypeVar
 from sluice_protocol.errors import SluiceError
 from sluice_queue.consumer import Consumer
 from sluice_store import open_store, read_authority
+from sluice_store.port import ObjectStore
 
 CALL_TIMEOUT_S: Final = 120
 
@@ -83,17 +84,26 @@ class FencedConsumers:
         """
         self._call(self._check())
 
+    def run(self, work: Callable[[ObjectStore], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Run requests to the store, which must not take longer than a call may.
+
+        Raises:
+            TimeoutError: They took longer.
+        """
+
+        async def call() -> _Result:
+            async with open_store(self._url) as store:
+                return await work(store)
+
+        return self._call(call())
+
     def store_answers(self) -> bool:
         """Return True if the settings of the store can be read."""
         try:
-            self._call(self._read_settings())
+            self.run(read_authority)
         except (SluiceError, TimeoutError):
             return False
         return True
-
-    async def _read_settings(self) -> None:
-        async with open_store(self._url) as store:
-            await read_authority(store)
 
     async def _check(self) -> None:
         for consumer in self._consumers.values():

@@ -25,6 +25,7 @@ from sluice_spark.failpoints import read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.jvm import stop_session
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.redelivery import Redelivery
 from sluice_spark.restarts import RestartSettings
 from sluice_spark.session import (
     S3A_PACKAGE,
@@ -173,6 +174,17 @@ def _run(
     )
     sink = MicroBatchSink(ingester)
     checkpoints = _checkpoints(session, store_url, settings, consumers)
+    letters = Redelivery(store_url=store_url, consumers=consumers, clock=ingester.clock)
+
+    def redeliver() -> None:
+        letters.check_if_due()
+        ingester.totals.dead_letters_open = letters.open_letters
+        ingester.totals.redelivered = letters.redelivered
+
+    def observe(state: QueryState) -> None:
+        if not state.trouble:
+            redeliver()
+        report(state, ingester.totals)
 
     def start() -> Any:  # noqa: ANN401 - pyspark's query
         try:
@@ -182,6 +194,7 @@ def _run(
                 raise
             consumers.open(lambda lanes: open_snapshot(store_url).committed_through(lanes))
             _log.info("queue_reopened", register=fenced.register)
+        redeliver()
         return _start_query(session, store_url, settings, checkpoints, sink)
 
     supervisor = QuerySupervisor(
@@ -191,7 +204,7 @@ def _run(
         rounds=lambda: ingester.totals.rounds,
         settings=RestartSettings(restarts_max=settings.restarts_max, continuous=not settings.once),
         store_answers=consumers.store_answers,
-        report=lambda state: report(state, ingester.totals),
+        report=observe,
         stall_timeout_s=settings.stall_timeout_s,
         clock=ingester.clock,
         rng=random.Random(ingester.clock.now_ns()),  # noqa: S311 - jitter, not a secret
@@ -199,6 +212,7 @@ def _run(
     try:
         supervisor.run()
         checkpoints.remove()
+        ingester.totals.dead_letters_open = letters.count_open()
     finally:
         sink.wait()
     return ingester.totals

@@ -54,6 +54,8 @@ class IngestTotals:
         files: Data files committed.
         dead_letters: Batches that could not be read.
         rounds: Rounds committed.
+        dead_letters_open: Dead letters of all runs that are not in the lake, when last counted.
+        redelivered: Dead letters whose blob was restored, enqueued again.
     """
 
     batches: int = 0
@@ -61,6 +63,8 @@ class IngestTotals:
     files: int = 0
     dead_letters: int = 0
     rounds: int = 0
+    dead_letters_open: int = 0
+    redelivered: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,7 @@ def decide_restart(
     """
     if settings.continuous and failure is TransientFailure.STORE_UNAVAILABLE:
         return rng.uniform(UNREACHABLE_PAUSE_S / 2, UNREACHABLE_PAUSE_S)
-    # A store that was away for a moment causes errors of every kind.
+    # A store that was unreachable for a moment causes errors of every kind.
     restarts_max = settings.restarts_max if failure is not None else int(settings.continuous)
     if failures > restarts_max:
         return None

@@ -99,7 +99,7 @@ class QuerySupervisor:
         take_failure: Returns and forgets the error that the callback of a micro-batch raised.
         rounds: Returns how many rounds the job has committed.
         store_answers: Returns False if the store cannot be read.
-        report: Called with the state of the query whenever it was looked at.
+        report: Called with the state of the query whenever it was checked.
         settings: Bounds of the restarts.
         stall_timeout_s: Time without progress after which the query is stopped and restarted.
         clock: The clock.

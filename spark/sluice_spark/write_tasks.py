@@ -17,7 +17,11 @@ import pyarrow.parquet as pq
 from sluice_lake.blobs import RejectedBlob, decode_blob, states_times_of
 from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.kept_records import kept_batches
-from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.locations import (
+    TableLocation,
+    lake_location,
+    open_filesystem,
+)
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.clock import Clock, IdSource

@@ -17,6 +17,7 @@ from support.simloop import START_NS, SimClock, SimIds, SimLoop, simulate
 from pyspark_sluice.offsets import read_lanes, read_latest
 from sluice_cli.costs.plan import FullPlan
 from sluice_gateway import app as gateway_app
+from sluice_gateway import background
 from sluice_gateway.app import Gateway, build_gateway
 from sluice_gateway.background import start_background_tasks
 from sluice_gateway.machine_time import machine_now
@@ -34,6 +35,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.pending import read_pending_batches
+from sluice_reconciler.passes import progress as pass_progress
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import create_authority, read_authority
@@ -229,6 +231,10 @@ def run_plan(
         ids = SimIds(rng)
         worker = partial(gateway_app._Worker, clock=clock, ids=ids, rng=rng)
         monkeypatch.setattr(gateway_app, "_Worker", worker)
+        # The deployment has no result of a doctor; a gateway that waits for one looks more often.
+        monkeypatch.setattr(background, "DOCTOR_AGAIN_S", background.DOCTOR_INTERVAL_S)
+        # The cost of passes is an estimate; here their requests would be counted with others.
+        monkeypatch.setattr(pass_progress, "PASS_INTERVAL_S_MIN", full.plan.pass_every_s)
         bucket = MemoryBucket(clock=clock, rng=rng)
         world = CostWorld(full=full, bucket=bucket, clock=clock, rng=rng, folder=folder)
         found.append(world)

@@ -44,7 +44,7 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 from sluice_web.listening import bind_shared
 
@@ -269,7 +269,7 @@ async def running(
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """Serve on a free port over a directory, or over `store`."""
-    async with open_store(f"file://{tmp_path}/store") as local:
+    async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as local:
         counting = CountingStore(store or local)
         agreed = authority or await create_authority(local)
         principals = write_principals(tmp_path / "principals.toml", *keys)
@@ -379,7 +379,7 @@ def gateways(
 
 
 async def _init(store_url: str) -> None:
-    async with open_store(store_url) as store:
+    async with open_store(store_url, StoreMode.CREATE) as store:
         await create_authority(store)
 
 

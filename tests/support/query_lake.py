@@ -22,7 +22,7 @@ from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_query.spool import attach_spool
-from sluice_store import open_store, read_authority
+from sluice_store import StoreMode, open_store, read_authority
 
 DAY0_NS = 1_790_000_000 * NS_PER_S
 MINUTE_NS = 60 * NS_PER_S
@@ -90,10 +90,10 @@ def run_query(
     spool: Deployment | None = None,
 ) -> QueryResult:
     async def run() -> QueryResult:
-        async with open_store(place.url) as store, AsyncExitStack() as stack:
+        async with open_store(place.url, StoreMode.CREATE) as store, AsyncExitStack() as stack:
             local = None
             if spool is not None:
-                opened = await stack.enter_async_context(open_store(spool.url))
+                opened = await stack.enter_async_context(open_store(spool.url, StoreMode.CREATE))
                 local = await attach_spool(opened, await read_authority(store))
             searcher = Searcher(
                 store=store,
@@ -113,7 +113,7 @@ def bodies(result: QueryResult) -> list[object]:
 
 def put_delete(place: Deployment, record: DeleteRecord) -> None:
     async def put() -> None:
-        async with open_store(place.url) as store:
+        async with open_store(place.url, StoreMode.CREATE) as store:
             await store.create(delete_key(record.delete_id), encode_record(record))
 
     asyncio.run(put())

@@ -13,7 +13,7 @@ from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import mirror_authority
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 WRITER = "spool-gw"
 LANES = 2
@@ -51,7 +51,10 @@ async def _init(made: Site) -> None:
     agreed = Authority(
         authority_id="A" * 26, lanes=LANES, acceptance="local_spool", spool_writer=WRITER
     )
-    async with open_store(made.place.url) as remote, open_store(made.spool.url) as local:
+    async with (
+        open_store(made.place.url, StoreMode.CREATE) as remote,
+        open_store(made.spool.url, StoreMode.CREATE) as local,
+    ):
         await create_authority(remote, agreed)
         await mirror_authority(local, remote, SystemClock())
 
@@ -61,7 +64,10 @@ async def _transfer(made: Site) -> None:
     settings = GatewaySettings(
         principals=principals, acceptance="local_spool", spool=made.spool.url
     )
-    async with open_store(made.spool.url) as local, open_store(made.place.url) as remote:
+    async with (
+        open_store(made.spool.url, StoreMode.CREATE) as local,
+        open_store(made.place.url, StoreMode.CREATE) as remote,
+    ):
         agreed = (await mirror_authority(local, remote, SystemClock())).current
         gateway = build_gateway(local, agreed, settings, WRITER, transfers_to=remote)
         transfer = gateway.uploads.transfer

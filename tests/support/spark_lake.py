@@ -26,7 +26,7 @@ from sluice_protocol.records import (
 )
 from sluice_queue.producer import Producer
 from sluice_queue.worklists import by_lane
-from sluice_store import create_authority, open_store, read_authority
+from sluice_store import StoreMode, create_authority, open_store, read_authority
 
 T0_NS = 1_790_000_000_123_456_789
 RESOURCE = (("host.name", "h1"), ("service.name", "nginx"))
@@ -124,7 +124,7 @@ class Deployment:
         return self
 
     async def _init(self, letter: str) -> None:
-        async with open_store(self.url) as store:
+        async with open_store(self.url, StoreMode.CREATE) as store:
             await create_authority(store, Authority(authority_id=letter * 26, lanes=self.lanes))
 
     def accept(self, batches: Sequence[Sent], *, blobs: bool = True) -> None:

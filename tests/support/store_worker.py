@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluice_protocol.outcomes import Applied, Exists, Unknown
 from sluice_protocol.units import ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.checks import increment
 
 TESTS = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ def race_processes(work: str, url: str, key: ObjectKey, times: int, processes: i
 
 
 async def _create(url: str, key: ObjectKey, times: int, name: str) -> int:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         outcomes = await asyncio.gather(
             *(store.create(key, f"{name}.{i}".encode()) for i in range(times))
         )
@@ -41,7 +41,7 @@ async def _create(url: str, key: ObjectKey, times: int, name: str) -> int:
 
 
 async def _add(url: str, key: ObjectKey, times: int, name: str) -> int:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         return await increment(store, key, times, name)
 
 

@@ -20,6 +20,8 @@ DOOR_FRAME_S: Final = 0.25
 DOOR_LANES: Final = 4
 SAMPLES_S: Final = 60.0
 """Samples of a host share a batch for at least this time."""
+PASS_S: Final = 60.0
+PASS_S_PER_BATCH: Final = 0.01
 ROUND_S: Final = 0.25
 LISTING_S: Final = 1.0
 TRIGGER_S, TRIGGER_S_MAX = 10.0, 300.0
@@ -63,7 +65,7 @@ class CostPlan:
         queues: Queues that every batch is appended to.
         pack_by_time: Whether the reconciler packs by-time entries.
         pack_references: Whether a packed entry is also the reverse reference.
-        pass_every_s: `journaled_pass_interval_s` of the reconcilers.
+        pass_every_s: `journaled_pass_interval_s` of the reconcilers, the longest such time.
         audit_every_s: Time between two audits.
         trigger_s: `trigger_s` of the ingestion.
         ingest_files: Data files that one micro-batch writes for each lane.
@@ -173,6 +175,11 @@ class FullPlan:
     def listing_s(self) -> float:
         """Time between two listings of gateway processes."""
         return max(LISTING_S, self.reconciler_freshness_s)
+
+    @property
+    def pass_s(self) -> float:
+        """Time between two full passes of the reconciler."""
+        return min(self.plan.pass_every_s, max(PASS_S, PASS_S_PER_BATCH * self.listed_batches))
 
     @property
     def micro_batch_s(self) -> float:

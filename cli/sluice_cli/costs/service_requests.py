@@ -28,6 +28,8 @@ LANE_PUTS: Final = 3.0
 """Work list, lane state and register, for each lane in a flush."""
 GATEWAY_CHECK_S: Final = 5.0
 DOCTOR_CHECK_S: Final = 60.0
+PASS_LISTS: Final = 6
+"""Listings of a full pass other than that of manifests: held batches, conflicts, marks."""
 MEMBER_S: Final = 3.0
 UPKEEP_S: Final = 60.0
 HOLDS_S: Final = 60.0
@@ -300,7 +302,10 @@ def reconciler_lines(full: FullPlan) -> tuple[CostLine, ...]:
         CostLine(
             component="reconciler",
             activity="full passes",
-            per_s=RequestCounts(lists=full.listed_batches / PAGE_OBJECTS / plan.pass_every_s),
+            per_s=RequestCounts(
+                puts=1 / full.pass_s,
+                lists=(full.listed_batches / PAGE_OBJECTS + PASS_LISTS) / full.pass_s,
+            ),
             setting="journaled_pass_interval_s",
             code="sluice_reconciler.passes.full_pass",
             is_estimate=True,

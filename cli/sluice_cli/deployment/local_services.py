@@ -1,24 +1,31 @@
-"""The services of `sluice up` in this folder, asked whether they can do their work.
+"""Whether the services of `sluice up` in this folder can do their work.
 
-The store does not show whether a gateway or a query service works, so `sluice status` asks those
-whose addresses it knows: the ones that `sluice up` runs here.
+The store does not show whether a gateway or a query service works, so `sluice status` sends a
+request to those whose addresses it knows: the ones that `sluice up` runs here.
 """
 
 import asyncio
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from sluice_console.attention_items import ServiceState
 from sluice_console.gateway_health import GatewayHealth
+from sluice_protocol.json_errors import UNREADABLE_JSON
 
 UP_STATE: Final = Path(".sluice-up") / "up.json"
-_ASKED: Final = ("reconciler", "query", "console", "maintain")
-"""Services that are asked, besides the gateway."""
+_REQUESTED: Final = ("reconciler", "query", "console", "maintain")
+"""Services that get a request, in addition to the gateway."""
 
 TIMEOUT_S: Final = 3.0
-"""Time for one response. These services are on the same machine, and a person waits."""
+"""Time for one response: these services are on the same machine."""
+
+
+class _UpState(msgspec.Struct, frozen=True):
+    store: str
+    addresses: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +39,14 @@ class LocalServices:
 def read_addresses(url: str, path: Path = UP_STATE) -> dict[str, str]:
     """Return the addresses of the services over this store by name; empty if none runs here."""
     try:
-        state = json.loads(path.read_bytes())
-        addresses = dict(state["addresses"]) if state["store"] == url else {}
-    except (OSError, ValueError, KeyError, TypeError):
+        state = msgspec.json.decode(path.read_bytes(), type=_UpState)
+    except (OSError, *UNREADABLE_JSON):
         return {}
-    return {str(name): str(address) for name, address in addresses.items()}
+    return state.addresses if state.store == url else {}
 
 
-async def ask_local_services(url: str) -> LocalServices:
-    """Ask each service of `sluice up` over this store whether it can do its work."""
+async def read_local_services(url: str) -> LocalServices:
+    """Request the readiness of each service of `sluice up` over this store."""
     addresses = read_addresses(url)
     if not addresses:
         return LocalServices()
@@ -59,15 +65,15 @@ async def ask_local_services(url: str) -> LocalServices:
                 timeout_s=TIMEOUT_S,
             )
 
-        async def ask_gateway() -> GatewayHealth:
+        async def read_gateway() -> GatewayHealth:
             gateway = client("gateway")
             try:
                 return GatewayHealth(url=gateway.url, not_ready=await gateway.why_not_ready())
             except ServiceFailed as error:
                 return GatewayHealth(url=gateway.url, problem=str(error))
 
-        services = [client(name).check() for name in _ASKED if name in addresses]
-        gateways = [ask_gateway()] if "gateway" in addresses else []
+        services = [client(name).check() for name in _REQUESTED if name in addresses]
+        gateways = [read_gateway()] if "gateway" in addresses else []
         return LocalServices(
             services=tuple(await asyncio.gather(*services)),
             gateways=tuple(await asyncio.gather(*gateways)),

@@ -30,6 +30,7 @@ from sluice_cli.output import write_json
 from sluice_cli.settings_file import FILE_DEFAULT
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
+from sluice_store.mode import refuse_nested_store
 from sluice_store.url import parse_local_path
 
 HOME_DEFAULT: Final = Path(".sluice-up")
@@ -70,6 +71,8 @@ def up(
     """
     url = _absolute(store)
     home = LocalHome(options.home.resolve())
+    if url.startswith("file://"):
+        refuse_nested_store(parse_local_path(url))
     check_writable(home.folder, "--home")
     if url.startswith("file://"):
         check_writable(parse_local_path(url), "--store")
@@ -77,7 +80,8 @@ def up(
     check_disk(home.folder, options.free_bytes_min)
     services, notes = select_services(SERVICES, options.without)
     with home.locked():
-        addresses = choose_addresses(services, _parse_ports(options.port), HOST)
+        off = [one for one in SERVICES if one not in services]
+        addresses = choose_addresses(services, _parse_ports(options.port), HOST, off)
         # Stop requests are handled from here: whatever was started is stopped again.
         return asyncio.run(
             _run(
@@ -159,6 +163,13 @@ def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
         "first_steps": steps,
     }
     home.write_state(state)
+
+    def write_processes() -> None:
+        state["services"] = {name: one.pid for name, one in supervisor.processes.items()}
+        with suppress(OSError):  # the disk is full: the next change writes it
+            home.write_state(state)
+
+    supervisor.on_processes = write_processes
     if deployment.as_json:
         write_json(state, sys.stdout)
         return

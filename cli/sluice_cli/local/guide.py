@@ -38,6 +38,9 @@ def first_steps(
             " OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
             f' OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20$(cat {quote(str(token))})"'
         ),
+        "send by Fluent's forward protocol": (
+            f"{addresses['forward']}, without a shared key: fluent-logger, Fluentd, Fluent Bit"
+        ),
         "search": f"{query} -q hello",
         "plot": f"{query} --metric demo_requests",
     }

@@ -1,5 +1,6 @@
 """Checks before the start, so that a missing requirement is one line with its remedy."""
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -11,6 +12,8 @@ from sluice_cli.local.services import LocalService
 from sluice_cli.output import format_size
 from sluice_protocol.errors import BadUsage
 from sluice_spark.java_version import describe_missing_java
+
+_PORT_MAX = 65_535
 
 
 def missing_requirement(service: LocalService) -> str | None:
@@ -50,7 +53,10 @@ def select_services(
 
 
 def choose_addresses(
-    services: Iterable[LocalService], chosen: Mapping[str, int], host: str
+    services: Iterable[LocalService],
+    chosen: Mapping[str, int],
+    host: str,
+    unused: Iterable[LocalService] = (),
 ) -> dict[str, str]:
     """Return the free address of each port of the services; port 0 selects a free one.
 
@@ -58,15 +64,23 @@ def choose_addresses(
         services: The services to run.
         chosen: Ports by name, which replace the defaults.
         host: The address to listen on.
+        unused: Services that do not run here; a port that is chosen for them has no effect.
 
     Raises:
-        BadUsage: A name is unknown, two ports are the same, or a port is taken.
+        BadUsage: A name is unknown, a number is no port, or a port is taken or given twice.
     """
     wanted = {name: port for one in services for name, port in one.ports.items()}
-    unknown = sorted(set(chosen) - set(wanted))
+    known = {*wanted, *(name for one in unused for name in one.ports)}
+    unknown = sorted(set(chosen) - known)
     if unknown:
-        names = ", ".join(sorted(wanted))
+        names = ", ".join(sorted(known))
         raise BadUsage(f"no such port: use one of {names}, port=`{unknown[0]}`")
+    for name, port in chosen.items():
+        if port > _PORT_MAX:
+            raise BadUsage(
+                f"no such port: a port is a number from 1 to {_PORT_MAX}, or 0 for a free one,"
+                f" port=`{name}={port}`"
+            )
     reserved: dict[str, socket.socket] = {}
     try:
         for name, default in wanted.items():
@@ -84,11 +98,15 @@ def _reserve(name: str, host: str, port: int) -> socket.socket:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((host, port))
         reserved.listen(1)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         reserved.close()
-        reason = getattr(error, "strerror", None) or str(error)
+        if error.errno == errno.EACCES:
+            raise BadUsage(
+                "cannot listen: this user may not use the port; pass a number above 1023 as"
+                f" `--port {name}=PORT`, listen=`{host}:{port}`"
+            ) from error
         raise BadUsage(
-            f"cannot listen: {reason}; stop the program that uses the port, or pass"
+            f"cannot listen: {error.strerror}; stop the program that uses the port, or pass"
             f" `--port {name}=PORT` (0 selects a free one), listen=`{host}:{port}`"
         ) from error
     return reserved

@@ -1,9 +1,11 @@
 """The one log of all services: a file with a maximum size, and the lines for the terminal."""
 
 import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 FILE_BYTES_MAX: Final = 32 << 20
 LINE_BYTES_MAX: Final = 64 << 10
@@ -14,7 +16,9 @@ _STANDARD: Final = frozenset({"event", "level", "timestamp"})
 class ServiceLog:
     """Appends lines of services to a file; a full file replaces the previous one.
 
-    It never has more than two files of `FILE_BYTES_MAX`.
+    It never has more than two files of `FILE_BYTES_MAX`. A line that cannot be written, because the
+    disk is full or the folder is away, is counted and shown instead, and the next line tries again.
+    A file that was renamed or removed is replaced by a new one.
     """
 
     def __init__(self, path: Path, show: Callable[[str], None], *, verbose: bool) -> None:
@@ -31,7 +35,8 @@ class ServiceLog:
         self.path = path
         self._show = show
         self._verbose = verbose
-        self._file = path.open("ab")
+        self._file: IO[bytes] | None = path.open("ab", buffering=0)
+        self._lost = 0
         self._last: dict[str, str] = {}
         self._quiet = False
 
@@ -49,19 +54,48 @@ class ServiceLog:
         if not text:
             return
         self._last[service] = text
-        self._file.write(f"{service} {text}\n".encode())
-        self._file.flush()
-        if self._file.tell() >= FILE_BYTES_MAX:
-            self._file.close()
-            self.path.replace(self.path.with_suffix(self.path.suffix + ".1"))
-            self._file = self.path.open("ab")
+        self._append(f"{service} {text}\n".encode())
         shown = text if self._verbose else warning_of(text)
         if shown is not None and not self._quiet:
             self._show(f"{service}: {shown}")
 
+    def _append(self, line: bytes) -> None:
+        """Write a line; after a failure the file is opened again for the next one."""
+        try:
+            file = self._current()
+            if self._lost:
+                file.write(f"up {self._lost} lines could not be written to this log\n".encode())
+            while line:  # a disk that becomes full takes a part of it
+                line = line[file.write(line) :]
+            self._lost = 0
+            if file.tell() >= FILE_BYTES_MAX:
+                self.path.replace(self.path.with_suffix(self.path.suffix + ".1"))
+        except OSError as error:
+            if not self._lost:
+                self._show(
+                    f"cannot write the log: {error.strerror or error}; lines are lost until it can"
+                    f" be written again, log={self.path}"
+                )
+            self._lost += 1
+            self.close()
+
+    def _current(self) -> IO[bytes]:
+        """Return the file that the path names now, opened again if it is another one."""
+        file = self._file
+        if file is not None:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):  # noqa: PTH116 - with fstat
+                    return file
+            file.close()
+        self._file = self.path.open("ab", buffering=0)
+        return self._file
+
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; a later line opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
 
 
 def warning_of(text: str) -> str | None:

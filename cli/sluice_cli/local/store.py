@@ -8,6 +8,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import create_authority, read_authority
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import read_doctor, seal_result, write_result
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
@@ -20,7 +21,7 @@ async def prepare_store(url: str) -> Authority:
             acceptance mode needs a spool.
         SluiceError: The store is unreachable or refused a request.
     """
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         authority = await _read_or_create(store, url)
         if authority.acceptance != "s3_manifest":
             raise BadUsage(

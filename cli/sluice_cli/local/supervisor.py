@@ -62,6 +62,7 @@ class Supervisor:
         clock: For pauses and times.
         runs: The state of each service.
         processes: The running process of each service.
+        on_processes: Called when a process was started or has ended.
     """
 
     services: tuple[LocalService, ...]
@@ -72,6 +73,7 @@ class Supervisor:
     clock: Clock
     runs: dict[str, SupervisedRun] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
+    on_processes: Callable[[], None] = lambda: None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -178,12 +180,15 @@ class Supervisor:
             self.show(f"{name} cannot be started: {error.strerror}")
             return ExitCode.FOUND_WRONG.value
         self.processes[name] = process
+        self.on_processes()
         if self._stopping.is_set():  # it was requested while the process was started
             _signal(process, signal.SIGTERM)
         try:
             return await self._follow(service, process, output)
         finally:
             del self.processes[name]
+            if not self._stopping.is_set():
+                self.on_processes()
 
     async def _spawn(self, service: LocalService) -> tuple[Process, int]:
         """Start a service; return its process and the descriptor from which its output is read."""

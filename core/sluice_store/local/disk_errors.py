@@ -16,6 +16,7 @@ FULL: Final = "the disk is full: free space or move the store"
 READ_ONLY: Final = "the directory is read-only: mount it writable"
 _FORM: Final = "a file is where a folder is required, or the reverse: check the path"
 _DENIED: Final = "no permission: give this user the directory"
+_GONE: Final = "a folder of the store was removed or moved away: move it back"
 _FILES: Final = "too many open files: raise the limit (ulimit -n)"
 
 _TABLE: Final[dict[int, tuple[type[StoreError], str]]] = {
@@ -25,6 +26,7 @@ _TABLE: Final[dict[int, tuple[type[StoreError], str]]] = {
     errno.ENOTDIR: (StoreMisconfigured, _FORM),
     errno.EISDIR: (StoreMisconfigured, _FORM),
     errno.EEXIST: (StoreMisconfigured, _FORM),
+    errno.ENOENT: (StoreUnavailable, _GONE),
     errno.ENAMETOOLONG: (StoreMisconfigured, "the path is too long: use a shorter root"),
     errno.EACCES: (StoreDenied, _DENIED),
     errno.EPERM: (StoreDenied, _DENIED),

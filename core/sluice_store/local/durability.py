@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.errors import NoStore, StoreMisconfigured
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 _RECORD: Final = struct.Struct("<8sQQ36s")
@@ -32,6 +32,78 @@ def _read_boot_id() -> bytes:
         return _BOOT_ID.read_bytes().strip()[:36]
     except OSError:
         return b""
+
+
+class StoreTimes(Protocol):
+    """Port: the times of a store."""
+
+    def now_ns(self) -> UnixNs:
+        """Return the store's time, which never moves back for this process."""
+        ...
+
+    def read_ns(self) -> UnixNs:
+        """Return a time to compare with, at or above every time that was given before."""
+        ...
+
+    def next_ns(self) -> UnixNs:
+        """Return a timestamp for a new state, above every earlier one."""
+        ...
+
+    def next_range_ns(self, count: int) -> UnixNs:
+        """Return the first of `count` consecutive timestamps for new states."""
+        ...
+
+    def close(self) -> None:
+        """Release the file, if one is open."""
+        ...
+
+
+class ReadingClock:
+    """The times of a store that is opened for reading: nothing is locked or written.
+
+    A time is the machine's, or the highest time in the clock file if that is later. It is not
+    recorded, so it is never given to a state.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._last_ns = 0
+
+    def now_ns(self) -> UnixNs:
+        """Return the store's time, which never moves back for this process."""
+        self._last_ns = max(self._last_ns, self._clock.now_ns(), self._highest_ns())
+        return UnixNs(self._last_ns)
+
+    read_ns = now_ns
+
+    def next_ns(self) -> UnixNs:
+        """Refuse: a new state needs a recorded time."""
+        return self.next_range_ns(1)
+
+    def next_range_ns(self, count: int) -> UnixNs:
+        """Refuse, as `next_ns` does.
+
+        Raises:
+            StoreMisconfigured: Always.
+        """
+        raise StoreMisconfigured(
+            "write", str(self._path), f"the store is opened for reading, states=`{count}`"
+        )
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+    def _highest_ns(self) -> int:
+        """Return the highest recorded time; 0 if the file is missing or damaged."""
+        try:
+            raw = self._path.read_bytes()
+        except OSError:
+            return 0
+        if len(raw) != _RECORD.size or not raw.startswith(_MAGIC):
+            return 0
+        _, highest, _, _ = _RECORD.unpack(raw)
+        return int(highest)
 
 
 class LogicalClock:
@@ -165,7 +237,12 @@ class LogicalClock:
             if os.stat(self._name).st_ino == self._inode:  # noqa: PTH116 - once per timestamp
                 return
         except FileNotFoundError:
-            pass
+            if not self._path.parent.exists():
+                raise NoStore(
+                    str(self._path.parent.parent),
+                    "its folder was removed or moved away: move it back, and the running services"
+                    " continue",
+                ) from None
         raise self._damage("was removed or replaced")
 
     def _damage(self, what: str) -> StoreMisconfigured:

@@ -41,7 +41,7 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.bulk import NewObject
 from sluice_store.local.disk_errors import translated
-from sluice_store.local.durability import DirectorySync, LogicalClock
+from sluice_store.local.durability import DirectorySync, StoreTimes
 from sluice_store.local.durable_names import DurableNames
 from sluice_store.local.filesystem_sync import FileSystemSync, NoFileSystemSync
 from sluice_store.local.group_writes import (
@@ -80,15 +80,22 @@ class LocalFiles:
     def __init__(
         self,
         layout: Layout,
-        stamps: LogicalClock,
+        stamps: StoreTimes,
         syncer: DirectorySync,
         ids: IdSource,
         filesystem: FileSystemSync | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
-        """Use a layout whose folders exist. Without `filesystem`, no group is written."""
+        """Use a layout whose folders exist. Without `filesystem`, no group is written.
+
+        With `read_only`, a state is reported as it is found: it is neither settled nor synced, and
+        a crash may undo one that was being written.
+        """
         self._layout = layout
         self._stamps = stamps
-        self._visible = Visibility(stamps)
+        self._read_only = read_only
+        self._visible = Visibility(stamps, read_only=read_only)
         self._syncer = syncer
         self._hidden = HiddenFiles(str(layout.temporary), stamps, ids)
         self._known = DurableNames(layout.root)
@@ -336,7 +343,11 @@ class LocalFiles:
         stamp = state.stamp
         # Timestamps and times are of one clock; a state that was written since is the later one.
         now = UnixNs(max(reads.now_ns, stamp, state.last_modified_ns))
-        if now - stamp < _YOUNG_NS and not self._known.has_state(path, stamp):
+        if (
+            not self._read_only
+            and now - stamp < _YOUNG_NS
+            and not self._known.has_state(path, stamp)
+        ):
             reads.young.append((path, stamp))
         return ObjectInfo(
             key=key,

@@ -18,7 +18,7 @@ from sluice_protocol.outcomes import CreateOutcome, Exists, Unknown, UnknownReas
 from sluice_protocol.units import UnixNs
 from sluice_store.bulk import NewObject
 from sluice_store.local.disk_errors import store_error
-from sluice_store.local.durability import LogicalClock
+from sluice_store.local.durability import StoreTimes
 from sluice_store.local.durable_names import DurableNames
 from sluice_store.local.filesystem_sync import FileSystemSync
 from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
@@ -76,7 +76,7 @@ class GroupWrites:
         self,
         *,
         layout: Layout,
-        stamps: LogicalClock,
+        stamps: StoreTimes,
         visible: Visibility,
         hidden: HiddenFiles,
         known: DurableNames,

@@ -11,7 +11,7 @@ from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import ChecksumRefused
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_store.local.durability import LogicalClock
+from sluice_store.local.durability import StoreTimes
 from sluice_store.local.verified_digest import write_verified
 from sluice_store.local.visibility import NEW_FILE
 
@@ -48,7 +48,7 @@ class HiddenFile:
 class HiddenFiles:
     """Writes the files of new states. Every method may be called from any thread."""
 
-    def __init__(self, folder: str, stamps: LogicalClock, ids: IdSource) -> None:
+    def __init__(self, folder: str, stamps: StoreTimes, ids: IdSource) -> None:
         """Use a folder in the file system of the store."""
         self._prefix = f"{folder}/{ids.ulid()}-"
         self._numbers = itertools.count()

@@ -13,13 +13,12 @@ from typing import Final
 from sluice_protocol.errors import StoreError
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.local.visibility import FileState, state_of
+from sluice_store.mode import HIDDEN
 from sluice_store.port import ListedIncarnation, ListedObject
 
 FindFile = Callable[[Path], FileState | None]
 """Returns the state of a current object; listings take it as an argument."""
 
-HIDDEN: Final = ".sluice"
-"""The folder of the store's internal state; no key may start with it."""
 PROBE: Final = "probe-"
 """Prefix of the hidden files that test the file system, and whose timestamps mean nothing."""
 NAME_BYTES_MAX: Final = 255
@@ -191,7 +190,7 @@ def newest_timestamp(layout: Layout) -> int | None:
     """Return the highest timestamp of a file of the store, or None for a store without files.
 
     Noncurrent states count, and so do hidden files, which their writers may still link. Lock files,
-    the clock file and probes have no timestamps of the store.
+    that of a spool included, the clock file and probes have no timestamps of the store.
     """
     newest: int | None = None
     pending = [layout.root]
@@ -203,6 +202,8 @@ def newest_timestamp(layout: Layout) -> int | None:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
+                elif path.parent == layout.root and entry.name.startswith("."):
+                    continue  # no object: no key of sluice starts with a dot
                 elif (status := _find_old(path)) is not None:
                     newest = max(newest or 0, status.stamp)
     return newest

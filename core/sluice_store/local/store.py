@@ -24,7 +24,14 @@ from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersi
 from sluice_store.bulk import NewObject
 from sluice_store.local.create_queue import CreateQueue, GroupLimits
 from sluice_store.local.disk_errors import translated
-from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock, fsync_directory
+from sluice_store.local.durability import (
+    DirectorySync,
+    GroupSync,
+    LogicalClock,
+    ReadingClock,
+    StoreTimes,
+    fsync_directory,
+)
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.filesystem_sync import FileSystemSync, open_filesystem_sync
 from sluice_store.local.layout import (
@@ -36,6 +43,7 @@ from sluice_store.local.layout import (
 )
 from sluice_store.local.threads import StoreThreads
 from sluice_store.local.visibility import MARK, NEW_FILE
+from sluice_store.mode import StoreMode, refuse_nested_store, require_store
 from sluice_store.pairs import NewPair, PairOutcome
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
 
@@ -51,32 +59,42 @@ class LocalStore:
     """A directory as an object store; `sluice_store.local.files` describes its order of writes."""
 
     def __init__(
-        self, layout: Layout, files: LocalFiles, threads: StoreThreads, creates: CreateQueue
+        self,
+        layout: Layout,
+        files: LocalFiles,
+        threads: StoreThreads,
+        creates: CreateQueue,
+        *,
+        read_only: bool = False,
     ) -> None:
         self._layout = layout
         self._files = files
         self._threads = threads
         self._creates = creates
+        self._read_only = read_only
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         """Write `body` under a key that does not exist."""
         pair = NewPair(first=NewObject(key=key, body=body, sha256=sha256))
-        return (await self._creates.create(pair)).first
+        return (await self.create_pair(pair)).first
 
     async def create_pair(self, pair: NewPair) -> PairOutcome:
         """Create an object and the one that follows, together if they are part of a group."""
+        self._refuse_reader(pair.first.key)
         return await self._creates.create(pair)
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """Write `body` over the state tagged `if_match`; the old state is not kept."""
+        self._refuse_reader(key)
         return await self._run(lambda: self._files.replace(key, body, if_match))
 
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
         """Write `body`, whether or not the key exists; the old state stays noncurrent."""
+        self._refuse_reader(key)
         return await self._run(lambda: self._files.overwrite(key, body, sha256))
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
@@ -97,6 +115,7 @@ class LocalStore:
 
     async def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
         """Create objects in one thread, in groups that are synced together."""
+        self._refuse_reader(objects[0].key if objects else "")
         return await self._run(lambda: self._files.create_all(objects))
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
@@ -109,6 +128,7 @@ class LocalStore:
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Delete exactly this object version."""
+        self._refuse_reader(key)
         return await self._run(lambda: self._files.delete(key, incarnation))
 
     async def list(
@@ -135,6 +155,10 @@ class LocalStore:
         """Return `ENABLED`: here a delete of one object version always keeps the others."""
         return Versioning.ENABLED
 
+    def _refuse_reader(self, key: str) -> None:
+        if self._read_only:
+            raise StoreMisconfigured("write", key, "the store is opened for reading")
+
     async def _pages(
         self, operation: str, prefix: str, walk: Iterator[_T]
     ) -> AsyncIterator[tuple[tuple[_T, ...], bool]]:
@@ -155,10 +179,12 @@ class LocalStore:
 
 
 def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
-    """Create the folders, and raise for a file system that cannot store timestamps."""
-    for folder in (layout.root, layout.temporary, layout.locks, layout.generations):
-        folder.mkdir(parents=True, exist_ok=True)
+    """Create the inner folders, and raise for a file system that cannot store timestamps."""
+    inner = layout.clock.parent
+    for folder in (inner, layout.temporary, layout.locks, layout.generations):
+        folder.mkdir(exist_ok=True)  # never the root, which may be moved away at this moment
         fsync_directory(folder)
+    fsync_directory(layout.root)
     fsync_directory(layout.root.parent)
     probe = layout.temporary / f"{PROBE}{ids.ulid()}"
     stamp = now_ns // NS_PER_S * NS_PER_S + _PROBE_NS
@@ -191,20 +217,38 @@ def _sweep(layout: Layout, now_ns: int) -> None:
                 path.unlink()
 
 
+def _check_place(root: Path, mode: StoreMode) -> None:
+    """Create the folder of a new store, or raise if there is none."""
+    if mode is not StoreMode.CREATE:
+        require_store(root)
+        return
+    refuse_nested_store(root)
+    root.mkdir(parents=True, exist_ok=True)
+
+
+def _open_clock(layout: Layout, clock: Clock, ids: IdSource) -> LogicalClock:
+    _prepare(layout, ids, clock.now_ns())
+    stamps = LogicalClock(layout.clock, clock, partial(newest_timestamp, layout))
+    _sweep(layout, clock.now_ns())
+    return stamps
+
+
 @asynccontextmanager
-async def open_local_store(
+async def open_local_store(  # noqa: PLR0913 - tests replace each part
     root: Path,
     *,
+    mode: StoreMode = StoreMode.CREATE,
     clock: Clock | None = None,
     ids: IdSource | None = None,
     syncer: DirectorySync | None = None,
     filesystem: FileSystemSync | None = None,
     limits: GroupLimits | None = None,
 ) -> AsyncIterator[LocalStore]:
-    """Open a directory as a store, and create it when it does not exist.
+    """Open a directory as a store.
 
     Args:
         root: The directory. It must be on a local file system with hard links and flock.
+        mode: Whether it is created, and whether it is written.
         clock: The machine's clock when None.
         ids: The system's randomness when None.
         syncer: Grouped fsyncs when None.
@@ -212,21 +256,27 @@ async def open_local_store(
         limits: When creates are grouped.
 
     Raises:
+        BadUsage: A new store would be inside or around another one.
+        NoStore: There is no store, and none is created.
         StoreMisconfigured: The path is no directory, is read-only, or cannot store timestamps.
         StoreDenied: This user may not write there.
     """
     layout, clock, ids = Layout(root=root), clock or SystemClock(), ids or SystemIds()
+    read_only = mode is StoreMode.READ
+    stamps: StoreTimes
+    whole: FileSystemSync | None = None
     with translated("open", str(root)):
-        await asyncio.to_thread(_prepare, layout, ids, clock.now_ns())
-        newest = partial(newest_timestamp, layout)
-        stamps = await asyncio.to_thread(LogicalClock, layout.clock, clock, newest)
-        await asyncio.to_thread(_sweep, layout, clock.now_ns())
-        whole = filesystem or open_filesystem_sync(root, clock)
+        await asyncio.to_thread(_check_place, root, mode)
+        if read_only:
+            stamps = ReadingClock(layout.clock, clock)
+        else:
+            stamps = await asyncio.to_thread(_open_clock, layout, clock, ids)
+            whole = filesystem or open_filesystem_sync(root, clock)
     threads = StoreThreads()
-    files = LocalFiles(layout, stamps, syncer or GroupSync(), ids, whole)
+    files = LocalFiles(layout, stamps, syncer or GroupSync(), ids, whole, read_only=read_only)
     creates = CreateQueue(files, threads, limits or GroupLimits())
     try:
-        yield LocalStore(layout, files, threads, creates)
+        yield LocalStore(layout, files, threads, creates, read_only=read_only)
     finally:
         await creates.close()
         await asyncio.to_thread(threads.close)

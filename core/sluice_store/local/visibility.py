@@ -23,7 +23,7 @@ import msgspec
 from sluice_protocol.authority import VISIBILITY_S_MAX
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import NS_PER_S, ETag, ObjectVersion, UnixNs
-from sluice_store.local.durability import LogicalClock
+from sluice_store.local.durability import StoreTimes
 from sluice_store.local.verified_digest import read_verified, write_verified
 
 MARK: Final = stat.S_ISVTX
@@ -68,8 +68,10 @@ def is_late(stamp_ns: int, now_ns: int, bound_ns: int = VISIBILITY_S_MAX * NS_PE
 class Visibility:
     """Checks the timestamps of files that have become visible."""
 
-    def __init__(self, stamps: LogicalClock) -> None:
+    def __init__(self, stamps: StoreTimes, *, read_only: bool = False) -> None:
+        """Use the store's times; with `read_only`, no file is changed."""
         self._stamps = stamps
+        self._read_only = read_only
 
     def find(self, path: Path | str) -> FileState | None:
         """Return the state of the current object at a path, or None."""
@@ -90,19 +92,25 @@ class Visibility:
         found = os.fstat(fd)
         if not found.st_mode & MARK:
             return state_of(found)
+        if self._read_only:
+            return self._visible_now(found)
         fcntl.flock(fd, fcntl.LOCK_EX)
         try:
             return self._settle_locked(fd)
         except OSError as error:
             if error.errno not in _READ_ONLY:
                 raise
-            # This process cannot write. The file is visible now, which is the safe time to report.
-            now_ns = self._stamps.now_ns()
-            return FileState(
-                size_bytes=found.st_size, stamp=found.st_mtime_ns, last_modified_ns=now_ns
-            )
+            return self._visible_now(found)  # this process cannot write
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _visible_now(self, found: os.stat_result) -> FileState:
+        """Return a state that stays unchecked: the file is visible now, the safe time to report."""
+        return FileState(
+            size_bytes=found.st_size,
+            stamp=found.st_mtime_ns,
+            last_modified_ns=self._stamps.now_ns(),
+        )
 
     def settle_new(self, fd: int) -> FileState:
         """Return the state of a file that this process has just named, as `settle` does.

@@ -15,7 +15,7 @@ from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns
 from sluice_protocol.compression import LARGE_TABLES
-from sluice_protocol.envelope import Envelope
+from sluice_protocol.envelope import ENCODER_KEY, Envelope
 from sluice_protocol.errors import TooLarge
 from sluice_protocol.frame import decode_head, encode_frame
 from sluice_protocol.keys import digest_of
@@ -25,7 +25,6 @@ from sluice_protocol.zstd_frames import ZSTD_VERSION
 
 _TABLES: Final = f"{LARGE_TABLES.long_log}-{LARGE_TABLES.short_log}"
 ENCODER: Final = f"c1 zstd-{ZSTD_VERSION} tables-{_TABLES}"
-ENCODER_RESOURCE: Final = "sluice.encoder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ def make_frames(
     size_bytes = combined_bytes(records) if own_frame_bytes else 0
     if size_bytes < own_frame_bytes:
         return (SmallRequest(records=records, identity=identity, size_bytes=size_bytes),)
-    resource = (*records.resource, (ENCODER_RESOURCE, ENCODER))
+    resource = (*records.resource, (ENCODER_KEY, ENCODER))
     return tuple(
         MadeFrame(
             frame=frame,

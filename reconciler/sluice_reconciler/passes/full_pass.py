@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import structlog
 from msgspec import structs
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.discovery import HoldReason, HoldRecord
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey, UnixNs
@@ -33,6 +34,8 @@ from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +373,13 @@ class _SpanWalk:
         if chunk:
             unnamed = self._run.how.unnamed
             new = {key for key in chunk if unnamed and not self._pass.workers.has_batch(key)}
-            done = await pipeline.process(chunk, takeover=self._run.takeover)
+            try:
+                done = await pipeline.process(chunk, takeover=self._run.takeover)
+            except StoreError as error:
+                # Listings succeed, so these objects are the fault. If they do not, the pass fails.
+                log.warning("batch_unreadable", key=chunk[0], batches=len(chunk), reason=str(error))
+                await self._leave(chunk)
+                return
             if unnamed and new:
                 found = [one for one in done.batches if accepted_key(one.identity) in new]
                 self.missed += unnamed(found)

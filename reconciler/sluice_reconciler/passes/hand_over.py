@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
@@ -82,7 +82,11 @@ class HandOver:
         for _ in range(LEFT_TRIES):
             await self.clock.sleep(LEFT_PAUSE_S)
             await self.workers.refresh()
-            done = await self.pipeline.process_new_in_steps(rest)
+            try:
+                done = await self.pipeline.process_new_in_steps(rest)
+            except StoreError:
+                # None of them can be read, but the lanes could: the batches are left.
+                done = PipelineResult(left_keys=frozenset(rest))
             rest = sorted(done.left_keys)
             total = PipelineResult(
                 enqueued=total.enqueued + done.enqueued,

@@ -9,7 +9,7 @@ from support.store_groups import ALWAYS_GROUPS, CountedSync
 from support.store_worker import race_processes
 
 from sluice_protocol.units import ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.checks import read_counter
 from sluice_store.conformance import CHECKS, Check
 from sluice_store.local import open_local_store
@@ -43,11 +43,11 @@ def test_local_counter_between_processes_is_exact(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
 
     async def start() -> None:
-        async with open_store(url) as store:
+        async with open_store(url, StoreMode.CREATE) as store:
             await store.create(KEY, b"0")
 
     async def end() -> int:
-        async with open_store(url) as store:
+        async with open_store(url, StoreMode.CREATE) as store:
             return await read_counter(store, KEY)
 
     asyncio.run(start())

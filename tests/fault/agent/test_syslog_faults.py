@@ -21,7 +21,7 @@ from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 
 HOST = TestKey("other", ("other",))
 LINES = [f"message {place}" for place in range(5)]
@@ -90,7 +90,7 @@ def test_a_fault_at_every_write_loses_and_doubles_nothing(
     key = _AgentKey("host-1", ("host-1",), text=text)
 
     async def main() -> None:
-        async with open_store(f"file://{tmp_path}/store") as inner:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as inner:
             fault = WriteFault(nth=nth, applies=applies, kills=kills)
             await receive_with(tmp_path, WriteFaultStore(inner, fault), key)
             async with running(tmp_path / "b", HOST, key, store=inner) as served:

@@ -18,7 +18,7 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 
 HOST = TestKey("host-1", ("host-1",))
 MODES = ("before", "lost", "conflict", "late", "never")
@@ -108,7 +108,7 @@ def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tu
 
     async def main() -> None:
         url = f"file://{tmp_path}/store"
-        async with open_store(url) as inner:
+        async with open_store(url, StoreMode.CREATE) as inner:
             store = FaultyStore(inner)
             async with running(tmp_path, HOST, store=store, cache_entries_max=0) as served:
                 if prepare:

@@ -26,7 +26,7 @@ from sluice_gateway.serving import serving_forward_port
 from sluice_protocol.authority import Authority
 from sluice_protocol.request_identity import DoorName
 from sluice_reconciler.service import Reconciler
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
@@ -120,7 +120,7 @@ def test_a_fault_at_every_write_loses_and_doubles_nothing(
         for nth in range(1, DOOR_CASES[door].writes + 1):
             for applies in (False, True):
                 folder = tmp_path / f"{nth}-{applies}"
-                async with open_store(f"file://{folder}/store") as inner:
+                async with open_store(f"file://{folder}/store", StoreMode.CREATE) as inner:
                     fault = WriteFault(nth=nth, applies=applies, kills=kills)
                     await send_with(folder, inner, door, form, fault)
                     assert await read_records(inner) == DOOR_CASES[door].records, fault

@@ -13,7 +13,7 @@ from support.store_worker import TESTS
 from sluice_protocol.errors import BadUsage, StoreDenied, StoreError, StoreMisconfigured
 from sluice_protocol.outcomes import Applied, NotFound
 from sluice_protocol.units import ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.conformance import collect_keys
 from sluice_store.local import open_local_store
 
@@ -159,7 +159,7 @@ def test_open_store_refuses_other_urls(url: str) -> None:
     """A malformed store URL is bad usage."""
 
     async def run() -> None:
-        async with open_store(url):
+        async with open_store(url, StoreMode.CREATE):
             pass
 
     with pytest.raises(BadUsage):

@@ -15,7 +15,7 @@ from sluice_protocol.keys import ACCEPTED, HIGH_WATER, parse_accepted_key
 from sluice_protocol.manifests import HighWaterMark, decode_accepted, decode_record
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 
 LINES = 5000
 SEALED_S_MAX = 60.0
@@ -49,7 +49,7 @@ def test_an_agent_with_a_backlog_reports_its_high_water_mark(tmp_path: Path) -> 
     key = make_key(tmp_path / "key.pem")
 
     async def main() -> None:
-        async with open_store(url) as inner:
+        async with open_store(url, StoreMode.CREATE) as inner:
             store = OneAcceptance(inner)
             async with running(tmp_path, TestKey("op", ("op",)), store=store) as served:
                 served.gateway.settings.principals.write_text(

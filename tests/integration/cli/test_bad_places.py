@@ -65,8 +65,8 @@ def test_a_file_instead_of_a_store_is_named(tmp_path: Path, command: str) -> Non
     done = sluice(command, "--store", f"file://{tmp_path}/file", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "sluice: a file is where a folder is required: correct the path,"
-        f" url=`file://{tmp_path}/file`\n"
+        "sluice: no store here; this is a file, and a store is a folder: correct the path,"
+        f" path=`{tmp_path}/file`\n"
     )
 
 

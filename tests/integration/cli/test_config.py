@@ -132,7 +132,7 @@ def test_the_page_that_errors_name_exists() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("gateway", "--listn", "x"), "unknown option: --listn. Did you mean --listen?"),
+        (("gateway", "--listn", "x"), "unknown option: did you mean `--listen`?"),
         (("agent", "run"), 'command "agent run" parameter --gateway requires an argument'),
         (("agent", "run", "--gateway", "http://a", "--uploads", "two"), "--uploads"),
         (("agent", "rnu"), 'unknown command "rnu". Did you mean "run"?'),
@@ -209,7 +209,7 @@ def test_a_mistyped_option_is_reported_before_a_missing_store(tmp_path: Path, co
     assert "no store" not in done.stdout + done.stderr
     gone = sluice(command, "--store", f"file://{tmp_path}/gone", folder=tmp_path)
     assert gone.returncode == 2
-    problem = "no store at this path: change to its folder, pass `--store`, or create one with"
+    problem = "no store here; change to its folder, pass `--store`, or create one with"
     assert gone.stderr.startswith(f"sluice: {problem} `sluice init --store file://")
     assert not (tmp_path / "gone").exists()
 
@@ -218,8 +218,8 @@ def test_a_mistyped_command_is_one_line(tmp_path: Path) -> None:
     done = sluice("gatway", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
-        done.stderr
-        == "sluice: unknown command: the nearest known name is gateway, command=`gatway`\n"
+        done.stderr == "sluice: unknown command: did you mean `sluice gateway`?"
+        " `sluice --help` lists all, command=`gatway`\n"
     )
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
+from sluice_agent.file_report import FileCounts, make_report, write_report
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -29,6 +31,21 @@ def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> No
     found = json.loads(done.stdout)
     assert found["attention"] == []
     assert found["overview"]["doctor"]["endpoints"]
+
+
+def test_what_an_agent_did_not_send_is_shown(folder: Path) -> None:
+    """Of the spool in the default place, or where the settings file names it."""
+    counts = FileCounts(rewritten=1, resent_bytes=3900, missing=2, binary=("/var/log/wtmp",))
+    report = make_report(counts, agent_id="host-1", now_ns=1)
+    for spool in (folder / ".sluice-agent/spool", folder / "other"):
+        spool.mkdir(parents=True)
+        write_report(spool, report)
+        done = sluice("status", folder=folder)
+        assert "agent        host-1: 1 files read from their start again" in done.stdout
+        assert "2 known files not found; 1 binary files not sent (/var/log/wtmp)" in done.stdout
+        (spool / "files.json").unlink()
+        assert "host-1" not in sluice("status", folder=folder).stdout
+        (folder / "sluice.toml").write_text('[agent.run]\nspool = "other"\n')
 
 
 def test_a_store_that_is_unreachable_is_one_line(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ ITEMS: Final = {
     "SluiceAgentGap": ("has gaps", "spool of the agent", "missing"),
     "SluiceTaskOverdue": ("task compact", "no process runs it", "overdue"),
     "SluiceTaskHalted": ("task gc", "sluice maintain resume gc", "the plan names an accepted blob"),
+    "SluiceDeadLetters": ("missing from the lake", "byte for byte", "Dead letters"),
     "SluiceTaskFailing": ("task rollup", "access denied to lake/", "access denied to lake/"),
     "SluiceAuditFindings": ("found 2 missing blobs", "sluice rebuild", "2 missing blobs"),
 }

@@ -64,9 +64,8 @@ def test_each_closed_door_responds_in_its_form(tmp_path: Path, open_door: DoorNa
                 "door is not open: no client can send here; start the server with"
                 f" --doors {door}, door=`{door}`"
             )
-            for path in (
-                one.replace("{index}", "web").replace("{id}", "1") for one in DOOR_PATHS[door]
-            ):
+            names = {"index": "web", "id": "1"}
+            for path in (one.format(**names) for one in DOOR_PATHS[door]):
                 found = [
                     await post(served, path, b"{}" * 9, token, fields)
                     for token in (SHOP.token.token, "x")

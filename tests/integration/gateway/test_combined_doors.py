@@ -28,7 +28,7 @@ from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler
-from sluice_store import create_authority, open_store, read_authority
+from sluice_store import StoreMode, create_authority, open_store, read_authority
 from sluice_store.memory.server import serve_memory
 
 SHOP = TestSender("shop", (), doors=("otlp", "hec", "firehose"))
@@ -69,7 +69,7 @@ class Place:
 async def gateways_over(
     folder: Path, url: str, authority: Authority | None, flags: tuple[str, ...], count: int
 ) -> AsyncIterator[Place]:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, *([authority] if authority else []))
     place = Place(folder, url, (*FLAGS, *flags), [])
     try:

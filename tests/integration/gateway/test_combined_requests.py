@@ -22,7 +22,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, RAW_BLOBS
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.service import Reconciler
-from sluice_store import open_store, read_authority
+from sluice_store import StoreMode, open_store, read_authority
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
@@ -276,7 +276,7 @@ def test_gateways_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> Non
                     await asyncio.sleep(0.08)
                     servers[0].process.kill()
                 await running
-        async with open_store(f"file://{tmp_path}/store") as store:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
             authority = await read_authority(store)
             await Reconciler(store, authority).once()
             assert await queued_bodies(store) == Counter({f"line {n}": 1 for n in range(count)})

@@ -15,7 +15,7 @@ from support.gateway import Running, TestKey, run, running
 from support.write_faults import RefusingStore
 
 from sluice_protocol.request_identity import DoorName
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 
 HOST = TestKey("host-1", ("host-1",))
 HTTP_CASES: dict[DoorName, DoorCase] = {
@@ -50,7 +50,7 @@ def test_faults_are_refused_in_the_form_that_clients_expect(tmp_path: Path, door
         return await post(served, case.path, body, sender.token.token, headers)
 
     async def main() -> None:
-        async with open_store(f"file://{tmp_path}/shared") as shared:
+        async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
             store = RefusingStore(shared)
             async with running(
                 tmp_path, HOST, sender, store=store, doors=(door,),

@@ -23,7 +23,7 @@ from sluice_protocol.keys import ACCEPTED, GATEWAY_PROCESSES, GATEWAYS, accepted
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_web.problems import HttpRefusal
 
 HOST = TestKey("host-1", ("host-1",))
@@ -113,7 +113,7 @@ def test_the_fence_is_checked_after_the_manifest_exists(tmp_path: Path, *, cache
     """A worker that stalls in its last store call registers again before it responds."""
 
     async def main() -> None:
-        async with open_store(f"file://{tmp_path}/store") as inner:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as inner:
             store = Watched(inner)
             async with running(tmp_path, HOST, store=store) as served:
                 clock = with_clock(served)
@@ -137,7 +137,7 @@ def test_a_gateway_that_cannot_journal_answers_503_and_is_not_ready(tmp_path: Pa
     """The manifest exists: the effect is unknown, and a retry through another gateway gets 200."""
 
     async def main() -> None:
-        async with open_store(f"file://{tmp_path}/store") as inner:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as inner:
             store = Watched(inner)
             async with (
                 running(tmp_path, HOST, store=store) as served,

@@ -13,7 +13,7 @@ from support.gateway_journal import journals, named, registrations
 
 from sluice_protocol.journals import GatewayProcess as Registration
 from sluice_protocol.journals import Journal
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 
 HOST = TestKey("host-1", ("host-1",))
 
@@ -25,7 +25,7 @@ async def upload(port: int, seq: int) -> int:
 
 def stored(folder: Path) -> tuple[dict[str, Registration], dict[str, list[Journal]]]:
     async def read() -> tuple[dict[str, Registration], dict[str, list[Journal]]]:
-        async with open_store(f"file://{folder}/store") as store:
+        async with open_store(f"file://{folder}/store", StoreMode.CREATE) as store:
             return await registrations(store), await journals(store)
 
     return asyncio.run(read())

@@ -23,6 +23,7 @@ from sluice_gateway.doors import frames as door_frames
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.keys import ACCEPTED, QUARANTINE_CONFLICTS, RAW_BLOBS
 from sluice_protocol.units import ObjectKey
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
@@ -220,7 +221,7 @@ def test_trouble_of_the_store_is_later(tmp_path: Path, fails: int) -> None:
     """A client drops a batch on most other errors; the retry is accepted once."""
 
     async def main() -> None:
-        async with open_store(f"file://{tmp_path}/shared") as shared:
+        async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
             store = FailingStore(shared, fails)
             async with running(tmp_path, HOST, SHOP, doors=("otlp",), store=store) as served:
                 refused = await send(served)

@@ -16,7 +16,7 @@ from support.slow_grpc import stalled_call
 from support.write_faults import RefusingStore
 
 from sluice_gateway.serving import serving_grpc
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
@@ -169,7 +169,7 @@ def test_trouble_of_the_store_is_unavailable_and_a_revoked_token_is_unknown(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
-        async with open_store(f"file://{tmp_path}/shared") as shared:
+        async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
             store = RefusingStore(shared)
             async with serving(tmp_path, store) as (served, channel):
                 token = SHOP.token.token

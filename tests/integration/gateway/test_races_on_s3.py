@@ -21,7 +21,7 @@ from support.store_versitygw import CREDENTIALS, versitygw
 from sluice_protocol.keys import accepted_key, blob_key, digest_of, quarantine_key
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.memory.faults import Call, Fault
 from sluice_store.memory.server import serve_memory
 
@@ -77,7 +77,7 @@ async def send_until_told(client: Client, seq: int, frame: bytes) -> list[Upload
 
 @asynccontextmanager
 async def two_gateways(tmp_path: Path, url: str) -> AsyncIterator[list[int]]:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store)
     principals = write_principals(tmp_path / "principals.toml", HOST)
     servers = []

@@ -52,7 +52,7 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.doctor_result import DoctorResult, read_doctor
 from sluice_web.listening import bind_shared
 
@@ -103,8 +103,8 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
         upload_time_s_max=5.0,
     )
     async with (
-        open_store(f"file://{tmp_path}/spool") as spool,
-        open_store(f"file://{tmp_path}/store") as authority,
+        open_store(f"file://{tmp_path}/spool", StoreMode.CREATE) as spool,
+        open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as authority,
     ):
         await create_authority(authority, AGREED)
         local, remote = CountingStore(spool), Remote(authority)
@@ -326,9 +326,9 @@ def test_second_spool_is_refused(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with (
-            open_store(f"file://{tmp_path}/store") as remote,
-            open_store(f"file://{tmp_path}/one") as one,
-            open_store(f"file://{tmp_path}/two") as two,
+            open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
+            open_store(f"file://{tmp_path}/one", StoreMode.CREATE) as one,
+            open_store(f"file://{tmp_path}/two", StoreMode.CREATE) as two,
         ):
             ids = SystemIds()
             await claim_authority(one, remote, ids, WRITER)
@@ -375,7 +375,7 @@ def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
     """After a kill and a restart the records are transferred; a second writer is refused."""
 
     async def init() -> None:
-        async with open_store(f"file://{tmp_path}/store") as store:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
             await create_authority(store, AGREED)
 
     async def ship(port: int) -> None:

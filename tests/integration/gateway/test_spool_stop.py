@@ -20,7 +20,7 @@ from support.gateway import (
 from support.spool_process import AGREED, HOST, WRITER
 
 from sluice_protocol.keys import ACCEPTED, QUARANTINE_CONFLICTS, RAW_BLOBS
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 BATCHES = 8
 DISK_BYTES = 8 * 1024 * 1024
@@ -40,7 +40,7 @@ def start(tmp_path: Path, spool: Path, interval_ms: int = 60_000, *flags: str) -
 
 
 async def init(tmp_path: Path) -> None:
-    async with open_store(f"file://{tmp_path}/store") as store:
+    async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
         await create_authority(store, AGREED)
 
 

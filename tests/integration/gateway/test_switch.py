@@ -35,7 +35,7 @@ from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
-from sluice_store import create_authority, open_store, read_authority
+from sluice_store import StoreMode, create_authority, open_store, read_authority
 from sluice_store.authority import read_history
 
 HOST = TestKey("host-1", ("host-1",))
@@ -161,8 +161,8 @@ def test_an_unfinished_switch_closes_the_spool_until_it_is_repeated(tmp_path: Pa
 
     async def main() -> None:
         async with (
-            open_store(f"file://{tmp_path}/store") as remote,
-            open_store(f"file://{tmp_path}/spool") as local,
+            open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
+            open_store(f"file://{tmp_path}/spool", StoreMode.CREATE) as local,
         ):
             spooled = Authority(
                 authority_id="01J00000000000000000000000",
@@ -197,7 +197,7 @@ def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
     """Ten concurrent switches to ten writers: one number, one winner, the others fail."""
 
     async def main() -> None:
-        async with open_store(f"file://{tmp_path}/store") as remote:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote:
             await create_authority(remote)
             names = [f"gw-{number}" for number in range(10)]
             done = await asyncio.gather(
@@ -248,8 +248,8 @@ class Sleepless(SystemClock):
 def test_spool_serves_only_after_no_gateway_of_the_old_mode_can_accept(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
-            open_store(f"file://{tmp_path}/store") as remote,
-            open_store(f"file://{tmp_path}/spool") as local,
+            open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
+            open_store(f"file://{tmp_path}/spool", StoreMode.CREATE) as local,
         ):
             await create_authority(remote)
             await switch_to_spool(remote, WRITER, SystemClock())

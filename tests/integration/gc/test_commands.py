@@ -14,7 +14,7 @@ from sluice_gc.past_orphan import plant_past_orphan
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.authority import create_authority
 
 DAY_S = 86_400
@@ -29,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Digest]
     async def fill() -> Digest:
         frame = salted_frame(make_identity(500, count=3), logs(), "old")
         orphan = await plant_past_orphan(root, frame, age_s=8 * DAY_S, clock=SystemClock())
-        async with open_store(f"file://{root}") as opened:
+        async with open_store(f"file://{root}", StoreMode.CREATE) as opened:
             authority = await create_authority(opened)
             clock = MovedClock(SystemClock().now_ns())
             world = GcWorld(store=opened, clock=clock, authority=authority)

@@ -17,7 +17,7 @@ from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.authority import create_authority
 from sluice_store.port import ObjectStore
 
@@ -55,7 +55,7 @@ def test_orphan_is_deleted_on_a_real_server(
     async def scenario() -> None:
         url = server.url("gc-bucket", "some/prefix")
         await make_bucket(url)
-        async with open_store(url) as store:
+        async with open_store(url, StoreMode.CREATE) as store:
             wanted = Authority(authority_id="A1", retry_horizon_s=3, margin_s=1)
             authority = await create_authority(store, wanted)
             clock = MovedClock(SystemClock().now_ns())

@@ -13,7 +13,7 @@ from support.gc_world import HORIZON_S, KEYS, GcWorld, memory_world
 from sluice_gc.cycle import CycleRunner
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan_inputs import newest_plan_id, stop_plan
+from sluice_gc.plan_inputs import stop_plan
 from sluice_gc.settings import CycleSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS
@@ -54,13 +54,13 @@ def test_second_cycle_executes_the_plan_of_the_first(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_stopped_plan_blocks_cycles_until_a_newer_one_is_due() -> None:
-    """Each refusal names the command that ends it, and a cycle makes no plan."""
+def test_a_cycle_passes_over_a_stopped_plan_and_plans_again() -> None:
+    """Nothing of the stopped plan is deleted, and no command is needed after the stop."""
 
     async def scenario() -> None:
         async with memory_world() as (world, _):
             await world.accept(0)
-            await world.orphan(10)
+            orphan = await world.orphan(10)
             world.clock.pass_s(HORIZON_S + 2)
             made = cycles(world, GcMetrics())
             await made.cycle(SETTINGS)
@@ -68,16 +68,14 @@ def test_a_stopped_plan_blocks_cycles_until_a_newer_one_is_due() -> None:
             assert stopped is not None
             backoff = Backoff.seeded_by(world.clock)
             await stop_plan(world.store, stopped, by="otto", reason="wait", backoff=backoff)
-            for _ in range(2):
-                world.clock.pass_s(61)
-                with pytest.raises(GcRefused, match=r"otto: wait.*sluice gc plan") as refused:
-                    await made.cycle(SETTINGS)
-                assert refused.value.rule is RefusalRule.PLAN_STOPPED
-            assert await newest_plan_id(world.store) == stopped
-            newer = await world.plan(SETTINGS.for_plan())
+            world.clock.pass_s(61)
+            passed = await made.cycle(SETTINGS)
+            assert (passed.ran_plan_id, passed.facts.deleted) == (None, 0)
+            assert await world.has(orphan)
+            assert passed.made_plan_id not in (None, stopped)
             world.clock.pass_s(61)
             done = await made.cycle(SETTINGS)
-            assert (done.ran_plan_id, done.facts.deleted) == (newer.plan_id, 1)
+            assert (done.ran_plan_id, done.facts.deleted) == (passed.made_plan_id, 1)
 
     asyncio.run(scenario())
 

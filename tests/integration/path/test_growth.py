@@ -41,7 +41,7 @@ from sluice_spark.failpoints import read_failpoint
 from sluice_spark.hour_merge import merge_hours
 from sluice_spark.settings import CompactSettings
 from sluice_spark.stopping import never_stop
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore
 from sluice_store.version_expiry import ExpirySettings, expire_versions
 
@@ -272,7 +272,7 @@ def test_a_versioned_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     async def story(url: str) -> None:
         await make_bucket(url)
-        async with open_store(url) as store:
+        async with open_store(url, StoreMode.CREATE) as store:
             place = ServedDeployment(store, SystemClock(), lives=lives, url=url)
             await check_growth(place, batches)
             hours = 1 + int(place.took_s["total"] // 3600)

@@ -2,7 +2,7 @@
 
 `sluice up` runs gateway, reconciler, queries and console, and an agent ships a file. The store is
 moved away and back, or a proxy before an S3 server refuses reads, writes or both. During an outage
-`sluice status` names what stands still; after it, every service is ready within `RECOVERY_S`, what
+`sluice status` names what has stopped; after it, every service is ready within `RECOVERY_S`, what
 is accepted then is found by a query, and at the end each line of the file is found exactly once.
 """
 

@@ -240,3 +240,39 @@ def test_every_kind_of_answer_names_the_reason(
         if not partial or not any(expected in one for one in reasons)
     }
     assert silent == {}
+
+
+@pytest.mark.parametrize("kind", ["records", "count", "series", "stream"])
+def test_other_files_are_answered_from_if_one_is_damaged(
+    whole: Deployment, tmp_path: Path, kind: str
+) -> None:
+    """Its size is right, so that only reading it shows the damage."""
+    place = _copy(whole, tmp_path)
+    place.accept([log_batch(["c"], start=20), metric_batch([3.0], start=30)])
+    reconcile(place)
+    ingest_locally(place.url)
+    broken = []
+    for table in _tables(place):
+        path = min(table.rglob("*.parquet"), key=lambda one: one.stat().st_mtime)
+        body = bytearray(path.read_bytes())
+        body[4:400] = bytes(one ^ 0x5A for one in body[4:400])
+        path.write_bytes(bytes(body))
+        broken.append(path.name)
+
+    async def ask() -> QuerySummary:
+        async with open_store(place.url) as store:
+            searcher = Searcher(
+                store=store,
+                store_url=place.url,
+                settings=QuerySettings(threads=2),
+                clock=SystemClock(),
+            )
+            if kind == "stream":
+                return await _stream(searcher, _present())
+            changes = (LOGS | METRICS)[kind]
+            return await _search(searcher, replace(_present(), **changes))  # type: ignore[arg-type]
+
+    summary = asyncio.run(ask())
+    assert summary.results == 1
+    assert summary.partial
+    assert any("is damaged" in one and name in one for one in summary.reasons for name in broken)

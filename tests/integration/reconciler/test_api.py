@@ -24,7 +24,7 @@ from sluice_reconciler.api import make_app
 from sluice_reconciler.app import serve
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 
@@ -300,7 +300,7 @@ def test_address_in_use_is_reported(tmp_path: Path) -> None:
     async def run() -> None:
         async with served(tmp_path / "a") as (_, client):
             url = f"file://{tmp_path}/b"
-            async with open_store(url) as store:
+            async with open_store(url, StoreMode.CREATE) as store:
                 await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
             settings = ReconcilerSettings(listen=f"127.0.0.1:{client.port}")
             with pytest.raises(BadUsage, match="choose another address"):

@@ -24,6 +24,7 @@ from sluice_reconciler.api import make_app
 from sluice_reconciler.passes.progress import PASS, PassRecord
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
 
@@ -42,7 +43,7 @@ async def reconciling(
 ) -> AsyncIterator[tuple[ObjectStore, Reconciler, TestClient[Any, Any]]]:
     """Run a reconciler as `sluice reconciler` does; a second full pass is a day away."""
     url = f"file://{folder}/store"
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         settings = ReconcilerSettings(
             pass_interval_s=0.5, journaled_pass_interval_s=DAY_S, scan_interval_s=DAY_S
         ).on(url)

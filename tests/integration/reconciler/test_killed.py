@@ -8,7 +8,7 @@ from typing import Any
 
 from support.reconciler_seed import accept, enqueued
 
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 KILLS = 2
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
@@ -20,7 +20,7 @@ def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> None:
     async def run() -> None:
         command = [sys.executable, "-m", "sluice_cli", "reconciler", "--once"]
         settings = ["--list-batches-max", "4", "--store", tmp_path.as_uri()]
-        async with open_store(tmp_path.as_uri()) as store:
+        async with open_store(tmp_path.as_uri(), StoreMode.CREATE) as store:
             await create_authority(store)
             for seq in range(0, 600, 10):
                 await accept(store, seq, agent=f"host-{seq % 3}")

@@ -23,7 +23,7 @@ from sluice_protocol.identity import Identity
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.lanes.state import read_lane_state
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore
 
 ROUNDS = 25
@@ -61,7 +61,7 @@ async def listens(port: int) -> None:
 
 
 async def race(url: str) -> None:
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="A", lanes=2))
         options = [part for option in OPTIONS.items() for part in option]
         command = [sys.executable, "-m", "sluice_cli", "reconciler", "--store", url, *options]

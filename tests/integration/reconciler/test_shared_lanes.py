@@ -17,7 +17,7 @@ from sluice_protocol.outcomes import Found
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore
 
 LANES = 4
@@ -84,7 +84,7 @@ async def all_queued(store: ObjectStore, sent: set[Identity]) -> None:
 
 async def run(url: str) -> None:
     assert {lane_of(agent, LANES) for agent in AGENTS} == set(range(LANES))
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="A", lanes=LANES))
         ports = [free_port() for _ in range(3)]
         running: list[asyncio.subprocess.Process] = []

@@ -21,7 +21,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_reconciler.service import Reconciler
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import open_snapshot
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.memory import MemoryBucket
 from sluice_store.memory.bucket import S3Reply
 from sluice_store.memory.faults import Call
@@ -88,7 +88,7 @@ def _decoding_chunks(
 
 async def accept(url: str, number: int) -> None:
     """Accept and enqueue one batch of each agent."""
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         if not number:
             await create_authority(store)
         for agent in range(AGENTS):

@@ -16,7 +16,7 @@ from support.gateway import TestKey, clean_env, upload_fields, write_principals
 from support.store_versitygw import free_port, wait_for_port
 from support.web_services import Services
 
-from sluice_store import create_authority, open_store
+from sluice_store import StoreMode, create_authority, open_store
 
 HEAD = b" HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 MALFORMED = {
@@ -59,7 +59,7 @@ def process_of(folder: Path, service: str) -> Iterator[tuple[int, Path]]:
     url, port = f"file://{folder}/store", free_port()
 
     async def init() -> None:
-        async with open_store(url) as store:
+        async with open_store(url, StoreMode.CREATE) as store:
             await create_authority(store)
 
     asyncio.run(init())

@@ -19,7 +19,7 @@ from sluice_cli import agent_run, gateway_run, reconciler_run
 from sluice_cli.application import build
 from sluice_cli.plain_commands import PlainCommand, read_arguments, read_command
 from sluice_gateway.settings import GatewaySettings
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, NoStore
 from sluice_reconciler.settings import ReconcilerSettings
 
 Read = dict[str, object]
@@ -295,5 +295,5 @@ def test_the_library_words_unknown_variables(variable: str, value: str) -> None:
 
 @pytest.mark.parametrize("command", ["gateway", "reconciler"])
 def test_a_missing_store_is_refused(tmp_path: Path, command: str) -> None:
-    with written(Sources(GATEWAY, [])), pytest.raises(BadUsage, match="no store at this path"):
+    with written(Sources(GATEWAY, [])), pytest.raises(NoStore, match="no store here"):
         read_command([command, "--store", f"file://{tmp_path}/none"])

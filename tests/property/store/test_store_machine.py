@@ -11,7 +11,7 @@ from support.store_buckets import make_bucket
 from support.store_machine import StorePair
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.local import open_local_store
 from sluice_store.memory import open_memory_store
 from sluice_store.port import ObjectStore
@@ -56,7 +56,7 @@ def test_versitygw_behaves_as_the_model(server: Server, monkeypatch: pytest.Monk
             if not ServerAgainstModel.made:
                 await make_bucket(url)
                 ServerAgainstModel.made = True
-            return model, await self.stack.enter_async_context(open_store(url))
+            return model, await self.stack.enter_async_context(open_store(url, StoreMode.CREATE))
 
     machine = ServerAgainstModel.TestCase
     machine.settings = QUICK

@@ -26,6 +26,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.prices import S3_US_EAST_1, PriceTable, RequestCounts
 from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S
 from sluice_reconciler.lanes.membership import HEARTBEAT_S as MEMBER_HEARTBEAT_S
+from sluice_reconciler.passes.progress import safety_interval_s
 from sluice_reconciler.settings import FRESHNESS_S_MAX as RECONCILER_FRESHNESS_S_MAX
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.settings import IngestSettings
@@ -210,6 +211,8 @@ def test_the_model_repeats_the_constants_of_the_components() -> None:
     assert AgentSettings(gateway="http://gateway").host_metrics_batch_s == plan.SAMPLES_S
     assert plan.RECONCILER_S_MAX == RECONCILER_FRESHNESS_S_MAX
     assert (settings.journal_poll_s, settings.journal_interval_s) == (plan.ROUND_S, plan.LISTING_S)
+    assert safety_interval_s(0, 86_400) == plan.PASS_S
+    assert safety_interval_s(100_000, 86_400) == plan.PASS_S_PER_BATCH * 100_000
     assert ingest.trigger_s == plan.TRIGGER_S
     assert ingest.max_bytes_per_trigger == plan.TRIGGER_BYTES
     assert ingest.max_batches_per_trigger == plan.TRIGGER_BATCHES

@@ -19,7 +19,7 @@ class Ended(Exception):
 
 
 def taken_at(visits_s: set[int], end_s: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return when samples are taken, if a page asks at these times."""
+    """Return when samples are taken, if a page requests one at these times."""
     clock, taken = SimClock(), list[float]()
     began_ns = clock.at_ns
     sources: Any = None  # the samples are not read

@@ -1,11 +1,14 @@
 """The nightly run summarises each stage, whatever its outcome."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from deploy import nightly
 from deploy.nightly import BEGIN, END, PAGE, STAGES, StageResult, main, summary_of, updated_page
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -47,6 +50,32 @@ def test_a_stage_replaces_its_own_row_and_the_rest_of_the_page_stays() -> None:
     assert (before, after) == ("before\n", "\nafter\n")
     assert rows == [row_of("test", summary="new"), row_of("test-long")]
     assert "old" not in page
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that runs in place of make."""
+    script = tmp_path / "make"
+    script.touch(mode=0o755)
+    monkeypatch.setattr(nightly, "find_program", lambda name: str(script))
+    return script
+
+
+def test_a_process_that_outlives_its_target_does_not_hold_the_run(make: Path) -> None:
+    make.write_text("#!/bin/sh\nsleep 60 &\necho 3 passed\n")
+    found = nightly.run_stage("test", SystemClock())
+    assert (found.passed, found.summary) == (True, "3 passed")
+    assert found.seconds < 30
+
+
+def test_a_target_above_its_time_is_killed_and_failed(
+    make: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make.write_text("#!/bin/sh\necho $$\nsleep 600\n")
+    monkeypatch.setattr(nightly, "STAGE_S_MAX", 0.1)
+    found = nightly.run_stage("test", SystemClock())
+    assert (found.passed, found.summary) == (False, "killed after 0.1 s")
+    assert found.seconds < 30
 
 
 def page_of(*rows: str) -> str:

@@ -272,7 +272,7 @@ async def prove(store: ObjectStore) -> None:
 
 
 def test_a_result_of_the_doctor_that_an_outage_hid_is_read_again_soon() -> None:
-    """The directory was away: the authority and the result were missing together."""
+    """The directory was unreachable: the authority and the result were missing together."""
 
     async def main() -> None:
         seen = await watched(skip_probe=False)

@@ -9,7 +9,7 @@ from sluice_protocol.frame import Frame
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 
 BATCH = log_batch(["one", "two"])
 KEY = ObjectKey(BATCH.manifest.raw_blob_key)
@@ -49,7 +49,10 @@ def test_each_fault_has_its_reason() -> None:
 def test_a_frame_is_read_from_the_first_store_that_contains_its_blob(tmp_path: Path) -> None:
     async def run() -> None:
         urls = [f"file://{tmp_path}/{name}" for name in ("spool", "store")]
-        async with open_store(urls[0]) as spool, open_store(urls[1]) as store:
+        async with (
+            open_store(urls[0], StoreMode.CREATE) as spool,
+            open_store(urls[1], StoreMode.CREATE) as store,
+        ):
             found = await fetch_frame([spool, store], BATCH.manifest)
             assert isinstance(found, RejectedBlob)
             assert found.fault is BlobFault.MISSING
@@ -67,7 +70,7 @@ def test_a_large_blob_is_decoded_as_a_small_one(tmp_path: Path) -> None:
     large = log_batch([f"{number:>8} {'x' * 1000}" for number in range(500)])
 
     async def run() -> None:
-        async with open_store(f"file://{tmp_path}") as store:
+        async with open_store(f"file://{tmp_path}", StoreMode.CREATE) as store:
             await store.create(ObjectKey(large.manifest.raw_blob_key), large.frame)
             frame = await fetch_frame([store], large.manifest)
             assert isinstance(frame, Frame)

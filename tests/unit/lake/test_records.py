@@ -22,7 +22,8 @@ T0_NS = 1_790_000_000_000_001_999
 def batch(columns: Columns, start: int, sequence: int = 7) -> DecodedBatch:
     end = start + len(columns) - 1
     who = Identity(agent_id="host-1", boot_id="b1", seq_start=start, seq_end=end)
-    body = encode_frame(identity=who, columns=columns, resource=(("service.name", "web"),))
+    resource = (("service.name", "web"), ("sluice.encoder", "c1 zstd-1"))
+    body = encode_frame(identity=who, columns=columns, resource=resource)
     return DecodedBatch(frame=decode_frame(body), accepted_at_ns=ACCEPTED_NS, sequence=sequence)
 
 
@@ -53,6 +54,7 @@ def test_logs_become_rows_with_identity_times_and_maps(plain: bool) -> None:
     assert [row["body"] for row in rows] == ["ä", ""]
     assert rows[0]["attributes"] == [("k", "v"), ("l", "w")]
     assert rows[1]["attributes"] == []
+    # The version of the encoder belongs to no user.
     assert {tuple(row["resource"]) for row in rows} == {(("service.name", "web"),)}
 
 

@@ -10,7 +10,13 @@ from sluice_maintain.messages import JobRequest, decode_request, encode_line
 from sluice_maintain.retention import plan_retention
 from sluice_maintain.settings import GcPolicy, MaintainSettings, RetentionPolicy
 from sluice_maintain.tasks import TaskName
-from sluice_protocol.errors import Fenced, StoreDenied, StoreUnavailable
+from sluice_protocol.errors import (
+    Fenced,
+    OutcomeUnknown,
+    StoreDenied,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import decode_delete, delete_key
@@ -29,7 +35,9 @@ DAY_S = 86_400
         (CertificateInvalid("a", "altered"), RunOutcome.REFUSED),
         (Fenced("queue/v1/spark.000/manifest", 1, 2), RunOutcome.FENCED),
         (JobStopped("stopped"), RunOutcome.STOPPED),
-        (StoreUnavailable("list", "x", "timeout"), RunOutcome.FAILED),
+        (StoreUnavailable("list", "x", "timeout"), RunOutcome.UNREACHABLE),
+        (StoreMisconfigured("create", "x", "the disk is full"), RunOutcome.UNREACHABLE),
+        (OutcomeUnknown("commit", "x", 1), RunOutcome.UNREACHABLE),
         (ValueError("a defect"), RunOutcome.FAILED),
     ],
 )

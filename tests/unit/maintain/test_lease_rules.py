@@ -1,17 +1,24 @@
 """The transitions of a task's record."""
 
-from support.maintain_records import at, leased
+import pytest
+from msgspec.structs import replace
+from support.maintain_records import at, leased, ran
 
 from sluice_maintain.lease_rules import (
+    TROUBLES,
+    JobState,
     RecordWriter,
     RunResult,
     acquire,
     end_run,
     give_back,
+    has_trouble,
     is_leased,
     renew,
     resume,
 )
+from sluice_maintain.scheduler import due_at
+from sluice_maintain.settings import GcPolicy
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.maintenance import RUNS_MAX, RunOutcome, TaskRecord
 
@@ -60,16 +67,45 @@ def test_a_renewed_lease_ends_later_and_never_earlier() -> None:
     assert back.lease.expires_at_unix_ns == at(80)
 
 
-def test_a_continuous_task_that_runs_for_long_is_a_success() -> None:
+def test_the_progress_of_a_running_task_counts_as_success() -> None:
+    """A continuous task never ends with one; a trouble that it reports clears nothing."""
     record = acquire(leased(TaskName.INGEST, expires_s=-1), "ingest", A, at(0), 60)
     assert record is not None
     assert record.failures == 1
-    early = renew(record, "a1", B, at(599), 60)
-    assert early is not None
-    assert (early.failures, early.last_success_unix_ns) == (1, None)
-    later = renew(record, "a1", B, at(600), 60)
-    assert later is not None
-    assert (later.failures, later.last_success_unix_ns) == (0, at(600))
+    for state in (None, JobState(trouble="store away", figures={})):
+        later = renew(record, "a1", B, at(9999), 60, state)
+        assert later is not None
+        assert (later.failures, later.last_success_unix_ns) == (1, None)
+        assert has_trouble(later)
+    works = renew(record, "a1", B, at(5), 60, JobState(figures={"batches": 3.0}))
+    assert works is not None
+    assert works.progress is not None
+    assert works.progress.figures == {"batches": 3.0}
+    assert (works.failures, works.last_success_unix_ns) == (0, at(5))
+    assert not has_trouble(works)
+
+
+@pytest.mark.parametrize("outcome", sorted(TROUBLES - {RunOutcome.FOUND_WRONG}))
+def test_every_failure_is_forgotten_by_the_next_progress(outcome: RunOutcome) -> None:
+    """Whatever ended the last run, what counts is that the work succeeds now."""
+    failed = ran(TaskName.INGEST, outcome, started_s=-10, ended_s=-5, failures=7)
+    assert has_trouble(failed)
+    again = acquire(replace(failed, halted=""), "ingest", A, at(0), 60)
+    assert again is not None
+    works = renew(again, "a1", B, at(5), 60, JobState(figures={}))
+    assert works is not None
+    assert (has_trouble(works), works.failures) == (False, 0)
+
+
+@pytest.mark.parametrize("outcome", sorted(TROUBLES))
+def test_an_operator_starts_a_task_with_any_trouble_at_once(outcome: RunOutcome) -> None:
+    """Not after the pause, nor after the interval of the task."""
+    failed = ran(TaskName.GC, outcome, started_s=-10, ended_s=-5, failures=7)
+    if outcome is RunOutcome.REFUSED:
+        failed = replace(failed, halted="too many")
+    resumed = resume(failed, A)
+    assert resumed is not None
+    assert due_at(GcPolicy(), resumed, "a") <= at(0)
 
 
 def test_a_lost_lease_can_neither_be_renewed_nor_record_a_run() -> None:

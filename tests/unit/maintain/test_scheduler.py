@@ -1,5 +1,7 @@
 """What runs now: intervals, pauses, windows, leases, conflicts, slots."""
 
+from dataclasses import replace
+
 import pytest
 from support.maintain_records import NOW_NS, at, leased, ran, situation
 
@@ -60,12 +62,25 @@ def test_missed_runs_are_not_made_up(missed_days: int) -> None:
 def test_a_failed_task_pauses_twice_as_long_each_time_and_blocks_no_other() -> None:
     policy = RollupPolicy(backoff_s=10, backoff_max_s=35)
     pauses = [pause_s(policy, failures, 1.0) for failures in (1, 2, 3, 4, 99)]
-    assert pauses == [10, 20, 35, 35, 35]
-    assert pause_s(policy, 1, 0.0) == 5
+    assert pauses == [5, 10, 20, 35, 35]
+    assert pause_s(policy, 1, 0.0) == 2.5
     failed = ran(TaskName.ROLLUP, RunOutcome.FAILED, started_s=0, ended_s=1, failures=3)
     found = decide(situation(failed, now_s=2))
     assert found.waiting[TaskName.ROLLUP].reason is WaitReason.BACKING_OFF
     assert TaskName.COMPACT in found.start
+
+
+@pytest.mark.parametrize("task", list(TaskName))
+@pytest.mark.parametrize("outcome", [RunOutcome.UNREACHABLE, RunOutcome.FAILED])
+def test_a_task_continues_within_seconds_of_a_short_outage(
+    task: TaskName, outcome: RunOutcome
+) -> None:
+    """A store that was away is no failure, however often it is; others wait longer in time."""
+    failures = 0 if outcome is RunOutcome.UNREACHABLE else 1
+    failed = ran(task, outcome, started_s=0, ended_s=100, failures=failures)
+    alone = situation(failed, now_s=105)
+    policies = {one: replace(alone.policies[one], enabled=one is task) for one in TaskName}
+    assert decide(replace(alone, policies=policies)).start == (task,)
 
 
 def test_a_killed_process_delays_its_task_only_by_its_lease_the_first_time() -> None:

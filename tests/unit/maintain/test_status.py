@@ -1,5 +1,6 @@
 """What status, page and exit code report."""
 
+from msgspec.structs import replace
 from support.maintain_records import at, leased, ran, situation
 
 from sluice_maintain.metrics import MaintenanceMetrics
@@ -7,7 +8,7 @@ from sluice_maintain.scheduler import decide
 from sluice_maintain.status import MaintenanceStatus, overdue, show_records, show_situation
 from sluice_maintain.status_page import describe_duration, render_page, render_text
 from sluice_maintain.tasks import TaskName
-from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun
+from sluice_protocol.maintenance import RunOutcome, TaskProgress, TaskRecord, TaskRun
 
 
 def shown(*records: TaskRecord, now_s: float = 0) -> MaintenanceStatus:
@@ -35,11 +36,26 @@ def test_a_store_without_a_run_has_no_problem() -> None:
 def test_a_failed_task_shows_its_reason_and_pause() -> None:
     found = shown(record_of(RunOutcome.FAILED, "no route to host", failures=1), now_s=6)
     (gc,) = [one for one in found.tasks if one.task == "gc"]
-    assert gc.trouble == "failed: no route to host"
+    assert gc.trouble == (
+        "failed: no route to host; the next run is at 2026-01-01T00:00:09Z;"
+        " run `sluice maintain resume gc` to start it now"
+    )
     assert gc.state == "backing_off"
     assert gc.last_duration_s == 5
     assert gc.next_run_unix_ns is not None
     assert found.found_wrong
+
+
+def test_a_task_that_runs_and_does_not_get_on_is_shown() -> None:
+    """The record of a running task names its trouble, until the work succeeds."""
+    record = leased(TaskName.INGEST)
+    for trouble, shown_as in (
+        ("store_unavailable: away", "it runs and does not get on: store_unavailable: away"),
+        ("", ""),
+    ):
+        told = replace(record, progress=TaskProgress(at_unix_ns=at(0), trouble=trouble))
+        (ingest,) = show_records({TaskName.INGEST: told}, at(1)).tasks
+        assert ingest.trouble.partition("; ")[0] == shown_as
 
 
 def test_a_halted_task_names_the_command() -> None:
@@ -87,7 +103,7 @@ def test_gauges_follow_the_status() -> None:
 
 def test_the_text_has_a_line_for_each_task_and_its_problem() -> None:
     record = ran(TaskName.GC, RunOutcome.FAILED, started_s=-10, ended_s=-5, failures=1)
-    now = situation(record)
+    now = situation(record, now_s=-4)
     lines = render_text(show_situation(now, decide(now)), "store away").splitlines()
     assert lines[0] == "not current: store away"
     assert lines[-2].startswith("gc         waiting after a failure, last run failed in 5.0 s")

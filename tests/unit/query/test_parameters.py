@@ -5,6 +5,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
 from sluice_query.parameters import parse_duration, parse_instant, parse_query
 from sluice_query.request import Aggregate, Query, Series
+from sluice_query.views import Histogram
 
 NOW = UnixNs(1_790_000_000_000_000_000)
 HOUR_NS = 3600 * 10**9
@@ -73,7 +74,7 @@ def test_a_metric_makes_a_series_of_metrics() -> None:
         ("to", ["1w"], "to: time must be RFC 3339.*or a duration like 15m"),
         ("attribute", ["k=v", "x"], "attribute: must be KEY=VALUE"),
         ("attribute", ["=v"], "attribute: must be KEY=VALUE"),
-        ("from", ["now"], "ends before it starts"),
+        ("from", ["now"], "from is in the future, and to is now: add a later to"),
     ],
 )
 def test_a_bad_parameter_is_named(parameter: str, values: list[str], message: str) -> None:
@@ -111,7 +112,19 @@ def test_following_has_other_defaults_for_the_time_range() -> None:
     ("options", "message"),
     [
         (QueryOptions(since="noon"), "^--from: time must be"),
-        (QueryOptions(since="now"), "swap --from and --to"),
+        (QueryOptions(since="now"), "^--from is in the future, and --to is now: add a later --to"),
+        (QueryOptions(since="1h", until="2h"), "swap --from and --to"),
+        (QueryOptions(by="severity"), "^--by applies to --histogram only: add it, or omit it"),
+        (QueryOptions(buckets=5), "^--buckets applies to --histogram only"),
+        (QueryOptions(raw=True), "^--raw applies to --metric only"),
+        (QueryOptions(step="1m"), "^--step applies to --metric and --histogram only"),
+        (QueryOptions(top="body", stats_only=True), "^--stats-only does not apply to --top: omit"),
+        (QueryOptions(histogram=True, metric="m"), "^--metric does not apply to --histogram"),
+        (QueryOptions(histogram=True, top="body"), "^choose one of --histogram and --top"),
+        (QueryOptions(tail=True, histogram=True), "^choose one of --histogram and --tail"),
+        (QueryOptions(tail=True, until="1h"), "^--tail has no end: omit --to"),
+        (QueryOptions(histogram=True, step="1m", buckets=9), "^choose one of --step and --buckets"),
+        (QueryOptions(histogram=True, step="1ms"), "^--step is too short for the time range, bars"),
         (QueryOptions(attribute=("x",)), "^--attribute: must be KEY=VALUE"),
         (QueryOptions(limit=0), "^--limit must be a number"),
         (QueryOptions(metric="m", step="1w"), "^--step: duration must be"),
@@ -144,3 +157,15 @@ def test_instants_and_durations_have_plain_forms() -> None:
 def test_an_instant_is_a_64_bit_number(text: str) -> None:
     with pytest.raises(BadUsage, match=r"between 1677 and 2262|year"):
         parse_instant(text, NOW)
+
+
+@pytest.mark.parametrize("unit_ns", [10**9, 10**6, 10**3, 1])
+@pytest.mark.parametrize("seconds", [1_000_000_000, 1_764_252_000, 9_000_000_000])
+def test_the_unit_of_a_unix_time_follows_from_its_size(seconds: int, unit_ns: int) -> None:
+    assert parse_instant(str(seconds * 10**9 // unit_ns), NOW) == seconds * 10**9
+
+
+def test_a_step_is_the_width_of_the_bars_of_a_histogram() -> None:
+    query = parse_options(QueryOptions(histogram=True, step="7m"), NOW)
+    assert isinstance(query.view, Histogram)
+    assert query.view.step_ns == 7 * 60 * 10**9

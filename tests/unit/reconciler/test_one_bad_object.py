@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds
-from support.reconciler_seed import enqueued
+from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
@@ -97,5 +97,29 @@ def test_the_others_are_enqueued(
         plan.key = ""
         await tries()
         assert {one.agent_id for one in await enqueued(store)} == set(AGENTS)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", ["manifest", "blob"])
+def test_a_full_pass_ends_although_one_object_cannot_be_read(what: str) -> None:
+    """A pass that failed would list everything again and again; this one leaves the batch."""
+
+    async def run() -> None:
+        clock, plan = SimClock(), OneBadKey()
+        bucket = MemoryBucket(clock=clock, rng=random.Random(2))
+        store, _ = open_memory_store(bucket, clock=clock)
+        faulty, _ = open_memory_store(bucket, plan=plan, clock=clock)
+        runtime = Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
+        bad = await accept(store)
+        plan.key = bad.raw_blob_key if what == "blob" else accepted_key(bad.identity)
+        authority = Authority(authority_id="A", lanes=LANES)
+        subject = Reconciler(faulty, authority, settings=ReconcilerSettings(), runtime=runtime)
+        report = await subject.once()
+        assert (report.listed, report.outcome.left) == (1, 1)
+        assert report.complete_through_ns is None, "nothing shows that this batch is enqueued"
+        plan.key = ""
+        report = await subject.once()
+        assert (report.outcome.left, report.outcome.enqueued) == (0, 1)
 
     asyncio.run(run())

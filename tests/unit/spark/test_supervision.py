@@ -136,7 +136,7 @@ def test_a_query_is_stalled_if_a_busy_one_shows_no_sign_of_progress() -> None:
 def test_a_continuous_job_outlasts_the_store_whatever_error_it_meets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No number of restarts ends it while the store is away, and each pause is a few seconds."""
+    """No number of restarts ends it while the store is unreachable; a pause is a few seconds."""
     monkeypatch.setattr(restarts, "UNREACHABLE_PAUSE_S", 0.001)
     lost = Fenced("register", 3, 0)
     errors: list[BaseException | None] = [CORRUPT, WORKER, lost] * 7
@@ -148,7 +148,7 @@ def test_a_continuous_job_outlasts_the_store_whatever_error_it_meets(
 
 
 def test_an_unknown_error_is_tried_once_by_a_continuous_job_only() -> None:
-    """A store that was away for a moment may cause it."""
+    """A store that was unreachable for a moment may cause it."""
     assert run(Script([CORRUPT, None]), continuous=True) == [("query_restarted", "unknown", 1)]
     script = Script([CORRUPT, CORRUPT])
     with pytest.raises(JobFailed, match="bad log file"):

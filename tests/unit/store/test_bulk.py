@@ -19,7 +19,7 @@ from sluice_protocol.outcomes import (
     ObjectInfo,
 )
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.bulk import BulkStore, NewObject, read_bodies
 from sluice_store.local.store import open_local_store
 from sluice_store.port import ObjectStore
@@ -35,7 +35,7 @@ async def read(store: ObjectStore) -> list[bytes | None]:
 
 def test_bodies_are_read_in_the_order_of_their_keys(tmp_path: Path) -> None:
     async def run() -> None:
-        async with open_store(f"file://{tmp_path}/store") as store:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
             assert isinstance(store, BulkStore)
             assert await read(store) == [b"one", None, b""]
             with pytest.raises(StoreError):
@@ -49,7 +49,7 @@ def test_bodies_are_read_in_the_order_of_their_keys(tmp_path: Path) -> None:
 
 def test_a_call_for_many_objects_has_the_outcomes_of_a_call_for_each(tmp_path: Path) -> None:
     async def run() -> None:
-        async with open_store(f"file://{tmp_path}/store") as store:
+        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
             assert isinstance(store, BulkStore)
             new = [NewObject(key=ObjectKey(f"a/{name}"), body=name.encode()) for name in "xyx"]
             first, second, again = await store.create_all(new)

@@ -1,0 +1,48 @@
+"""Open dead letters: batches that could not be ingested, and were not ingested since."""
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice_lake.delta import find_table
+from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, accepted_hour
+from sluice_protocol.identity import Identity
+
+LETTERS_MAX: Final = 20_000
+"""Dead letters that are read, those accepted last; about 200 bytes each."""
+_IDENTITY: Final = ["agent_id", "boot_id", "seq_start", "seq_end"]
+
+
+def read_open_dead_letters(store_url: str) -> dict[Identity, int]:
+    """Return the open dead letters and their times of acceptance, those accepted last first.
+
+    The dead letters are read before the ledger, so a batch that is ingested in between is closed.
+
+    Raises:
+        TableRefused: A table cannot be used.
+        StoreUnavailable: The store is unreachable.
+    """
+    table = find_table(store_url, DEAD_LETTERS)
+    if table is None:
+        return {}
+    rows = table.to_pyarrow_dataset().to_table(columns=[*_IDENTITY, "accepted_at_ns"])
+    rows = rows.sort_by([("accepted_at_ns", "descending")]).slice(0, LETTERS_MAX)
+    found = dict(zip(_identities(rows), rows.column("accepted_at_ns").to_pylist(), strict=True))
+    ledger = find_table(store_url, BATCHES) if found else None
+    if ledger is None:
+        return found
+    hours = sorted({accepted_hour(at_ns) for at_ns in found.values()})
+    dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
+    agents = pa.array(sorted({who.agent_id for who in found}))
+    entered = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
+    closed = set(_identities(entered))
+    return {who: at_ns for who, at_ns in found.items() if who not in closed}
+
+
+def _identities(rows: pa.Table) -> list[Identity]:
+    columns = [rows.column(name).to_pylist() for name in _IDENTITY]
+    return [
+        Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)
+        for agent, boot, start, end in zip(*columns, strict=True)
+    ]

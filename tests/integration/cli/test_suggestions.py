@@ -1,0 +1,68 @@
+"""A wrong name is answered by the name that means the same, then by a similar one, or by none."""
+
+from pathlib import Path
+
+import pytest
+from support.commands import sluice
+
+from sluice_cli.commands import COMMANDS
+from sluice_cli.settings_file import COMMANDS_MEANT, OPTIONS_MEANT
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("uo", "sluice up"),
+        ("qeury", "sluice query"),
+        ("search", "sluice query"),
+        ("grep", "sluice query"),
+        ("health", "sluice status"),
+        ("ui", "sluice console"),
+        ("query --since 1h", "--from"),
+        ("query --until 1h", "--to"),
+        ("query --follow", "--tail"),
+        ("query -f", "--tail"),
+        ("query -n 5", "--limit"),
+        ("query --level error", "--filter"),
+        ("query --interval 1m", "--step"),
+        ("query --frm 1h", "--from"),
+        ("query --output json", "--json"),
+        ("up -f", "--verbose"),
+        ("up --follow", "--verbose"),
+        ("gateway --host x", "--listen"),
+        ("gateway --bind x", "--listen"),
+        ("gaps --path /x", "--store"),
+        ("rebuild --check", "--verify"),
+        ("doctor --noop", "--dry-run"),
+    ],
+)
+def test_a_wrong_name_is_answered_by_its_meaning(words: str, meant: str, tmp_path: Path) -> None:
+    done = sluice(*words.split(), folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"did you mean `{meant}`?" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["frobnicate", "query --xyzzy", "status --follow", "gaps -f"])
+def test_nothing_is_suggested_where_nothing_is_meant(words: str, tmp_path: Path) -> None:
+    done = sluice(*words.split(), folder=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean" not in done.stderr
+    assert "--help` lists all" in done.stderr
+
+
+def test_context_is_explained(tmp_path: Path) -> None:
+    done = sluice("query", "--context", "3", folder=tmp_path)
+    assert "the neighbours of a record are in the console" in done.stderr
+    assert "--text" not in done.stderr
+
+
+def test_every_meaning_exists() -> None:
+    """Each command of the table exists; no word of another tool is a command here."""
+    assert set(COMMANDS_MEANT.values()) <= set(COMMANDS)
+    assert not set(COMMANDS_MEANT) & set(COMMANDS)
+    reference = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
+    text = reference.read_text(encoding="utf-8")
+    for wanted in OPTIONS_MEANT.values():
+        for option in wanted:
+            assert option in text, option
