@@ -62,6 +62,8 @@ class HoldReason(StrEnum):
     BLOB_CORRUPT = "blob_corrupt"
     INVALID_MANIFEST = "invalid_manifest"
     FOREIGN_KEY = "foreign_key"
+    MANIFEST_MISSING = "manifest_missing"
+    """A journal names it, so it was acknowledged, and it has no manifest."""
 
 
 class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):

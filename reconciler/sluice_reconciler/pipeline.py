@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from sluice_protocol.discovery import HoldRecord
+from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
@@ -247,6 +247,7 @@ class BatchPipeline:
         verified = [one for one in checked if isinstance(one, VerifiedBatch)]
         held = [one for one in checked if isinstance(one, HoldRecord)]
         unread = self._unread_keys(keys, checked)
+        lost = sum(one.reason is HoldReason.MANIFEST_MISSING for one in held)
         stored = await parts.requests.each(held, parts.holds.hold)
         left_keys = {
             ObjectKey(one.key) for one, is_stored in zip(held, stored, strict=True) if not is_stored
@@ -272,7 +273,7 @@ class BatchPipeline:
             indexed=indexed,
             left=left + len(unread),
             held_back=len(held),
-            absent=len(keys) - len(verified) - len(held) - len(unread),
+            absent=len(keys) - len(verified) - len(held) - len(unread) + lost,
             left_keys=frozenset(left_keys | not_appended | unread),
             unread_keys=unread,
             batches=manifests,

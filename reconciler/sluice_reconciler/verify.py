@@ -251,8 +251,11 @@ async def verify_batch(
         if copied is not None:
             return copied
     match await store.get(key):
-        case NotFound():
-            return None
+        case NotFound(date_ns=date_ns):
+            if named is None:
+                return None
+            detail = "a journal names this batch, so it was acknowledged, and no manifest exists"
+            return _hold_record(key, HoldReason.MANIFEST_MISSING, detail, date_ns)
         case Found(info=info, body=body):
             pass
     try:

@@ -17,11 +17,12 @@ from support.journal_writer import JournalWriter
 from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
 
-from sluice_protocol.discovery import DISCOVERY
+from sluice_protocol.discovery import DISCOVERY, HoldReason
 from sluice_protocol.journals import journal_key
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_reconciler.journals import route
 from sluice_reconciler.journals.reader import OBJECTS_MAX
+from sluice_reconciler.verify import list_hold_records
 
 
 def test_journaled_batches_are_enqueued_without_a_listing_of_accepted() -> None:
@@ -124,7 +125,7 @@ def test_a_damaged_object_holds_the_frontier_until_a_full_pass(damage: bytes) ->
     play(scene)
 
 
-def test_an_entry_without_a_manifest_is_counted_and_stops_nothing() -> None:
+def test_an_entry_without_a_manifest_is_held_and_stops_nothing() -> None:
     async def scene(store: SimStore) -> None:
         subject, writer = await journaled(store)
         gone = await writer.accept(0, at_ns=now(store))
@@ -136,6 +137,10 @@ def test_an_entry_without_a_manifest_is_counted_and_stops_nothing() -> None:
         assert [one.identity for one in await enqueued(store)] == [kept.identity]
         assert subject.metrics.journal_entries_absent._value.get() == 1
         assert record(store).complete_through_unix_ns == through
+        held = [one async for one in list_hold_records(store)]
+        assert [(one.key, one.reason) for one in held] == [
+            (accepted_key(gone.identity), HoldReason.MANIFEST_MISSING)
+        ]
 
     play(scene)
 
