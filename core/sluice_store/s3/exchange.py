@@ -212,7 +212,8 @@ def _kind_and_advice(reason: RefusalReason) -> tuple[type[StoreError], str]:  # 
         case RefusalReason.UNTRUSTED:
             return StoreUnavailable, (
                 "TLS failed: if the certificate is of a private authority, name its file with"
-                " ca_bundle in the store URL or AWS_CA_BUNDLE"
+                " ca_bundle in the store URL or AWS_CA_BUNDLE; if the endpoint has no TLS, write"
+                " http://"
             )
         case RefusalReason.NO_RESPONSE:
             return StoreUnavailable, "connected, but no complete response arrived: retry"
