@@ -19,7 +19,7 @@ from sluice_cli.output import emit
 from sluice_cli.queue import read_lake_problems
 from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings
-from sluice_protocol.errors import BadUsage, ExitCode, StoreMisconfigured
+from sluice_protocol.errors import BadUsage, ExitCode, StoreDenied, StoreMisconfigured
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_deployment
 from sluice_store.doctor import examine
@@ -136,7 +136,10 @@ async def _examine(
         if write:
             sealed = seal_result(result, key=signer, key_id=key_id)
             await write_result(stores[0], result, sealed, SystemClock())
-        return result, await read_lake_problems(urls[0], stores[0])
+        try:
+            return result, await read_lake_problems(urls[0], stores[0])
+        except StoreDenied:  # the role that deploys policies reads neither queue nor lake
+            return result, ()
 
 
 def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -60,19 +60,27 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 async def server(answer: bytes | None) -> AsyncIterator[str]:
     """Yield host and port of a server with one response to all, or none at all."""
 
+    ended: set[asyncio.Task[None]] = set()
+
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        ended.add(task)
         await reader.read(65536)
         if answer is None:
-            await asyncio.sleep(10)
+            await reader.read()
         else:
             writer.write(answer)
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
     listener = await asyncio.start_server(one, "127.0.0.1", 0)
     try:
         yield "{}:{}".format(*listener.sockets[0].getsockname())
     finally:
         listener.close()
+        await asyncio.gather(*ended)
 
 
 async def read_error(origin: str) -> StoreError:
