@@ -34,7 +34,9 @@ from sluice_protocol.resolution import (
     NotSent,
     RefusalReason,
     Responded,
+    Succeeded,
     refusal_reason,
+    resolve_read,
 )
 from sluice_store.s3.answers import PutMarks, describe_foreign
 from sluice_store.s3.credentials import CredentialSource, FrozenCredentials, resolve_settings
@@ -356,7 +358,10 @@ class SigningTransport:
             return _no_response(UnknownReason.RESET, error)
         foreign = describe_foreign(request, response.status, response.headers, response.body)
         if not foreign and request.method == "PUT" and response.status < _ERRORS_FROM:
-            foreign = await self._marks.describe_foreign_put(request, response.headers, body)
+            foreign = await self._marks.describe_doubt(response.headers, body)
+            if foreign and await self._is_stored(request.key, body, credentials):
+                self._marks.learn()
+                foreign = ""
         if foreign:
             detail = f"{response.status}, {foreign}{_sender_hint(response)}"
             return S3Exchange(seen=Foreign(detail=detail), detail=detail)
@@ -369,6 +374,11 @@ class SigningTransport:
             headers=response.headers,
             detail=f"{response.status} {code} {message}".strip() + self._region_hint(response),
         )
+
+    async def _is_stored(self, key: str, body: bytes, credentials: FrozenCredentials) -> bool:
+        read = S3Request(method="GET", key=key, headers={})
+        found = await self._exchange(read, b"", credentials)
+        return isinstance(resolve_read(found.seen), Succeeded) and found.body == body
 
     def _region_hint(self, response: RawResponse) -> str:
         """Return which region the bucket is in and which one was used, if they may differ."""
