@@ -77,15 +77,15 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
 
 @app.command
 def resume(task: TaskName, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
-    """Let a halted or failing task run now; first remove the cause that `status` shows.
+    """Let a halted, failing or fenced task run now; first remove the cause that `status` shows.
 
     Returns:
-        0, or 1 if the task is neither halted nor failing.
+        0, or 1 if the task is not halted, failing or fenced.
     """
     from sluice_maintain.app import resume_task  # noqa: PLC0415 - quick help
 
     resumed = asyncio.run(resume_task(store, task))
-    text = f"{task} runs again" if resumed else f"{task} is neither halted nor failing"
+    text = f"{task} runs again" if resumed else f"{task} is not halted, failing or fenced"
     emit({"resumed": resumed}, as_json=json, human=lambda console: console.print(text))
     return 0 if resumed else 1
 

@@ -133,7 +133,7 @@ async def plan_now(url: str, settings: MaintainSettings) -> MaintenancePlan:
 
 
 async def resume_task(url: str, task: TaskName) -> bool:
-    """Let a halted or failing task run now; return False if it is neither.
+    """Let a halted, failing or fenced task run now; return False for others.
 
     Raises:
         SluiceError: The store is unreachable or denied a request.

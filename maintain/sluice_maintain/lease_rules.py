@@ -143,11 +143,15 @@ def give_back(record: TaskRecord | None, lease: str, writer: RecordWriter) -> Ta
 
 
 def resume(record: TaskRecord | None, writer: RecordWriter) -> TaskRecord | None:
-    """Return the record of a halted or failing task that may run now; None if it is neither.
+    """Return the record of a halted, failing or fenced task that may run now; None for others.
 
     Its failures are forgotten only by a success; the next run starts without a pause.
     """
-    if record is None or not (record.halted or has_trouble(record)):
+    if record is None:
+        return None
+    last = record.last_run
+    fenced = last is not None and last.outcome == RunOutcome.FENCED
+    if not (record.halted or fenced or has_trouble(record)):
         return None
     return replace(_written(record, writer, lease=record.lease), halted="", resumed=True)
 

@@ -33,6 +33,13 @@ _FIRST_PAUSE_S: Final = 5.0
 A store that is away for a moment thus delays a task by seconds. While the records of the tasks
 cannot be read, nothing starts at all.
 """
+_DENIED_PAUSE_S: Final = 20.0
+"""Longest pause of a continuous task after the store denied a request.
+
+Keys that expired, a policy that is being changed and a wrong clock deny requests for a minute, and
+then ingestion must continue within seconds. A denied start costs a few requests and no JVM. Other
+tasks pause as after a failure.
+"""
 
 
 class WaitReason(StrEnum):
@@ -123,8 +130,8 @@ def _pause_after(
         after_s = 0.0
     elif last.outcome == RunOutcome.UNREACHABLE:
         after_s = pause_s(policy, 1, delay)
-    elif last.outcome == RunOutcome.NOT_PERMITTED and failures > 1:
-        after_s = max(policy.every_s, policy.backoff_max_s)
+    elif last.outcome == RunOutcome.NOT_PERMITTED and TRAITS[policy.task].continuous:
+        after_s = min(_DENIED_PAUSE_S * (0.5 + delay / 2), pause_s(policy, failures, delay))
     elif failures:
         # The lease of a lost run was a pause already.
         lost = last.outcome == RunOutcome.LOST

@@ -116,10 +116,16 @@ class Fleet:
         return sorted(one["body"] for one in lines[:-1])
 
     def queued(self) -> int:
-        """Return how many batches are in the queue: nothing reads it here."""
-        done = self.command("queue", "status", "--json")
-        lanes: list[dict[str, Any]] = json.loads(done.stdout)
-        return sum(one["waiting_batches"] for one in lanes)
+        """Return how many batches are in the queue if nothing reads it."""
+        return sum(one["waiting_batches"] for one in self._lanes())
+
+    def ingested(self) -> int:
+        """Return how many entries of the queue are in the tables."""
+        return sum(one["acked_through"] for one in self._lanes())
+
+    def _lanes(self) -> list[dict[str, Any]]:
+        lanes: list[dict[str, Any]] = json.loads(self.command("queue", "status", "--json").stdout)
+        return lanes
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         store = ("--store", self.up.state["store"])
@@ -127,10 +133,14 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder: Path, *options: str) -> Iterator[Fleet]:
-    """Start `sluice up` without Java, and an agent, and wait until journals decide."""
-    java = make_java_home(folder, None)
-    with running(folder, *options, *free_ports(), JAVA_HOME=java, **CREDENTIALS) as up:
+def fleet(folder: Path, *options: str, ingests: bool = False) -> Iterator[Fleet]:
+    """Start `sluice up` and an agent, and wait until journals decide.
+
+    Without Java, nothing reads the queue.
+    """
+    java = {} if ingests else {"JAVA_HOME": str(make_java_home(folder, None))}
+    ports = free_ports("maintain") if ingests else free_ports()
+    with running(folder, *options, *ports, **java, **CREDENTIALS) as up:
         log = folder / "app.log"
         log.touch()
         with (folder / "agent.err").open("wb") as errors:
@@ -241,6 +251,34 @@ def test_a_directory_moved_away_for_one_to_three_hundred_seconds(tmp_path: Path)
     with fleet(tmp_path) as one:
         for seconds in (1, 3, 10, 60, 300):
             go_through_outage(one, moved(tmp_path), seconds)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_ingestion_continues_after_a_directory_was_moved_away(tmp_path: Path) -> None:
+    """The query runs when the outage begins, and the service is not restarted."""
+    with fleet(tmp_path, ingests=True) as one:
+        wait_until_ingested(one, 0, 120)
+        maintain = one.up.service("maintain")
+        for seconds in (3, 60):
+            outage = moved(tmp_path)
+            before = one.ingested()
+            outage.begin()
+            time.sleep(seconds)
+            outage.end()
+            one.write_lines(10)
+            wait_until_ingested(one, before, RECOVERY_S + SLACK_S)
+            assert one.up.service("maintain") == maintain, "the service was restarted"
+            wait_for_status(one, lambda shown: "nothing needs attention" in shown, 60)
+            wait_for_lines(one)
+
+
+def wait_until_ingested(one: Fleet, before: int, limit_s: float) -> None:
+    """Wait until more entries of the queue are in the tables."""
+    end_s = time.monotonic() + limit_s
+    while one.ingested() <= before:
+        assert time.monotonic() < end_s, one.command("maintain", "status").stdout
+        time.sleep(0.5)
 
 
 @pytest.mark.long

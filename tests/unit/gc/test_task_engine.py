@@ -14,6 +14,7 @@ from sluice_gc.certificate import Certificate
 from sluice_gc.settings import EngineSettings
 from sluice_gc.task_engine import LocalTaskEngine, open_engine, run_pickled
 from sluice_protocol.errors import BadUsage
+from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore
 
 
@@ -78,8 +79,14 @@ def test_concurrent_tasks_make_the_same_certificate() -> None:
     assert copy_with(together, audit_id=alone.audit_id) == alone
 
 
+async def create_store(tmp_path: Path) -> None:
+    async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE):
+        pass
+
+
 def test_the_local_engine_lets_arrow_allocate_from_the_c_library(tmp_path: Path) -> None:
     async def backend() -> str:
+        await create_store(tmp_path)
         async with open_engine(f"file://{tmp_path}/store", EngineSettings()):
             return str(pa.default_memory_pool().backend_name)
 
@@ -95,6 +102,7 @@ async def arrow_backend(_store: ObjectStore, _task: int) -> str:
 
 
 def test_a_task_on_an_executor_lets_arrow_allocate_from_the_c_library(tmp_path: Path) -> None:
+    asyncio.run(create_store(tmp_path))
     body = pickle.dumps((arrow_backend, 1))
     before = pa.default_memory_pool()
     try:

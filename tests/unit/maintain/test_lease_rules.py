@@ -146,10 +146,11 @@ def test_a_refusal_halts_the_task_until_it_is_resumed() -> None:
     assert acquire(again, "gc", B, at(900_000), 60) is not None
 
 
-def test_only_a_halted_or_failing_task_can_be_resumed() -> None:
+def test_only_a_halted_failing_or_fenced_task_can_be_resumed() -> None:
     assert resume(None, B) is None
     assert resume(ended(RunOutcome.DONE), B) is None
     assert resume(ended(RunOutcome.FAILED), B) is not None
+    assert resume(ended(RunOutcome.FENCED), B) is not None
 
 
 def test_a_task_that_was_not_started_leaves_no_run() -> None:

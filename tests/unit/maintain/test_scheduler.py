@@ -92,9 +92,23 @@ def test_a_killed_process_delays_its_task_only_by_its_lease_the_first_time() -> 
     assert waiting[TaskName.ROLLUP].reason is WaitReason.BACKING_OFF
 
 
-def test_a_task_without_rights_is_tried_again_after_its_interval() -> None:
-    denied = ran(TaskName.ROLLUP, RunOutcome.NOT_PERMITTED, started_s=0, ended_s=1, failures=9)
-    assert due_at(RollupPolicy(every_s=60, backoff_max_s=600), denied, "a") == at(601)
+@pytest.mark.parametrize("failures", [1, 2, 9, 99])
+def test_ingestion_continues_within_seconds_after_requests_were_denied(failures: int) -> None:
+    """Keys that expire are renewed, and policies are changed, without a restart of the process."""
+    denied = ran(
+        TaskName.INGEST, RunOutcome.NOT_PERMITTED, started_s=0, ended_s=100, failures=failures
+    )
+    assert at(100) < due_at(IngestPolicy(), denied, "a") <= at(120)
+
+
+def test_another_task_without_rights_pauses_as_after_a_failure() -> None:
+    for failures in (1, 2, 9):
+        denied, failed = (
+            ran(TaskName.ROLLUP, outcome, started_s=0, ended_s=1, failures=failures)
+            for outcome in (RunOutcome.NOT_PERMITTED, RunOutcome.FAILED)
+        )
+        policy = RollupPolicy(every_s=60, backoff_max_s=600)
+        assert due_at(policy, denied, "a") == due_at(policy, failed, "a")
 
 
 def test_a_fenced_ingest_waits_long_before_it_fences_the_other() -> None:

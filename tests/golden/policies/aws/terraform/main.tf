@@ -341,7 +341,6 @@ resource "aws_iam_role_policy" "deployer" {
 # WritersOfCertifierAndGcAndOperatorAndConsole: only certifier, gc, operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGc: only gc may write here, whatever else an administrator of the account is allowed to do
 # WritersOfReconcilerAndSparkAndMaintainer: only reconciler, spark, maintainer may write here, whatever else an administrator of the account is allowed to do
-# WritersOfReconciler: only reconciler may write here, whatever else an administrator of the account is allowed to do
 # ReconfiguredByDeployerAlone: a principal that can change policy, lifecycle, versioning, replication or lock can disable every rule here; a lifecycle deletes objects without any policy check
 # Last, because it denies: the roles must have their rights first.
 resource "aws_s3_bucket_policy" "sluice" {
