@@ -132,7 +132,7 @@ NETWORK: dict[str, tuple[Callable[[str], str], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", NETWORK)
 def test_the_text_names_where_the_network_failed(case: str) -> None:
-    """A name, a port, a certificate and a slow server are told apart."""
+    """A name, a port, a certificate and a slow server have different texts."""
     origin, words = NETWORK[case]
 
     async def run() -> StoreError:
