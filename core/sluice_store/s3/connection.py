@@ -142,7 +142,7 @@ class Channel:
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise ConnectionBroken(str(error) or type(error).__name__) from error
+            raise ConnectionBroken(_describe(error)) from error
         finally:
             if complete:
                 self._keep(connection)
@@ -187,13 +187,18 @@ class Channel:
         try:
             connection = await self._connector.connect(self._peer, [], self._timeout)
         except (aiohttp.ClientError, OSError) as error:
-            raise NotConnected(str(error) or type(error).__name__, _connect_cause(error)) from error
+            raise NotConnected(_describe(error), _connect_cause(error)) from error
         finally:
             self._connecting -= 1
         if not _is_clean(connection):
             connection.close()
             raise NotConnected("the connection was closed, or bytes arrived before the request")
         return connection
+
+
+def _describe(error: BaseException) -> str:
+    """Return the text of an error on one line; aiohttp's parser reports several."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _connect_cause(error: Exception) -> RefusalReason | None:
@@ -405,7 +410,7 @@ def _is_refused_for_credentials(seen: ExchangeResult) -> bool:
 
 
 def _no_response(reason: UnknownReason, error: BaseException) -> S3Exchange:
-    detail = str(error) or type(error).__name__
+    detail = _describe(error)
     return S3Exchange(seen=NoResponse(reason=reason, detail=detail), detail=detail)
 
 
