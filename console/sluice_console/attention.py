@@ -269,8 +269,8 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
         yield AttentionItem(
             severity="error",
             title=f"{held} held back",
-            detail=f"Reasons: {', '.join(facts.held_reasons)}. Restore the blobs; the reconciler"
-            " checks them again each minute.",
+            detail=f"Reasons: {', '.join(facts.held_reasons)}. Restore the blobs and manifests, or"
+            " send the batches again; the reconciler checks them again each minute.",
             page="queue",
             command="sluice reconciler status",
         )

@@ -339,14 +339,16 @@ class OutcomeUnknown(SluiceError):
     code = ErrorCode.OUTCOME_UNKNOWN
     exit_code = ExitCode.STORE_UNREACHABLE
 
-    def __init__(self, operation: str, key: str, tries: int) -> None:
-        super().__init__(operation, key, tries)
+    def __init__(self, operation: str, key: str, tries: int, why: str = "") -> None:
+        super().__init__(operation, key, tries, why)
         self.operation = operation
         self.key = key
         self.tries = tries
+        self.why = why
 
     def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
         return (
-            "outcome unknown: send the same bytes again,"
+            f"outcome unknown: send the same bytes again{why},"
             f" operation=`{self.operation}`, key=`{self.key}`, tries=`{self.tries}`"
         )

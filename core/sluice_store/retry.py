@@ -18,7 +18,7 @@ from typing import Final
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
-from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
+from sluice_protocol.outcomes import Applied, Exists, Found, Unknown, UnknownReason
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.port import ObjectStore
 
@@ -74,11 +74,11 @@ class RetryBudget:
         self._ends_ns = backoff.clock.monotonic_ns() + int(backoff.settings.total_s * NS_PER_S)
         self.tries = 0
 
-    async def wait_or_raise(self, cause: Exception | None = None) -> None:
+    async def wait_or_raise(self, cause: object = None) -> None:
         """Count a try without a known outcome and wait before the next one.
 
         Args:
-            cause: The error of that try, if it raised one.
+            cause: The error or the outcome of that try, which the message reports.
 
         Raises:
             OutcomeUnknown: The number of tries or the time is spent; the cause is chained.
@@ -86,10 +86,24 @@ class RetryBudget:
         self.tries += 1
         settings, clock = self._backoff.settings, self._backoff.clock
         if self.tries >= settings.tries_max or clock.monotonic_ns() >= self._ends_ns:
-            raise OutcomeUnknown(self._operation, self._key, self.tries) from cause
+            raise OutcomeUnknown(self._operation, self._key, self.tries, _describe(cause)) from (
+                cause if isinstance(cause, Exception) else None
+            )
         doublings = min(self.tries - 1, _DOUBLINGS_MAX)
         limit_s = min(settings.backoff_max_s, settings.backoff_s * 2**doublings)
         await clock.sleep(self._backoff.rng.uniform(0, limit_s))
+
+
+def _describe(cause: object) -> str:
+    match cause:
+        case Unknown(reason=UnknownReason.FOREIGN, detail=detail):
+            return f"the response is not the store's: {detail}; check proxies and firewalls"
+        case Unknown(reason=reason, detail=detail):
+            return f"{reason}: {detail}" if detail else str(reason)
+        case Exception():
+            return str(cause)
+        case _:
+            return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +156,7 @@ async def create_known(
             continue
         if not isinstance(outcome, Unknown):
             return outcome
-        await budget.wait_or_raise()
+        await budget.wait_or_raise(outcome)
 
 
 async def create_once(
@@ -166,7 +180,7 @@ async def create_once(
             read = await store.get(key)
             if isinstance(read, Found):
                 return SameBytes() if read.body == body else OtherBytes(body=read.body)
-        await budget.wait_or_raise()  # unknown, or deleted between the create and the read
+        await budget.wait_or_raise(outcome)  # unknown, or deleted between the create and the read
 
 
 async def overwrite_known(
@@ -183,4 +197,4 @@ async def overwrite_known(
         outcome = await store.overwrite(key, body)
         if isinstance(outcome, Applied):
             return outcome
-        await budget.wait_or_raise()
+        await budget.wait_or_raise(outcome)

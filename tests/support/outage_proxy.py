@@ -22,12 +22,14 @@ class OutageProxy:
     Attributes:
         target: The URL of the server.
         fails: Methods that get 503 at present; empty if none do.
+        swallows: Methods that get 200 and an error document without an ETag, and never arrive.
         url: Where the proxy listens.
-        refused: How many requests got 503.
+        refused: How many requests did not arrive.
     """
 
     target: str
     fails: frozenset[str] = frozenset()
+    swallows: frozenset[str] = frozenset()
     url: str = ""
     refused: int = 0
     _session: aiohttp.ClientSession | None = None
@@ -38,6 +40,9 @@ class OutageProxy:
         if request.method in self.fails:
             self.refused += 1
             return web.Response(status=503, body=REFUSAL, content_type="application/xml")
+        if request.method in self.swallows:
+            self.refused += 1
+            return web.Response(status=200, body=REFUSAL, content_type="application/xml")
         assert self._session is not None
         async with self._session.request(
             request.method,

@@ -34,7 +34,9 @@ from sluice_protocol.resolution import (
     NotSent,
     RefusalReason,
     Responded,
+    Succeeded,
     refusal_reason,
+    resolve_read,
 )
 from sluice_store.s3.answers import PutMarks, describe_foreign
 from sluice_store.s3.credentials import CredentialSource, FrozenCredentials, resolve_settings
@@ -140,7 +142,7 @@ class Channel:
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise ConnectionBroken(str(error) or type(error).__name__) from error
+            raise ConnectionBroken(_describe(error)) from error
         finally:
             if complete:
                 self._keep(connection)
@@ -185,13 +187,18 @@ class Channel:
         try:
             connection = await self._connector.connect(self._peer, [], self._timeout)
         except (aiohttp.ClientError, OSError) as error:
-            raise NotConnected(str(error) or type(error).__name__, _connect_cause(error)) from error
+            raise NotConnected(_describe(error), _connect_cause(error)) from error
         finally:
             self._connecting -= 1
         if not _is_clean(connection):
             connection.close()
             raise NotConnected("the connection was closed, or bytes arrived before the request")
         return connection
+
+
+def _describe(error: BaseException) -> str:
+    """Return the text of an error on one line; aiohttp's parser reports several."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _connect_cause(error: Exception) -> RefusalReason | None:
@@ -356,7 +363,10 @@ class SigningTransport:
             return _no_response(UnknownReason.RESET, error)
         foreign = describe_foreign(request, response.status, response.headers, response.body)
         if not foreign and request.method == "PUT" and response.status < _ERRORS_FROM:
-            foreign = await self._marks.describe_foreign_put(request, response.headers, body)
+            foreign = await self._marks.describe_doubt(response.headers, body)
+            if foreign and await self._is_stored(request.key, body, credentials):
+                self._marks.learn()
+                foreign = ""
         if foreign:
             detail = f"{response.status}, {foreign}{_sender_hint(response)}"
             return S3Exchange(seen=Foreign(detail=detail), detail=detail)
@@ -369,6 +379,11 @@ class SigningTransport:
             headers=response.headers,
             detail=f"{response.status} {code} {message}".strip() + self._region_hint(response),
         )
+
+    async def _is_stored(self, key: str, body: bytes, credentials: FrozenCredentials) -> bool:
+        read = S3Request(method="GET", key=key, headers={})
+        found = await self._exchange(read, b"", credentials)
+        return isinstance(resolve_read(found.seen), Succeeded) and found.body == body
 
     def _region_hint(self, response: RawResponse) -> str:
         """Return which region the bucket is in and which one was used, if they may differ."""
@@ -395,7 +410,7 @@ def _is_refused_for_credentials(seen: ExchangeResult) -> bool:
 
 
 def _no_response(reason: UnknownReason, error: BaseException) -> S3Exchange:
-    detail = str(error) or type(error).__name__
+    detail = _describe(error)
     return S3Exchange(seen=NoResponse(reason=reason, detail=detail), detail=detail)
 
 

@@ -206,13 +206,14 @@ def _kind_and_advice(reason: RefusalReason) -> tuple[type[StoreError], str]:  # 
         case RefusalReason.NAME_UNKNOWN:
             return StoreUnavailable, "the name of the endpoint does not resolve: check it, or DNS"
         case RefusalReason.CONNECTION_REFUSED:
-            return StoreUnavailable, "connection refused: no server listens at the endpoint"
+            return StoreUnavailable, "connection refused: no server listens there: check the endpoint"
         case RefusalReason.CONNECT_TIMEOUT:
             return StoreUnavailable, "no connection in time: check the endpoint and the network"
         case RefusalReason.UNTRUSTED:
             return StoreUnavailable, (
                 "TLS failed: if the certificate is of a private authority, name its file with"
-                " ca_bundle in the store URL or AWS_CA_BUNDLE"
+                " ca_bundle in the store URL or AWS_CA_BUNDLE; if the endpoint has no TLS, write"
+                " http://"
             )
         case RefusalReason.NO_RESPONSE:
             return StoreUnavailable, "connected, but no complete response arrived: retry"

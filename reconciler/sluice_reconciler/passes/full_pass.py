@@ -9,6 +9,7 @@ one chunk of new keys, the sequence ranges of one boot, and the bounded report o
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import structlog
 from msgspec import structs
@@ -17,7 +18,7 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
+from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootTally, StoreReport, StoreTally
 from sluice_reconciler.concurrency import RequestLimit, run_all
@@ -36,6 +37,9 @@ from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
 
 log = structlog.get_logger()
+
+_READS: Final = frozenset({"get", "head"})
+"""Operations of the store that read one object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +380,10 @@ class _SpanWalk:
             try:
                 done = await pipeline.process(chunk, takeover=self._run.takeover)
             except StoreError as error:
-                # Listings succeed, so these objects are the fault. If they do not, the pass fails.
+                if error.operation not in _READS:
+                    raise
+                # If another object can be read, these are the fault; else the pass fails here.
+                await self._pass.store.head(AUTHORITY_SETTINGS)
                 log.warning("batch_unreadable", key=chunk[0], batches=len(chunk), reason=str(error))
                 await self._leave(chunk)
                 return

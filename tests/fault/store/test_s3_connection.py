@@ -96,6 +96,8 @@ async def test_exchanges_above_the_limit_wait_for_a_connection() -> None:
 async def test_bytes_after_a_response_are_not_the_next_response() -> None:
     """A second response without a request is discarded with its connection."""
 
+    sent = asyncio.Event()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
         writer.write(OK)
@@ -103,13 +105,16 @@ async def test_bytes_after_a_response_are_not_the_next_response() -> None:
         await asyncio.sleep(0.05)
         writer.write(b"HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
+        sent.set()
         await reader.read()
 
     async with channel_to(serve) as (channel, connections):
         for number in (1, 2):
             assert (await channel.exchange("PUT", "/b/k", {}, b"abc")).status == 200
             assert len(connections) == number
+            await sent.wait()
             await asyncio.sleep(0.1)
+            sent.clear()
 
 
 @on_loop

@@ -67,7 +67,7 @@ def test_a_data_file_that_is_missing_from_a_bucket_is_an_error(
     assert find_table(place.url, LOGS) is not None
     for path in (tmp_path / "data").rglob("*.parquet"):
         path.unlink()
-    with pytest.raises(TableRefused, match="cannot be read"):
+    with pytest.raises(TableRefused, match="data file is missing"):
         run_query(place, make_query())
 
 

@@ -11,7 +11,7 @@ from sluice_cli.main import run
 from sluice_protocol import keys
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.s3.sdk import open_sdk
 from sluice_store.s3.settings import S3Settings
 from sluice_store.version_expiry import ExpirySettings, expire_versions
@@ -25,7 +25,7 @@ time a version counts as superseded."""
 
 async def scenario(url: str) -> None:
     lane, blob = ObjectKey(f"{keys.QUEUE}spark.00/manifest"), ObjectKey(f"{keys.RAW_BLOBS}x")
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         for number in range(SWAPS):
             for key in (lane, blob):
                 await store.overwrite(key, f"state {number}".encode())
@@ -42,6 +42,7 @@ async def scenario(url: str) -> None:
 
 
 def test_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "--store", f"file://{tmp_path}"]) == 0
     asyncio.run(scenario(f"file://{tmp_path}"))
     assert run(["gc", "noncurrent", "--store", f"file://{tmp_path}", "--dry-run"]) == 0
     assert "0 of 1 versions to delete" in capsys.readouterr().out

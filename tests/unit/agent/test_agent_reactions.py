@@ -34,6 +34,7 @@ FOREIGN = {
     ErrorCode.DELETE_ID_TAKEN,
     ErrorCode.BAD_REQUEST,
     ErrorCode.FORBIDDEN,
+    ErrorCode.METHOD_NOT_ALLOWED,
     ErrorCode.NOT_FOUND,
 }
 """Codes of sluice that are not about a batch: of another path, or of another service."""

@@ -15,6 +15,7 @@ from sluice_console.attention import (
 from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import WITHOUT_OWNER_S_MAX, lanes_without_owner
+from sluice_protocol.discovery import HoldReason
 from sluice_protocol.journals import HEARTBEAT_S
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
@@ -106,6 +107,15 @@ CALM = OverviewFacts(
     services=(ServiceState(service="query", url="http://q"),),
     members=reconcilers(),
 )
+
+
+@pytest.mark.parametrize("reason", HoldReason)
+def test_each_reason_of_a_hold_is_an_error_with_a_remedy(reason: HoldReason) -> None:
+    """A journal entry without a manifest is one of them: an acknowledged batch is lost."""
+    (item,) = list_attention(replace(CALM, held=1, held_reasons=(reason.value,)))
+    assert (item.severity, item.title) == ("error", "1 batch held back")
+    assert reason.value in item.detail
+    assert "send the batches again" in item.detail
 
 
 LOST_LANE = LaneStatus(
