@@ -25,6 +25,7 @@ from sluice_web.bounded_accepts import BoundedAccepts
 from sluice_web.bounded_listening import BoundedServer, listening_bounded, make_room
 from sluice_web.connection_guard import BodyPace, ConnectionLimits, watch_connection
 from sluice_web.listening import TlsFiles, bind_setting, server_tls
+from sluice_web.open_files import port_connections_max
 from sluice_web.problems import problem_middleware
 from sluice_web.rare_warnings import RareWarnings
 from sluice_web.tokens import parse_operators
@@ -152,7 +153,7 @@ class _Servers:
             slow_max=slow_max(doors.body_bytes_max, doors.budget.bytes_max),
         )
         rules = GrpcRules(
-            connections_max=self._settings.limits.connections_max,
+            connections_max=port_connections_max(self._settings.limits.connections_max),
             handshake_s=HANDSHAKE_S,
             end_s=SHUTDOWN_S,
         )
@@ -188,7 +189,7 @@ class _Servers:
         )
 
     def _limits(self, idle_timeout_s: float) -> ConnectionLimits:
-        connections_max = self._settings.limits.connections_max
+        connections_max = port_connections_max(self._settings.limits.connections_max)
         return ConnectionLimits(
             connections_max=connections_max,
             per_address_max=connections_max,
@@ -201,13 +202,14 @@ class _Servers:
 
 def _bounded_accepts(settings: DoorSettings, ports: DoorPorts) -> BoundedAccepts:
     may_warn = RareWarnings(ports.clock).may_warn
+    connections_max = port_connections_max(settings.limits.connections_max)
 
     def warn_full(_: socket.socket) -> None:
         if may_warn("full"):
             log.warning(
                 "door_connections_full",
                 address=settings.listen,
-                connections=settings.limits.connections_max,
+                connections=connections_max,
             )
 
     def warn_failed(error: OSError) -> None:
@@ -215,5 +217,5 @@ def _bounded_accepts(settings: DoorSettings, ports: DoorPorts) -> BoundedAccepts
             log.warning("door_accept_failed", reason=os.strerror(error.errno or 0))
 
     return BoundedAccepts(
-        settings.limits.connections_max, clock=ports.clock, on_full=warn_full, on_failed=warn_failed
+        connections_max, clock=ports.clock, on_full=warn_full, on_failed=warn_failed
     )

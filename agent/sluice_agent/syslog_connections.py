@@ -21,6 +21,7 @@ from sluice_agent.listen_settings import SyslogAddress
 from sluice_agent.metrics import AgentMetrics
 from sluice_protocol.clock import Clock
 from sluice_web.bounded_accepts import BoundedAccepts
+from sluice_web.open_files import port_connections_max
 
 READ_BYTES: Final = 64 * 1024
 CONNECTIONS_MAX: Final = 1024
@@ -86,7 +87,10 @@ class SyslogConnections:
         self._metrics = metrics
         self._may_warn = may_warn
         self._accepts = BoundedAccepts(
-            CONNECTIONS_MAX, clock=clock, on_full=self._warn_full, on_failed=self._warn_failed
+            port_connections_max(CONNECTIONS_MAX),
+            clock=clock,
+            on_full=self._warn_full,
+            on_failed=self._warn_failed,
         )
         self._addresses: dict[socket.socket, SyslogAddress] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -115,7 +119,7 @@ class SyslogConnections:
             log.warning(
                 "syslog_connections_full",
                 address=str(self._addresses[sock]),
-                connections=CONNECTIONS_MAX,
+                connections=self._accepts.connections_max,
             )
 
     def _warn_failed(self, error: OSError) -> None:

@@ -11,6 +11,8 @@ from typing import Final
 
 OPEN_FILES_WANTED: Final = 65_536
 """The limit in the units of `deploy/systemd`."""
+PORTS_MAX: Final = 4
+"""Ports of a process: HTTP, gRPC, forward, and health checks or syslog."""
 
 
 def raise_open_files_limit(wanted: int = OPEN_FILES_WANTED) -> int:
@@ -27,3 +29,16 @@ def raise_open_files_limit(wanted: int = OPEN_FILES_WANTED) -> int:
         return soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return most
+
+
+def port_connections_max(wanted: int) -> int:
+    """Return the most open connections of one port of a gateway or an agent.
+
+    The ports together use at most half of the open files, so that connections that idle on one of
+    them lock out neither the clients of the others nor the store.
+
+    Args:
+        wanted: The setting.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2 // PORTS_MAX))

@@ -15,6 +15,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_web.bounded_listening import listening
 from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionGuard, ConnectionLimits
 from sluice_web.listening import ServerOptions, TlsFiles, listening_on, server_tls
+from sluice_web.open_files import port_connections_max
 
 if TYPE_CHECKING:
     from sluice_gateway.doors.service import DoorService
@@ -87,7 +88,7 @@ async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
     )
     senders = DoorSenders(gateway.uploads.principals, doors.clock)
     rules = GrpcRules(
-        connections_max=settings.connections_max,
+        connections_max=port_connections_max(settings.connections_max),
         handshake_s=settings.head_timeout_s,
         end_s=GRPC_END_S,
     )
@@ -138,7 +139,7 @@ def _connection_limits(
     settings: GatewaySettings, metrics: GatewayMetrics, idle_timeout_s: float
 ) -> ConnectionLimits:
     return ConnectionLimits(
-        connections_max=settings.connections_max,
+        connections_max=port_connections_max(settings.connections_max),
         per_address_max=settings.connections_per_address_max,
         head_timeout_s=settings.head_timeout_s,
         idle_timeout_s=idle_timeout_s,
