@@ -1,5 +1,6 @@
 """The settings of an agent and of its parts: values only, so that help and errors are quick."""
 
+import re
 import socket
 from dataclasses import dataclass, field
 from datetime import tzinfo
@@ -123,6 +124,10 @@ class UploaderSettings:
     give_up_s: float = 0.0
 
 
+_BRACES: Final = re.compile(r"(?<!\[)\{[^{}]*(?:,|\.\.)[^{}]*\}")
+"""Alternatives as shells have them, unless the brace is quoted as `[{]`."""
+
+
 def default_agent_id() -> str:
     """Return the host's name."""
     return socket.gethostname()
@@ -138,8 +143,8 @@ class AgentSettings:
         spool: Directory of the spool.
         key: File of the Ed25519 key; default is the key that `sluice agent init` created here.
         agent_id: The id under which records are accepted; default is the host's name.
-        paths: Glob patterns of files to follow.
-        exclude: Patterns of paths to exclude.
+        paths: Glob patterns of files to follow, including `**`; `{a,b}` is refused.
+        exclude: Patterns of paths to exclude; `*` also matches `/`, and `{a,b}` is refused.
         from_end: Read files that exist when the spool is new from their end.
         once: Read every input to its end, send it, and exit.
         doors: Protocols in which other clients may send: `otlp`, `prometheus`, `loki`,
@@ -255,6 +260,8 @@ class AgentSettings:
                 f"samples must be sent after 0 to {FRESHNESS_S_MAX:g} s, "
                 f"host_metrics_batch_s=`{self.host_metrics_batch_s}`"
             )
+        check_patterns("paths", self.paths)
+        check_patterns("exclude", self.exclude)
         if self.uploads < 1:
             raise BadUsage(f"uploads must be at least 1, uploads=`{self.uploads}`")
 
@@ -381,6 +388,20 @@ class AgentSettings:
     def _resource(self) -> tuple[tuple[str, str], ...]:
         pairs = dict(_pair(text) for text in self.resource)
         return tuple(sorted({"host.name": socket.gethostname(), **pairs}.items()))
+
+
+def check_patterns(setting: str, patterns: tuple[str, ...]) -> None:
+    """Check that no pattern uses the alternatives of shells, which glob patterns do not have.
+
+    Raises:
+        BadUsage: A pattern contains `{a,b}` or `{1..3}`, and would match only a file of that name.
+    """
+    for pattern in patterns:
+        if _BRACES.search(pattern):
+            raise BadUsage(
+                "patterns have no alternatives in braces: write one pattern for each alternative,"
+                f" or `[{{]` if a name contains a brace, {setting}=`{pattern}`"
+            )
 
 
 def is_base_url(text: str) -> bool:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_cli.queue import read_lake_problems
+from sluice_maintain.lake_state import read_lake_problems
 from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings
 from sluice_protocol.errors import BadUsage, ExitCode, StoreDenied, StoreMisconfigured

@@ -1,7 +1,6 @@
 """`sluice queue`: the backlog of the queue."""
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -11,15 +10,12 @@ from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import (
     LaneCondition,
     LaneOwnership,
     LaneStatus,
     OwnerName,
     OwnershipState,
-    list_lanes,
-    read_lane,
 )
 from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
@@ -82,24 +78,6 @@ async def read_lanes(
     if queue in (None, INGEST_QUEUE):
         persisted = await _read_persisted(store, url, count)
     return await read_queue_status(store, count, queue, persisted, members)
-
-
-async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...]:
-    """Return what is wrong with the tables of the lake, by what the queue has handed over.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
-    acknowledged: dict[int, int] = {}
-    for place in await list_lanes(store, INGEST_QUEUE):
-        with suppress(LaneDamaged):  # reported with the lanes
-            found = await read_lane(store, INGEST_QUEUE, place.lane, entries_max=0)
-            acknowledged[place.lane] = found.state.acked_through
-    if not any(acknowledged.values()):
-        return ()
-    from sluice_lake.table_check import check_lake  # noqa: PLC0415 - an extra
-
-    return await asyncio.to_thread(check_lake, url, acknowledged)
 
 
 async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:

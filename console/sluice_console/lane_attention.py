@@ -36,16 +36,29 @@ def list_lane_items(
     for state, found in lanes_without_owner(lanes, discovery).items():
         if found:
             yield _without_owner(state, found)
-    oldest_s = max((one.oldest_waiting_s or 0.0 for one in lanes), default=0.0)
-    if oldest_s > LAKE_BEHIND_S_MAX:
+    late = max(lanes, key=lambda one: one.oldest_waiting_s or 0.0, default=None)
+    oldest_s = 0.0 if late is None else late.oldest_waiting_s or 0.0
+    if late is None or oldest_s <= LAKE_BEHIND_S_MAX:
+        return
+    if oldest_s - late.clock_ahead_s <= LAKE_BEHIND_S_MAX:
         yield AttentionItem(
             severity="warning",
-            title=f"The lake is {duration_text(oldest_s)} behind",
-            detail="The consumer of the queue is stopped or too slow. Check `sluice maintain` or"
-            " `sluice spark ingest`.",
+            title=f"The clock of the store is {duration_text(late.clock_ahead_s)} ahead",
+            detail="It differs from the clock of this machine, so ages are shown too long; the"
+            " consumer of the queue is not late. Correct the clock that is wrong. The clock of a"
+            " directory store never goes back: after a correction, wait until the time has passed.",
             page="queue",
             command="sluice queue status",
         )
+        return
+    yield AttentionItem(
+        severity="warning",
+        title=f"The lake is {duration_text(oldest_s)} behind",
+        detail="The consumer of the queue is stopped or too slow. Check `sluice maintain` or"
+        " `sluice spark ingest`.",
+        page="queue",
+        command="sluice queue status",
+    )
 
 
 def may_lack_owner(discovery: DiscoveryStatus | None) -> bool:

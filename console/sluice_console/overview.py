@@ -255,8 +255,8 @@ def make_overview(  # noqa: PLR0913 - one keyword for each part of a sample
     return Overview(
         at_unix_ns=at_ns,
         store=store,
-        accepted_until_unix_ns=None if discovery is None else discovery.complete_through_unix_ns,
-        held_by=None if discovery is None else discovery.held_by,
+        accepted_until_unix_ns=None if discovery is None else discovery.accepted_until_unix_ns,
+        held_by=None if discovery is None or discovery.is_caught_up else discovery.held_by,
         attention=list_attention(facts),
         numbers=numbers,
         history=history,

@@ -27,8 +27,9 @@ from sluice_console.overview import (
 from sluice_console.policy_attention import PolicyTotals
 from sluice_console.policy_proofs import PolicyProofs
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
-from sluice_console.store_counts import count_held, count_open_conflicts
-from sluice_maintain.status import MaintenanceStatus, count_dead_letters
+from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
+from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
+from sluice_maintain.status import MaintenanceStatus
 from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
@@ -87,6 +88,9 @@ class _SlowFacts:
     audit: AuditOverview | UnreadableRecord | None = None
     plan: PlanOverview | None = None
     stored_bytes: float | None = None
+    dead_letters: int | None = None
+    lake_problems: tuple[str, ...] = ()
+    missing_indexes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,7 +230,9 @@ class Sampler:
             held=None if held is None else held.count,
             held_more=held is not None and held.more,
             held_reasons=() if held is None else held.reasons,
-            dead_letters=count_dead_letters(slow.maintenance),
+            dead_letters=slow.dead_letters,
+            lake_problems=slow.lake_problems,
+            missing_indexes=slow.missing_indexes,
             gaps=slow.gaps,
             doctor=slow.doctor,
             doctor_ran=slow.doctor_ran,
@@ -343,6 +349,7 @@ class Sampler:
             return
         run = _SampleRun(clock=self._clock)
         known = "" if slow.plan is None else slow.plan.plan_id
+        store, url = self._sources.store, self._sources.url
         report, doctor, maintenance, audits, plan = await asyncio.gather(
             run.read("agents", self._sources.agents.read()),
             run.read("the doctor's result", self._doctor()),
@@ -352,6 +359,11 @@ class Sampler:
                 list_newest_audits(self._sources.store, 1, known=_chain_index(slow.audit)),
             ),
             run.read("deletion plans", read_newest_plan(self._sources.store, known=known)),
+        )
+        letters, lake, missing = await asyncio.gather(
+            run.read("dead letters", count_open_dead_letters(url, store)),
+            run.read("the tables of the lake", read_lake_problems(url, store)),
+            run.read("indexes", self._missing_indexes()),
         )
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
@@ -365,7 +377,14 @@ class Sampler:
             audit=audits[0] if audits else None,
             plan=plan,
             stored_bytes=_blob_bytes(audits or ()),
+            dead_letters=letters,
+            lake_problems=lake or (),
+            missing_indexes=missing or (),
         )
+
+    async def _missing_indexes(self) -> tuple[str, ...]:
+        store = self._sources.store
+        return await find_missing_indexes(store, await read_discovery_status(store))
 
     async def _doctor(self) -> tuple[DoctorResult | None]:
         return (await read_doctor(self._sources.store),)

@@ -1,14 +1,30 @@
-"""Counts of open conflicts and held batches, bounded, for the overview and `sluice status`."""
+"""Open conflicts, held batches and missing indexes, for the overview and `sluice status`."""
 
 from dataclasses import dataclass
 from typing import Final
 
+from sluice_protocol.keys import (
+    ACCEPTED,
+    ACCEPTED_BY_BLOB,
+    ACCEPTED_BY_TIME,
+    RAW_BLOBS,
+    RAW_BLOBS_BY_TIME,
+)
+from sluice_protocol.units import NS_PER_S
+from sluice_reconciler.discovery_status import DiscoveryStatus
 from sluice_reconciler.verify import list_hold_records
-from sluice_store.port import ObjectStore
+from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 
 HOLDS_MAX: Final = 1_000
 """Hold records that are read."""
+_INDEXES: Final = (
+    (ACCEPTED, (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB)),
+    (RAW_BLOBS, (RAW_BLOBS_BY_TIME,)),
+)
+"""What each derived index follows from."""
+_INDEXED_NS: Final = 60 * NS_PER_S
+"""Time after which an accepted batch that discovery has passed is in every index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +82,27 @@ async def count_held(store: ObjectStore) -> HeldBatches:
     return HeldBatches(
         count=len(reasons), more=len(reasons) == HOLDS_MAX, reasons=tuple(sorted(set(reasons)))
     )
+
+
+async def find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -> tuple[str, ...]:
+    """Return the derived indexes without any entry whose first source was indexed long ago.
+
+    It costs one page of a listing for each index and for each kind of source.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    through_ns = discovery.complete_through_unix_ns or 0
+    missing: list[str] = []
+    for source, indexes in _INDEXES:
+        first = await _first_of(store, source)
+        if first is None or first.last_modified_ns + _INDEXED_NS > through_ns:
+            continue
+        missing += [one for one in indexes if await _first_of(store, one) is None]
+    return tuple(missing)
+
+
+async def _first_of(store: ObjectStore, prefix: str) -> ListedObject | None:
+    async for page in store.list(prefix):
+        return page.objects[0] if page.objects else None
+    return None

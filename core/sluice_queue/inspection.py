@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from sluice_protocol.keys import QUEUE, segment_key
 from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import LaneDamaged
@@ -240,6 +241,7 @@ class LaneStatus:
         condition: Whether the lane works.
         problem: What is wrong and what to do; empty for a sound lane.
         ownership: Which reconciler appends to the lane; None if that was not read.
+        clock_ahead_s: How far the store's clock is ahead of this machine's, seconds.
     """
 
     queue: str
@@ -256,6 +258,7 @@ class LaneStatus:
     condition: LaneCondition = LaneCondition.SOUND
     problem: str = ""
     ownership: LaneOwnership | None = None
+    clock_ahead_s: float = 0.0
 
 
 async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
@@ -277,7 +280,9 @@ async def read_status(store: ObjectStore, queue: str | None = None) -> list[Lane
 
 async def _read_status(store: ObjectStore, lane: Lane) -> LaneStatus:
     try:
-        return status_of(await read_lane(store, lane.queue, lane.lane))
+        view = await read_lane(store, lane.queue, lane.lane)
+        ahead_s = (view.date_ns - SystemClock().now_ns()) / NS_PER_S
+        return replace(status_of(view), clock_ahead_s=ahead_s)
     except LaneDamaged as error:
         return LaneStatus(
             queue=lane.queue,

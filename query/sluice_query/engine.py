@@ -149,8 +149,8 @@ class QueryEngine:
             for file, why in wrong:
                 return DataFilesUnreadable(location.uri, describe_file(location, file, why))
         table = ", ".join(sorted({one.uri for one, _ in self._registered.values()})) or LAKE
-        reason = f"a data file cannot be read: {_reason(error)}; repeat the query; if it fails"
-        return DataFilesUnreadable(table, f"{reason} again, {FILE_REMEDY}")
+        reason = f"a data file cannot be read: {_reason(error)}"
+        return DataFilesUnreadable(table, f"{reason}; {FILE_REMEDY}")
 
     async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
         """Run blocking work in a thread and interrupt it after `left_s` seconds.

@@ -123,6 +123,16 @@ class DiscoveryStatus:
         """Whether no gateway is open and all that they wrote is processed: it is complete now."""
         return self.is_caught_up and all(one.state in _ENDED for one in self.processes)
 
+    @property
+    def accepted_until_unix_ns(self) -> int | None:
+        """The time before which every accepted batch is enqueued or held; None if not known.
+
+        If no gateway is open, it is the time of the report, by the store's clock.
+        """
+        if self.complete_through_unix_ns is None or self.behind_s is None or not self.has_ended:
+            return self.complete_through_unix_ns
+        return self.complete_through_unix_ns + round(self.behind_s * NS_PER_S)
+
     def lane_behind_s(self, lane: int) -> float | None:
         """Return the age of the time through which a lane is complete; None if it is not known."""
         return self.lanes_behind_s.get(lane, self.behind_s)

@@ -29,6 +29,10 @@ class JobFailed(SluiceError):
     """A Spark job that failed with an error that sluice did not raise; the cause is chained."""
 
 
+class JvmEnded(JobFailed):
+    """The JVM of the session has ended; only a new process can start another one."""
+
+
 _CAUSES: Final = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (

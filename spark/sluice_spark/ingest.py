@@ -23,7 +23,7 @@ from sluice_queue.pending import PendingBatch
 from sluice_spark.descriptors import decode_descriptors
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.jvm import stop_session
+from sluice_spark.jvm import jvm_process, stop_session
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.redelivery import Redelivery
 from sluice_spark.restarts import RestartSettings
@@ -106,7 +106,10 @@ class CheckpointFolder:
         return f"{self.path}/{SystemIds().ulid()}"
 
     def remove(self) -> None:
-        """Remove every checkpoint of the job."""
+        """Remove every checkpoint of the job, unless the JVM has ended: the next job does it."""
+        process = jvm_process(self.session)
+        if process is not None and process.poll() is not None:
+            return
         context = self.session.sparkContext
         # Hadoop's file systems have no Python API.
         path = context._jvm.org.apache.hadoop.fs.Path(self.path)  # noqa: SLF001

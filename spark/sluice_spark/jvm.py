@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sluice_spark.errors import JobFailed
+from sluice_spark.errors import JvmEnded
 from sluice_spark.jvm_watch import ORDERLY
 
 _WATCH: Final = Path(__file__).parent / "jvm_watch.py"
@@ -60,14 +60,14 @@ def check_jvm(process: subprocess.Popen[bytes] | None, error: Exception | None =
         error: The error that a call into the JVM raised, if one was made.
 
     Raises:
-        JobFailed: The JVM has ended; only a new process can start another one.
+        JvmEnded: It has.
     """
     if process is None:
         return
     with suppress(subprocess.TimeoutExpired):
         process.wait(_EXIT_WAIT_S if error is not None else 0)
     if process.returncode is not None:
-        raise JobFailed(
+        raise JvmEnded(
             "the JVM of Spark has ended: it was killed or crashed; start the job again,"
             f" exit_code=`{process.returncode}`"
         ) from error
@@ -81,7 +81,7 @@ def stop_session(session: Any) -> None:  # noqa: ANN401 - pyspark's session
     try:
         session.stop()
     except Exception as error:
-        with suppress(JobFailed):
+        with suppress(JvmEnded):
             check_jvm(process, error)
             raise
 

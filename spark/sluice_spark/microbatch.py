@@ -14,17 +14,24 @@ from deltalake import DeltaTable
 
 from sluice_lake.delta import find_table, open_or_create_table
 from sluice_lake.durable_files import require_durable
-from sluice_lake.errors import CommitConflict
+from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.pending import PendingBatch
 from sluice_spark.commits import commit_files, encode_commit_metadata, read_unreadable
-from sluice_spark.exactly_once import IngestRound, RowId, TablePositions, plan_boundary, plan_round
+from sluice_spark.errors import LakeInconsistent
+from sluice_spark.exactly_once import (
+    REBUILD_LAKE,
+    IngestRound,
+    RowId,
+    TablePositions,
+    plan_boundary,
+    plan_round,
+)
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ledger import LedgerFiles, read_identities
@@ -115,7 +122,8 @@ def open_snapshot(store_url: str, *, create: bool = True) -> LakeSnapshot:
 
     Raises:
         TableRefused: A table has another schema or a refused feature.
-        StoreUnavailable: The store is unreachable, or a table is missing.
+        StoreUnavailable: The store is unreachable.
+        TableMissing: A table is missing and is not to be created.
     """
     opening = open_or_create_table if create else _open_table
     records = {kind: opening(store_url, table) for kind, table in RECORD_TABLES.items()}
@@ -126,9 +134,12 @@ def open_snapshot(store_url: str, *, create: bool = True) -> LakeSnapshot:
 def _open_table(store_url: str, table: Table) -> DeltaTable:
     found = find_table(store_url, table, for_writing=True)
     if found is None:
-        where = lake_location(store_url, table.name).uri
-        raise StoreUnavailable("open", where, "the table is missing: restore the store")
+        raise TableMissing(lake_location(store_url, table.name).uri, "the table is missing")
     return found
+
+
+class TableMissing(TableRefused):
+    """A table that an earlier open found is missing: the store is moved away, or damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +190,11 @@ class Ingester:
         """Run one round; return True if another may follow."""
         self.consumers.check()
         lanes = sorted({row.lane for row in rows})
-        snapshot = open_snapshot(self.store_url, create=False)
+        try:
+            snapshot = open_snapshot(self.store_url, create=False)
+        except TableMissing as error:
+            self.consumers.check()  # it cannot be read if the whole store is moved away
+            raise LakeInconsistent(lanes[0], str(error), REBUILD_LAKE) from error
         positions = snapshot.positions(lanes)
         boundary = plan_boundary(rows, positions)
         if boundary:

@@ -16,7 +16,7 @@ import structlog
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import Fenced, SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.errors import JobFailed, describe_failure
+from sluice_spark.errors import JobFailed, JvmEnded, describe_failure
 from sluice_spark.jvm import check_jvm, jvm_process
 from sluice_spark.restarts import (
     QueryStalled,
@@ -122,13 +122,20 @@ class QuerySupervisor:
     def run(self) -> None:
         """Run the query until it ends or a stop signal arrives.
 
+        A service manager signals the JVM too, which may then end first: its end is no failure.
+
         Raises:
             SluiceError: The query failed with an error that a restart cannot repair, or too often.
         """
         with stop_signals() as stop:
             while not stop.is_set():
                 rounds = self.rounds()
-                error = self._run_once(stop)
+                try:
+                    error = self._run_once(stop)
+                except JvmEnded:
+                    if stop.is_set():
+                        return
+                    raise
                 if error is None or stop.is_set():
                     return
                 if self.rounds() > rounds or self._was_idle:

@@ -24,7 +24,7 @@ def test_each_way_back_is_walked_by_a_test() -> None:
 def test_each_metric_of_a_way_back_exists() -> None:
     modules = [
         path.read_text()
-        for component in ("maintain", "reconciler", "console", "core")
+        for component in ("maintain", "reconciler", "console", "core", "agent")
         for path in (ROOT / component).rglob("metrics.py")
     ]
     for row in rows():
@@ -36,7 +36,9 @@ def test_each_metric_of_a_way_back_exists() -> None:
 
 def test_each_title_of_a_way_back_is_printed() -> None:
     texts = "".join(
-        path.read_text() for name in ("console", "maintain") for path in (ROOT / name).rglob("*.py")
+        path.read_text()
+        for name in ("console", "maintain", "cli")
+        for path in (ROOT / name).rglob("*.py")
     )
     for row in rows():
         for title in re.findall(r'"([^"]+)"', row[1]):

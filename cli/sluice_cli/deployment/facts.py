@@ -9,43 +9,26 @@ from typing import Final
 from sluice_agent.file_report import FileReport, read_report
 from sluice_agent.settings import SPOOL_DEFAULT
 from sluice_cli.deployment.local_services import read_local_services
-from sluice_cli.queue import read_lake_problems, read_lanes
+from sluice_cli.queue import read_lanes
 from sluice_cli.settings_file import read_file
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
-from sluice_console.store_counts import count_held, count_open_conflicts
-from sluice_lake.tables import DEAD_LETTERS
+from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
+from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
 from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import SluiceError
-from sluice_protocol.keys import (
-    ACCEPTED,
-    ACCEPTED_BY_BLOB,
-    ACCEPTED_BY_TIME,
-    LAKE,
-    RAW_BLOBS,
-    RAW_BLOBS_BY_TIME,
-)
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import FRAME_BYTES_MAX, NS_PER_S
+from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
-from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.discovery_status import read_discovery_status
 from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.doctor_result import read_doctor
 from sluice_store.mode import StoreMode
-from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store, read_disk_problem
 
-_INDEXES: Final = (
-    (ACCEPTED, (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB)),
-    (RAW_BLOBS, (RAW_BLOBS_BY_TIME,)),
-)
-"""What each derived index follows from."""
-_INDEXED_NS: Final = 60 * NS_PER_S
-"""Time after which an accepted batch that discovery has passed is in every index."""
 CONFLICTS_MAX: Final = 100
 """Conflicts that are read, in the order of their keys."""
 
@@ -79,46 +62,6 @@ def read_version() -> str:
         return "unknown"
 
 
-async def _find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -> tuple[str, ...]:
-    """Return the derived indexes without any entry whose first source was indexed long ago.
-
-    It costs one page of a listing for each index and for each kind of source.
-    """
-    through_ns = discovery.complete_through_unix_ns or 0
-    missing: list[str] = []
-    for source, indexes in _INDEXES:
-        first = await _first_of(store, source)
-        if first is None or first.last_modified_ns + _INDEXED_NS > through_ns:
-            continue
-        missing += [one for one in indexes if await _first_of(store, one) is None]
-    return tuple(missing)
-
-
-async def _first_of(store: ObjectStore, prefix: str) -> ListedObject | None:
-    async for page in store.list(prefix):
-        return page.objects[0] if page.objects else None
-    return None
-
-
-async def _has_dead_letters(store: ObjectStore) -> bool:
-    """Return True if the table of dead letters exists, which is slow to read."""
-    async for page in store.list(f"{LAKE}{DEAD_LETTERS.name}/_delta_log/"):
-        return bool(page.objects)
-    return False
-
-
-def count_dead_letters(url: str) -> int | None:
-    """Return the number of open dead letters, or None if the tables cannot be read."""
-    try:
-        from sluice_lake.open_dead_letters import read_open_dead_letters  # noqa: PLC0415 - slow
-    except ImportError:
-        return None
-    try:
-        return len(read_open_dead_letters(url))
-    except SluiceError:
-        return None
-
-
 async def read_facts(url: str) -> DeploymentFacts:
     """Read the state of the deployment.
 
@@ -141,9 +84,9 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
-        has_letters = await _has_dead_letters(store)
+        dead_letters = await count_open_dead_letters(url, store)
         local = await read_local_services(url)
-        missing_indexes = await _find_missing_indexes(store, discovery)
+        missing_indexes = await find_missing_indexes(store, discovery)
         lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
         lake_problems=lake_problems,
@@ -159,7 +102,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         held=held.count,
         held_more=held.more,
         held_reasons=held.reasons,
-        dead_letters=await asyncio.to_thread(count_dead_letters, url) if has_letters else 0,
+        dead_letters=dead_letters,
         doctor=doctor,
         doctor_ran=doctor is not None,
         disk_problem=read_disk_problem(url, FRAME_BYTES_MAX),

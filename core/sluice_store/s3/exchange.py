@@ -206,7 +206,10 @@ def _kind_and_advice(reason: RefusalReason) -> tuple[type[StoreError], str]:  # 
         case RefusalReason.NAME_UNKNOWN:
             return StoreUnavailable, "the name of the endpoint does not resolve: check it, or DNS"
         case RefusalReason.CONNECTION_REFUSED:
-            return StoreUnavailable, "connection refused: no server listens: check the endpoint"
+            return (
+                StoreUnavailable,
+                "connection refused: no server listens there: check the endpoint",
+            )
         case RefusalReason.CONNECT_TIMEOUT:
             return StoreUnavailable, "no connection in time: check the endpoint and the network"
         case RefusalReason.UNTRUSTED:

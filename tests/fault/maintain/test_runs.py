@@ -17,6 +17,7 @@ from sluice_maintain.settings import GcPolicy, MaintainSettings
 from sluice_maintain.task_store import ChangedTask, TaskStore
 from sluice_maintain.tasks import TaskName, WorkerKind
 from sluice_maintain.worker_pool import PendingJob, WorkerPool
+from sluice_protocol.errors import StoreError
 from sluice_protocol.maintenance import RunOutcome, TaskRecord
 from sluice_store.memory import Fault, MemoryBucket, open_memory_store
 from sluice_store.memory.faults import Call
@@ -195,8 +196,16 @@ def test_a_job_stops_when_its_lease_cannot_be_renewed_in_time(fault: Fault) -> N
     async def test(world: World) -> None:
         change = await world.acquired()
         world.switch.fault = fault
-        assert await world.runner.run(TaskName.GC, change) is None
+        result = await world.runner.run(TaskName.GC, change)
+        assert result is not None
+        assert result.outcome is RunOutcome.UNREACHABLE
         assert len(world.worker.requests) == 1
+        with pytest.raises(StoreError):
+            await world.runner.record_late()
+        world.switch.fault = None
+        await world.runner.record_late()
+        record = await world.record()
+        assert (record.lease, [one.outcome for one in record.runs]) == (None, ["unreachable"])
 
     in_world(test)
 

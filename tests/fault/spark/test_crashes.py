@@ -9,7 +9,7 @@ from support.spark_local import die_at, ingest_locally, ingester, pending_rows, 
 
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES
-from sluice_protocol.errors import Fenced
+from sluice_protocol.errors import Fenced, NoStore
 from sluice_queue.errors import ResumeRefused
 from sluice_spark import microbatch
 from sluice_spark.commits import commit_files
@@ -113,9 +113,9 @@ def test_a_micro_batch_opens_each_table_once(
     """
     opened: list[str] = []
 
-    def count(url: str) -> LakeSnapshot:
+    def count(url: str, *, create: bool = True) -> LakeSnapshot:
         opened.append(url)
-        return open_snapshot(url)
+        return open_snapshot(url, create=create)
 
     monkeypatch.setattr(microbatch, "open_snapshot", count)
     deployment = Deployment(tmp_path).init()
@@ -159,8 +159,23 @@ def test_missing_record_table_stops_the_job(tmp_path: Path) -> None:
         consumers.open(snapshot.committed_through)
         job, rows = ingester(deployment.url, consumers), pending_rows(deployment.url)
         (tmp_path / "lake" / "v1" / "logs").rename(tmp_path / "moved")
-        with pytest.raises(LakeInconsistent, match="rebuild the lake"):
+        with pytest.raises(LakeInconsistent, match=r"the table is missing.*rebuild the lake"):
             job.ingest(rows)
+
+
+def test_a_store_that_is_moved_away_is_no_missing_table(tmp_path: Path) -> None:
+    """A running job waits for the store, and continues when it is back."""
+    deployment = Deployment(tmp_path / "store").init()
+    deployment.deliver([make_batch(0)])
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(open_snapshot(deployment.url).committed_through)
+        job, rows = ingester(deployment.url, consumers), pending_rows(deployment.url)
+        (tmp_path / "store").rename(tmp_path / "moved")
+        with pytest.raises(NoStore):
+            job.ingest(rows)
+        (tmp_path / "moved").rename(tmp_path / "store")
+        job.ingest(rows)
+    assert_lake_holds(deployment, deployment.sent)
 
 
 @pytest.mark.parametrize("step", ["before_ledger", "before_ack", "after_ack"])

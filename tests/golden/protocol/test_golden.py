@@ -49,6 +49,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.maintenance import (
     RunOutcome,
     TaskLease,
+    TaskProgress,
     TaskRecord,
     TaskRun,
     decode_task_record,
@@ -290,6 +291,7 @@ def test_maintenance_record_is_pinned() -> None:
         due_at_unix_ns=AT_NS + 9,
         every_s=86_400.0,
         runs=(run,),
+        progress=TaskProgress(at_unix_ns=AT_NS + 3, trouble="", figures={"rows": 7}),
     )
     body = golden("protocol/maintenance.json", encode_record(record))
     assert encode_record(record) == body

@@ -30,6 +30,7 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.manifests import decode_accepted, decode_conflict
 from sluice_protocol.outcomes import Found
+from sluice_store.authority import read_authority
 
 HOST = TestKey("host-1", ("host-1",))
 OTHER = TestKey("host-2", ("host-2",))
@@ -370,6 +371,33 @@ def test_old_orphan_blob_is_written_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, HOST, authority=Narrow(authority_id="narrow")) as served:
             await body(served)
+
+    run(main())
+
+
+def test_a_batch_that_is_sent_again_restores_its_blob(tmp_path: Path) -> None:
+    """A gateway that did not accept it itself writes the blob that is missing at its manifest.
+
+    The one that did repeats its response from memory for some time.
+    """
+    frame = frame_of()
+    key = blob_key(digest_of(frame))
+
+    async def main() -> None:
+        async with running(tmp_path, HOST) as served:
+            assert (await served.client.upload(frame)).body["duplicate"] is False
+            authority = await read_authority(served.store.inner)
+            stored = await served.store.inner.get(key)
+            assert isinstance(stored, Found)
+            await served.store.inner.delete(key, stored.info.incarnation)
+            assert (await served.client.upload(frame)).body["duplicate"] is True
+            assert not isinstance(await served.store.inner.get(key), Found)
+        async with running(tmp_path, HOST, authority=authority) as served:
+            answer = await served.client.upload(frame)
+            assert (answer.status, answer.body["duplicate"]) == (200, True)
+            restored = await served.store.inner.get(key)
+            assert isinstance(restored, Found)
+            assert restored.body == frame
 
     run(main())
 

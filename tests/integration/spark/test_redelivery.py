@@ -6,8 +6,8 @@ import pytest
 from support.spark_lake import Deployment, Sent, assert_lake_holds, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_cli.deployment.facts import count_dead_letters
 from sluice_lake.open_dead_letters import read_open_dead_letters
+from sluice_maintain.lake_state import count_letters
 from sluice_protocol.system_clock import SystemClock
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import open_snapshot
@@ -43,7 +43,7 @@ def lost(
 def test_a_restored_blob_is_enough(tmp_path: Path, fault: bytes | None) -> None:
     """Until then nothing is enqueued; afterwards the letter is closed and counted no more."""
     deployment, batches = lost(tmp_path, fault=fault)
-    assert count_dead_letters(deployment.url) == 1
+    assert count_letters(deployment.url) == 1
     waiting = redeliver(deployment, times=3)
     assert (waiting.open_letters, waiting.redelivered) == (1, 0)
     for one in batches:
@@ -51,7 +51,7 @@ def test_a_restored_blob_is_enough(tmp_path: Path, fault: bytes | None) -> None:
     assert redeliver(deployment, times=3).redelivered == 1
     assert ingest_locally(deployment.url).batches == 1
     assert_lake_holds(deployment, deployment.sent)
-    assert count_dead_letters(deployment.url) == 0
+    assert count_letters(deployment.url) == 0
     assert redeliver(deployment).redelivered == 0
 
 
@@ -72,4 +72,4 @@ def test_checks_take_turns_and_find_every_restored_batch(tmp_path: Path) -> None
     assert redeliver(deployment, times=3).redelivered == 2
     assert len(read_open_dead_letters(deployment.url)) == PAGE + 20
     assert ingest_locally(deployment.url).batches == 2
-    assert count_dead_letters(deployment.url) == PAGE + 18
+    assert count_letters(deployment.url) == PAGE + 18

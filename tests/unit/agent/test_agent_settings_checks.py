@@ -121,3 +121,18 @@ def test_an_id_that_no_gateway_accepts_is_refused_before_anything_is_read(
     with pytest.raises(BadUsage, match=message):
         init(agent_id=agent_id or "x" * 121, key=tmp_path / "key.pem")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("setting", ["paths", "exclude"])
+@pytest.mark.parametrize(
+    "pattern", ["/l/{a,b}.log", "/l/*.{log,txt}", "/l/app{1..3}.log", "/l/{a,}", "/l/{a,{b,c}}"]
+)
+def test_alternatives_in_braces_are_refused(setting: str, pattern: str) -> None:
+    with pytest.raises(BadUsage, match="write one pattern for each alternative") as refused:
+        settings(**{setting: (pattern,)})
+    assert f"{setting}=`{pattern}`" in str(refused.value)
+
+
+@pytest.mark.parametrize("pattern", ["/l/*.log", "/l/{id}.log", "/l/[{]a,b}.log", "/l/a,b.log"])
+def test_a_brace_without_alternatives_is_part_of_a_name(pattern: str) -> None:
+    assert settings(paths=(pattern,)).paths == (pattern,)

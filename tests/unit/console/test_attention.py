@@ -217,6 +217,26 @@ def test_a_healthy_deployment_needs_nothing() -> None:
             "10 min behind",
         ),
         (
+            {
+                "lanes": (
+                    LaneStatus(queue="q", lane=3, oldest_waiting_s=86_405.0, clock_ahead_s=86_400),
+                )
+            },
+            "warning",
+            "queue",
+            "clock of the store is 24 h ahead",
+        ),
+        (
+            {
+                "lanes": (
+                    LaneStatus(queue="q", lane=3, oldest_waiting_s=90_000.0, clock_ahead_s=86_400),
+                )
+            },
+            "warning",
+            "queue",
+            "behind",
+        ),
+        (
             {"services": (ServiceState(service="reconciler", url="u", problem="gone"),)},
             "error",
             "agents",

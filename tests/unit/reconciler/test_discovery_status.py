@@ -85,3 +85,4 @@ def test_an_idle_system_is_caught_up(
         processes=processes,
     )
     assert (found.is_caught_up, found.has_ended) == (caught_up, ended)
+    assert found.accepted_until_unix_ns == (1 + 16 * 10**9 if ended else 1)

@@ -1,6 +1,8 @@
 """The supervisor with a scripted query in the place of Spark's."""
 
 import random
+import signal
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +12,8 @@ from structlog.testing import capture_logs
 
 from sluice_protocol.errors import Fenced, SluiceError
 from sluice_protocol.system_clock import SystemClock
-from sluice_spark import restarts
-from sluice_spark.errors import JobFailed
+from sluice_spark import restarts, supervision
+from sluice_spark.errors import JobFailed, JvmEnded
 from sluice_spark.restarts import RestartSettings
 from sluice_spark.supervision import ProgressWatch, QuerySupervisor
 
@@ -110,6 +112,24 @@ def test_a_query_that_does_not_stop_is_not_started_again() -> None:
     """Two queries of one checkpoint would write concurrently."""
     script = Script([WORKER, None], stops=False)
     with pytest.raises(JobFailed, match="could not be stopped"):
+        run(script)
+    assert script.starts == 1
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_the_end_of_the_jvm_is_no_failure_of_a_job_that_was_told_to_stop(
+    monkeypatch: pytest.MonkeyPatch, *, stops: bool
+) -> None:
+    """A service manager signals every process of a service, and the JVM ends first."""
+
+    def end(*_: object) -> None:
+        if stops:
+            signal.raise_signal(signal.SIGTERM)
+        raise JvmEnded("the JVM of Spark has ended")
+
+    monkeypatch.setattr(supervision, "check_jvm", end)
+    script = Script([WORKER, None])
+    with nullcontext() if stops else pytest.raises(JvmEnded):
         run(script)
     assert script.starts == 1
 

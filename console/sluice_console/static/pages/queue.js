@@ -131,10 +131,13 @@ export function Queue() {
     <${Loaded} from=${from}>${(view) => {
     const served = view.leases.flatMap((one) => one.lanes.map((lane) => ({ ...lane, url: one.url })));
     const broken = view.lanes.filter((lane) => lane.condition !== "sound"), found = view.discovery;
+    const over = (one) => one.state === "closed" || one.state === "replaced";
+    const caughtUp = found.journaled && !found.processes_more && found.processes.length > 0 && found.processes.every((one) => !one.unprocessed && (over(one) || one.state === "open"));
+    const ended = caughtUp && found.processes.every(over);
     return html`${broken.map((lane) => html`<div class="problem" role="alert"><strong>Lane ${lane.lane} of ${safe(lane.queue)} is ${lane.condition}</strong><p>${safe(lane.problem)}</p></div>`)}
       <section><h2>Discovery</h2><dl class="facts">
-        <dt>enqueued up to</dt><dd>${found.complete_through_unix_ns === null ? "not known: no reconciler has finished a pass" : html`<${Time} ns=${found.complete_through_unix_ns} />, ${duration(found.behind_s)} behind`}</dd>
-        ${found.held_by && html`<dt>held by</dt><dd>${safe(found.held_by)}</dd>`}
+        <dt>enqueued up to</dt><dd>${found.complete_through_unix_ns === null ? "not known: no reconciler has finished a pass" : html`<${Time} ns=${found.complete_through_unix_ns} />, ${ended ? "and now: no gateway is open" : caughtUp ? `${duration(found.behind_s)} ago, the newest report of a gateway` : `${duration(found.behind_s)} behind`}`}</dd>
+        ${found.held_by && !caughtUp && html`<dt>held by</dt><dd>${safe(found.held_by)}</dd>`}
         <dt>decided by</dt><dd>${found.journaled ? "the journals of the gateways" : "full passes"}</dd>
         <dt>last full pass</dt><dd>${found.pass_age_s === null ? "none yet" : `began ${duration(found.pass_age_s)} ago`}${found.pass_running ? `; one is running, ${count(found.pass_listed)} keys listed` : ""}</dd></dl>
         <${Command} text=${command("sluice reconciler status")} /></section>
