@@ -71,7 +71,7 @@ def doctor(
     Returns:
         0 if all guarantees for acceptance and deletion, and all denials, are kept, and the tables
         of the lake contain what the queue has handed over; otherwise 1. The tables are not
-        checked, and a line on stderr says so, if the credentials may not read them.
+        checked, and a line on stderr reports it, if the credentials may not read them.
     """
     signer = _read_key(key, key_id)
     agreed = None if policies is None else _of_this_bucket(store, read_settings(policies))

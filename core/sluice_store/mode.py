@@ -2,8 +2,8 @@
 
 Only `sluice init`, the start of `sluice up` and a gateway's new spool create a store. Every other
 open refuses a folder without one, and an open for reading writes nothing at all: no lock, no clock
-file, no folder. So a mistyped path stays as it was, a store on a read-only mount or a full disk can
-be searched, and a store whose folder was moved away for a moment is not replaced by an empty one.
+file, no folder. So a mistyped path stays as it was, and a store on a read-only mount or a full
+disk can be searched. Also, a store whose folder was moved away is not replaced by an empty one.
 
 A folder is a store if it contains the settings of an authority, or the clock file that the first
 open of every store creates. The folder of `sluice up` contains its store as `.sluice`, the name

@@ -146,7 +146,7 @@ class TaskRunner:
     async def _pause(self, job: PendingJob) -> bool:
         """Wait for the end of the job, of the process, or for the next renewal.
 
-        A job that gets on again, or no longer, renews at once: the record shows it.
+        A job that gets on again, or no longer, renews immediately: the record shows it.
         """
         stopping = asyncio.ensure_future(self.stop.wait())
         changed = asyncio.ensure_future(job.changed.wait())

@@ -30,7 +30,7 @@ _RESTART_S: Final = 1.0
 _FIRST_PAUSE_S: Final = 5.0
 """Longest pause after a first failure, and while the store is unreachable.
 
-A store that is away for a moment thus delays a task by seconds. While the records of the tasks
+A store that is unreachable for a moment delays a task by seconds. While the records of the tasks
 cannot be read, nothing starts at all.
 """
 _DENIED_PAUSE_S: Final = 20.0

@@ -74,7 +74,7 @@ class MaintenanceService:
         await self._end()
 
     def _pause_s(self) -> float:
-        """Return the time to the next decision: sooner if a task is due or the store is away."""
+        """Return the time to the next decision: sooner if a task is due or the store fails."""
         pause_s = self.settings.poll_s * self.rng.uniform(0.7, 1.3)
         if self.problem:
             return min(pause_s, _UNREACHABLE_POLL_S)

@@ -69,7 +69,7 @@ class PutMarks:
             small = len(body) <= _INLINE_BYTES_MAX
             digest = _md5(body) if small else await asyncio.to_thread(_md5, body)
             return "" if tag[1].lower() == digest else "its ETag is that of another body"
-        return "it lacks the checksum, which this store returned before" * self._returns_checksum
+        return "its checksum is missing, which this store returned before" * self._returns_checksum
 
     def learn(self) -> None:
         """Remember that the store stored an object and sent none of the optional marks."""

@@ -1,6 +1,6 @@
 """One source of credentials and connection settings for every client of a bucket.
 
-The adapter, the AWS SDK beside it, and the libraries that read and write the tables of the lake get
+The adapter, the AWS SDK, and the libraries that read and write the tables of the lake get
 them here. So whatever one half of sluice can use, the other can: keys in the environment or in the
 shared files, a profile, a program (`credential_process`), SSO, a web identity, or the metadata of a
 container or a machine.

@@ -63,10 +63,10 @@ EVERYWHERE = {
     "unavailable page": Answer(status=503, body=HTML, headers=PAGE),
 }
 WRITES = {
-    "body beside an ETag": Answer(body=ERROR, headers={"ETag": MD5}),
+    "body with an ETag": Answer(body=ERROR, headers={"ETag": MD5}),
     "ETag of another body": Answer(headers={"ETag": '"00000000000000000000000000000000"'}),
     "checksum of another body": Answer(headers={"ETag": '"x"', "x-amz-checksum-sha256": "AA=="}),
-    "accepted beside an ETag": Answer(status=202, headers={"ETag": MD5}),
+    "accepted with an ETag": Answer(status=202, headers={"ETag": MD5}),
 }
 
 

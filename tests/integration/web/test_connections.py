@@ -22,7 +22,7 @@ def application() -> web.Application:
 
 
 def test_idle_connections_do_not_lock_clients_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more idle connections than places a request is served, and one event says so."""
+    """With more idle connections than places a request is served, and one event reports it."""
     monkeypatch.setattr(bounded_listening, "HEAD_TIMEOUT_S", 0.5)
     monkeypatch.setattr(bounded_listening, "service_connections_max", lambda: 4)
 
