@@ -130,7 +130,7 @@ class PendingJob:
         number: The number of the request.
         result: How it ended.
         state: What it last reported; None before the first report.
-        changed: Set by a report that says the opposite of the one before: the work has succeeded,
+        changed: Set by a report that is the opposite of the one before: the work has succeeded,
             or does so no longer.
     """
 

@@ -30,9 +30,9 @@ from sluice_store.port import ObjectStore
 
 INTERVAL_S: Final = 60.0
 PAGE: Final = 100
-"""Dead letters that one check looks at without finding a restored one."""
+"""Dead letters that one check reads without finding a restored one."""
 _SENT_S: Final = 600.0
-"""Time for which a batch that was enqueued again is not enqueued once more."""
+"""Time for which a batch that was enqueued again is not enqueued again."""
 
 _log = structlog.get_logger("sluice.ingest")
 

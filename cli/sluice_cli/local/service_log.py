@@ -17,7 +17,8 @@ class ServiceLog:
     """Appends lines of services to a file; a full file replaces the previous one.
 
     It never has more than two files of `FILE_BYTES_MAX`. A line that cannot be written, because the
-    disk is full or the folder is away, is counted and shown instead, and the next line tries again.
+    disk is full or the folder is unreachable, is counted and shown instead; the next one is
+    tried again.
     A file that was renamed or removed is replaced by a new one.
     """
 

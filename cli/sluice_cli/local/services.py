@@ -66,7 +66,7 @@ SERVICES: Final = (
             *("gateway", "--store", "{store}", "--listen", "{gateway}"),
             *("--principals", "{home}/principals.toml", "--drain-time-s-max", _DRAIN_S),
             *("--otlp-grpc-listen", "{otlp_grpc}", "--forward-listen", "{forward}"),
-            # Clients of Fluent's protocol report success before a key is asked for. The port is of
+            # Clients of Fluent's protocol report success before any handshake. The port is of
             # this machine only, so one without a key is accepted instead of losing its records.
             *("--forward-principal", DOOR_PRINCIPAL),
             *_all_doors(),

@@ -182,7 +182,7 @@ def test_a_store_that_is_opened_for_reading_refuses_writes(deployment: Path) -> 
 def test_init_refuses_a_folder_inside_or_around_a_store(below: str, deployment: Path) -> None:
     before = listing(deployment)
     done = sluice("init", "--store", f"file://{deployment}{below}", folder=deployment)
-    if below == "/x":  # beside the store
+    if below == "/x":  # next to the store
         assert done.returncode == 0
         shutil.rmtree(deployment / "x")
         return

@@ -33,10 +33,3 @@ def test_a_table_that_cannot_be_used_stops_the_query(place: Deployment) -> None:
     assert "cannot use lake table: it cannot be opened" in _refused(place)
     shutil.rmtree(table / "_delta_log")
     assert "not a Delta table: move it away" in _refused(place)
-
-
-def test_a_missing_data_file_is_an_error(place: Deployment) -> None:
-    """The result is never shortened silently."""
-    for path in (place.root / "lake" / "v1" / "logs").rglob("*.parquet"):
-        path.unlink()
-    assert "a data file cannot be read" in _refused(place)

@@ -65,7 +65,7 @@ def test_a_batch_that_is_enqueued_twice_is_ingested_once(tmp_path: Path) -> None
 
 
 def test_checks_take_turns_and_find_every_restored_batch(tmp_path: Path) -> None:
-    """A check looks at a page of letters; one behind many others that stay lost is found too."""
+    """A check reads a page of letters; one behind many others that stay lost is found too."""
     deployment, batches = lost(tmp_path, count=PAGE + 20)
     deployment.put_blob(batches[0])
     deployment.put_blob(batches[-1])

@@ -4,7 +4,7 @@ from sluice_cli.local.services import DOOR_PRINCIPAL, HOST, SERVICES
 
 
 def test_a_client_of_fluents_protocol_needs_no_key_on_loopback() -> None:
-    """It reports success before a key is asked for, so its records would be lost silently."""
+    """It reports success before any handshake, so its records would be lost silently."""
     words = next(one for one in SERVICES if one.name == "gateway").words
     assert words[words.index("--forward-principal") + 1] == DOOR_PRINCIPAL
     assert HOST == "127.0.0.1"

@@ -75,7 +75,7 @@ def test_a_failed_task_pauses_twice_as_long_each_time_and_blocks_no_other() -> N
 def test_a_task_continues_within_seconds_of_a_short_outage(
     task: TaskName, outcome: RunOutcome
 ) -> None:
-    """A store that was away is no failure, however often it is; others wait longer in time."""
+    """A store that was unreachable is no failure, however often; others wait longer in time."""
     failures = 0 if outcome is RunOutcome.UNREACHABLE else 1
     failed = ran(task, outcome, started_s=0, ended_s=100, failures=failures)
     alone = situation(failed, now_s=105)
