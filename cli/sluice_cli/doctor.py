@@ -138,10 +138,13 @@ async def _examine(
             sealed = seal_result(result, key=signer, key_id=key_id)
             await write_result(stores[0], result, sealed, SystemClock())
         try:
-            return result, await read_lake_problems(urls[0], stores[0])
+            problems = await read_lake_problems(urls[0], stores[0])
         except StoreDenied as error:  # a role that changes the bucket need not read its data
             sys.stderr.write(f"the lake was not compared with the queue: {error}\n")
             return result, ()
+        if problems is None:
+            sys.stderr.write("the lake was not compared with the queue: install sluice[query]\n")
+        return result, problems or ()
 
 
 def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None:

@@ -13,8 +13,10 @@ from sluice_store.port import ObjectStore
 _DEAD_LETTERS_LOG: Final = f"{LAKE}dead_letters/_delta_log/"
 
 
-async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...]:
+async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...] | None:
     """Return what is wrong with the tables of the lake, by what the queue has handed over.
+
+    None means that they were not compared, because the packages that read them are not installed.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
@@ -29,7 +31,7 @@ async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...]:
     try:
         from sluice_lake.table_check import check_lake  # noqa: PLC0415 - an extra
     except ImportError:
-        return ()
+        return None
 
     return await asyncio.to_thread(check_lake, url, acknowledged)
 

@@ -67,7 +67,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
         if self.state == WaitReason.OFF:
             return ""
         if self.stuck:
-            return f"it runs and does not get on: {self.stuck}; it tries again by itself"
+            return f"it runs and does not get on: {self.stuck}; it tries again"
         if self.failing:
             return f"{self.failing}; {self._retry()}"
         if self.overdue_s > 0:

@@ -89,7 +89,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         missing_indexes = await find_missing_indexes(store, discovery)
         lake_problems = await read_lake_problems(url, store)
     overview = OverviewFacts(
-        lake_problems=lake_problems,
+        lake_problems=lake_problems or (),
         missing_indexes=missing_indexes,
         acceptance=authority.acceptance,
         services=local.services,
