@@ -89,7 +89,7 @@ class ForeignResponses:
         self.problem = ""
 
     def report(self, target: GatewayTarget, response: GatewayResponse) -> None:
-        """Log a foreign response, at most every 30 s for each gateway."""
+        """Log a foreign response, at most once a minute for each gateway."""
         if self._warnings.may_warn(str(target)):
             _log.error(
                 "not_a_gateway",

@@ -265,6 +265,8 @@ def served_console(
         async with deployment(folder, http_queues=http_queues, **options) as world:
             sources: dict[str, Any] = {"reconciler": world.reconciler_url, "query": world.query_url}
             used = replace(settings, **sources) if services else settings
+            if services:
+                await _wait_ready(world.reconciler_url)
             plant(world)
             async with console_over(world, used) as url:
                 world.url = url
@@ -293,6 +295,16 @@ def served_console(
             state.world.gateway.stop()
         state.loop.call_soon_threadsafe(state.stop.set)
         thread.join(30)
+
+
+async def _wait_ready(url: str) -> None:
+    """Wait until a service has done its first work."""
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{url}/readyz") as response:
+                if response.status == 200:
+                    return
+            await asyncio.sleep(0.05)
 
 
 @dataclass

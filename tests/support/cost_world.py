@@ -134,10 +134,13 @@ class CostWorld:
         return gateway
 
     async def _send(self, gateways: list[Gateway], number: int) -> None:
-        """Upload one batch in each interval, from a moment that the seed selects."""
+        """Upload one batch in each interval, from a moment that the number of the sender selects.
+
+        It decides how many batches share a work list, so it must not depend on the order of tasks.
+        """
         gateway, agent = gateways[number % len(gateways)], f"host-{number}"
         interval_s = self._senders() / self.full.batches_per_s
-        await self.clock.sleep(self.rng.random() * interval_s)
+        await self.clock.sleep(Random(number).random() * interval_s)
         sent = 0
         while True:
             await self.upload(gateway, agent, sent)

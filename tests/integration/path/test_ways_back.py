@@ -119,7 +119,7 @@ def test_deleted_derived_index(
     operator: Operator, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The printed command builds it again from the manifests and blobs."""
-    monkeypatch.setattr("sluice_cli.deployment.facts._INDEXED_NS", 0)
+    monkeypatch.setattr("sluice_console.store_counts._INDEXED_NS", 0)
     accept(operator)
     assert operator.call("reconciler", "--once")[0] == 0
     assert operator.attention("Derived indexes") == []

@@ -99,9 +99,9 @@ def test_histogram_and_values_are_those_of_the_service(service: str, place: Depl
             del one["summary"]["elapsed_ms"], one["summary"]["accepted_until"]
         assert shown == served
     for options, message in (
-        (("--histogram", "--top", "body"), "choose one of --histogram, --top and --tail"),
+        (("--histogram", "--top", "body"), "choose one of --histogram and --top"),
         (("--top", "colour"), "--top: unknown field"),
-        (("--histogram", "--limit", "7"), "unknown parameter, parameter=`limit`"),
+        (("--histogram", "--limit", "7"), "--limit does not apply to --histogram"),
         (("--filter", "body"), ""),
         (("--filter", "severity=x"), "--filter: must be a number"),
     ):

@@ -62,7 +62,7 @@ def test_a_stream_does_not_read_files_that_are_too_old(
     talk(place, story)
 
 
-def test_an_error_after_the_first_records_is_the_last_line(
+def test_a_damaged_file_after_the_first_records_is_a_reason_in_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice_query.waves.FIRST_WAVE_BYTES", 1)
@@ -74,9 +74,12 @@ def test_an_error_after_the_first_records_is_the_last_line(
     old.write_bytes(b"damaged")
 
     async def story(client: QueryClient) -> None:
-        first, progress, last = await client.lines("/v1/query/stream")
-        assert (first["seq"], progress["progress"]["segments_read"]) == (1, 1)
-        assert last["problem"]["code"] == "corrupt_object"
+        first, *_, last = await client.lines("/v1/query/stream")
+        assert first["seq"] == 1
+        summary = last["summary"]
+        assert (summary["results"], summary["partial"], len(summary["reasons"])) == (1, True, 1)
+        assert old.name in summary["reasons"][0]
+        assert "restore this file from a backup" in summary["reasons"][0]
 
     talk(made, story)
 

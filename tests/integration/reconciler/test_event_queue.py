@@ -119,7 +119,7 @@ def test_parallel_polls_empty_a_queue_of_many_messages(
             reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), settings=settings)
             task = asyncio.create_task(reconciler.run())
             for _ in range(400):
-                if reconciler.health.ready:
+                if not reconciler.health.why_not_ready():
                     break
                 await asyncio.sleep(0.05)
             for seq in range(0, 400, 10):

@@ -111,6 +111,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.ends: dict[str, int] = {}
         self.old: list[str] = []
         self.committed: set[int] = set()
+        self.committed_by: dict[str, int] = {}
+        self.acked = 0
 
     @rule(count=st.integers(1, 4))
     def offer(self, count: int) -> None:
@@ -150,17 +152,20 @@ class LeaseMachine(RuleBasedStateMachine):
         self.old.append(self.current.pop(sequence))
         if do == "commit":
             self.committed.add(sequence)
+            self.committed_by[name] = sequence
 
     @precondition(lambda self: self.old)
     @rule(data=st.data())
     def answer_late(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.old))
-        assert not self.leases.commit(name)
+        # A commit may be repeated until its entry is acknowledged.
+        assert self.leases.commit(name) == (self.committed_by.get(name, 0) > self.acked)
         assert not self.leases.fail(name)
         assert not self.leases.extend(name, self.now + 100)
 
     @rule()
     def acknowledge(self) -> None:
+        self.acked = max(self.acked, self.leases.acknowledgeable())
         self.leases.acknowledged(self.leases.acknowledgeable())
 
     @invariant()
