@@ -175,7 +175,7 @@ def test_a_retry_while_the_spool_is_full_joins_the_first(tmp_path: Path) -> None
     has_room = False
 
     async def blocked(client: Client) -> bool:
-        return (await client.post("/v1/ingest", b"no json")).status == 503
+        return (await client.post("/v1/ingest", b"\0")).status == 503
 
     async def check(client: Client) -> None:
         nonlocal has_room
