@@ -360,11 +360,10 @@ class Sampler:
             ),
             run.read("deletion plans", read_newest_plan(self._sources.store, known=known)),
         )
-        letters, lake, missing = await asyncio.gather(
-            run.read("dead letters", count_open_dead_letters(url, store)),
-            run.read("the tables of the lake", read_lake_problems(url, store)),
-            run.read("indexes", self._missing_indexes()),
-        )
+        # One after the other: these reads are slow, and a console that ends starts none of them.
+        letters = await run.read("dead letters", count_open_dead_letters(url, store))
+        lake = await run.read("the tables of the lake", read_lake_problems(url, store))
+        missing = await run.read("indexes", self._missing_indexes())
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
             problems=tuple(run.problems),

@@ -251,6 +251,7 @@ def bucket_url() -> Iterator[str]:
         asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
+    loop.close()
 
 
 @pytest.mark.parametrize("command", READING)
