@@ -104,7 +104,7 @@ def test_each_service_account_of_a_role_is_one_of_the_chart() -> None:
 
 def test_the_reconciler_may_make_each_request_to_the_event_queue() -> None:
     code = (ROOT / "core" / "sluice_store" / "s3" / "events.py").read_text()
-    calls = {name.removesuffix("_batch") for name in re.findall(r"_client\.(\w+)\(", code)}
+    calls = {name.removesuffix("_batch") for name in re.findall(r"_client\.(\w+)[(,]", code)}
     wanted = {f"sqs:{name.title().replace('_', '')}" for name in calls}
     assert wanted, "no request was found"
     allowed = set(re.findall(r'"(sqs:\w+)"', (MODULE / "main.tf").read_text()))
