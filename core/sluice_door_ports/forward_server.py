@@ -28,14 +28,14 @@ from sluice_door_ports.forward_login import (
     new_greeting,
 )
 from sluice_door_ports.forward_stream import Chunk, ForwardStream
-from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.forward import decode_forward
 from sluice_doors.forward_handshake import PING_BYTES_MAX, encode_ack, read_ping
-from sluice_protocol.errors import SluiceError, Unauthenticated
+from sluice_protocol.errors import SluiceError, TooLarge, Unauthenticated
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.connection_guard import BodyPace, ConnectionLimits
 from sluice_web.listening import BACKLOG, TlsFiles, bind_setting, server_tls
-from sluice_web.problems import HttpRefusal, describe_error
+from sluice_web.problems import describe_error
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
 KEY_BYTES: Final = 16
@@ -168,11 +168,11 @@ class ForwardServer(Generic[Sender]):
         received = await stream.next_group()
         if received is None:
             raise BodyUnreadable("the client closed the connection in the handshake")
-        message, _, count = received
-        if count != 1:
+        messages, _ = received
+        if len(messages) != 1:
             raise Unauthenticated("the client sent no PING: it needs a shared key")
         try:
-            ping = read_ping(message)
+            ping = read_ping(messages[0])
         except BodyUnreadable as error:
             raise Unauthenticated(error.reason) from error
         keys = self.senders.shared_keys()
@@ -195,17 +195,17 @@ class ForwardServer(Generic[Sender]):
                 group = await stream.next_group()
                 if group is None:
                     return
-                body, chunk, count = group
+                messages, chunk = group
                 if chunk is None:
                     try:
                         await running.finish()
                     except BaseException:
-                        _log_lost(count, "a chunk before them was not accepted")
+                        _log_lost(len(messages), "a chunk before them was not accepted")
                         raise
-                    await self._accept_unnamed(identity, body, count)
+                    await self._accept_unnamed(identity, messages)
                 else:
-                    accept = partial(self._accept_chunk, stream, identity, body, chunk)
-                    running.start(accept, len(body))
+                    accept = partial(self._accept_chunk, stream, identity, messages[0], chunk)
+                    running.start(accept, len(messages[0]))
 
     async def _accept_chunk(
         self, stream: ForwardStream, identity: ForwardIdentity, body: bytes, chunk: Chunk
@@ -214,15 +214,42 @@ class ForwardServer(Generic[Sender]):
         await self._accept_body(identity, body, key)
         await stream.write(encode_ack(chunk))
 
-    async def _accept_unnamed(self, identity: ForwardIdentity, body: bytes, count: int) -> None:
+    async def _accept_unnamed(self, identity: ForwardIdentity, messages: list[bytes]) -> None:
         """Accept messages whose client does not wait; try again while that is possible.
 
-        Such a client sends nothing again, so equal messages are meant twice. The key is for the
+        Messages that are refused together, because they expand to more than a limit, are accepted
+        in two halves: one that is good alone is never lost because of its neighbours.
+
+        Raises:
+            SluiceError: All messages from this one on are lost.
+        """
+        groups = [messages]
+        while groups:
+            group = groups.pop()
+            try:
+                await self._accept_group(identity, group)
+            except (BodyUnreadable, BodyTooLarge, TooLarge) as error:
+                if len(group) > 1:
+                    middle = len(group) // 2
+                    groups += [group[middle:], group[:middle]]
+                else:
+                    problem = describe_error(error, path=_PATH, peer="")
+                    self.doors.count_refused("forward", problem)
+                    _log_lost(1, problem.detail)
+            except (SluiceError, asyncio.CancelledError) as error:
+                _log_lost(len(group) + sum(map(len, groups)), _reason(error))
+                raise
+
+    async def _accept_group(self, identity: ForwardIdentity, messages: list[bytes]) -> None:
+        """Accept messages together; try again while that is possible.
+
+        Their client sends nothing again, so equal messages are meant twice. The key is for the
         attempts of this server.
 
         Raises:
-            SluiceError: They are lost.
+            SluiceError: They are not accepted, and no further attempt is possible.
         """
+        body = b"".join(messages)
         key = secrets.token_bytes(KEY_BYTES)
         clock, doors = self.doors.clock, self.doors
         until_s = clock.monotonic_ns() / NS_PER_S + self.rules.retry_s_max
@@ -230,24 +257,16 @@ class ForwardServer(Generic[Sender]):
         while True:
             try:
                 await self._accept_body(identity, body, key)
-            except asyncio.CancelledError:
-                _log_lost(count, "the server stopped")
-                raise
             except SluiceError as error:
                 problem = describe_error(error, path=_PATH, peer="")
                 is_late = clock.monotonic_ns() / NS_PER_S > until_s
                 if problem.status < SERVER_ERRORS or doors.is_stopping() or is_late:
-                    _log_lost(count, problem.detail)
                     raise
                 doors.count_refused("forward", problem)
             else:
                 return
-            try:
-                with doors.budget.take(len(body)):
-                    await clock.sleep(pause_s * (0.5 + secrets.randbelow(1000) / 1000))
-            except (HttpRefusal, asyncio.CancelledError):
-                _log_lost(count, "the server stopped or is out of memory")
-                raise
+            with doors.budget.take(len(body)):
+                await clock.sleep(pause_s * (0.5 + secrets.randbelow(1000) / 1000))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def _accept_body(self, identity: ForwardIdentity, body: bytes, key: bytes) -> None:
@@ -258,6 +277,12 @@ class ForwardServer(Generic[Sender]):
 
     def _decode(self, body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
         return decode_forward(body, received_ns=received_ns, bytes_max=self.rules.message_bytes_max)
+
+
+def _reason(error: SluiceError | asyncio.CancelledError) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "the server stopped"
+    return describe_error(error, path=_PATH, peer="").detail
 
 
 def _log_lost(count: int, reason: str) -> None:

@@ -20,6 +20,8 @@ READ_AHEAD_BYTES: Final = 1024 * 1024
 """Complete messages beyond this wait in the socket. Messages without a name are accepted together
 up to this size.
 """
+GROUP_MESSAGES_MAX: Final = 1000
+"""Messages without a name that are accepted together."""
 FREE_BYTES: Final = 64 * 1024
 """Incomplete messages up to this size are not counted in the budget."""
 
@@ -128,10 +130,11 @@ class ForwardStream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    async def next_group(self) -> tuple[bytes, Chunk | None, int] | None:
-        """Return messages to accept together, the name of the only one, and their number.
+    async def next_group(self) -> tuple[list[bytes], Chunk | None] | None:
+        """Return messages to accept together, and the name of the only one.
 
-        A message with a name is alone. None is returned at the end of the stream.
+        A message with a name is alone, as is one that would make the group too large. None is
+        returned at the end of the stream.
 
         Raises:
             SluiceError: The stream is unreadable, too slow, or too large for the memory.
@@ -142,14 +145,15 @@ class ForwardStream(asyncio.Protocol):
             return None
         self._begin()
         message, chunk = self._queue.popleft()
-        if chunk is not None:
-            return message, chunk, 1
         group, size = [message], len(message)
-        while self._queue and self._queue[0][1] is None and size < READ_AHEAD_BYTES:
-            message, _ = self._queue.popleft()
-            group.append(message)
+        while chunk is None and self._queue and len(group) < GROUP_MESSAGES_MAX:
+            message, name = self._queue[0]
             size += len(message)
-        return b"".join(group), None, len(group)
+            if name is not None or size > min(READ_AHEAD_BYTES, self.message_bytes_max):
+                break
+            group.append(message)
+            self._queue.popleft()
+        return group, chunk
 
     async def _fill(self) -> bool:
         """Wait for a complete message; return False at the end."""

@@ -125,6 +125,48 @@ def test_a_client_without_names_is_stopped_while_nothing_is_accepted(tmp_path: P
     check(tmp_path, body)
 
 
+def packed(text: str, count: int) -> bytes:
+    """A message without a name whose entries are large after decompression."""
+    entries = b"".join(pack([S, {"log": text, "n": number}]) for number in range(count))
+    return pack(["t", gzip.compress(entries), {"compressed": "gzip"}])
+
+
+@pytest.mark.parametrize(
+    ("messages", "count", "lost"),
+    [
+        ([pack(["t", S, {"log": "a" * 200_000}])] * 11, 11, 0),
+        ([pack(["t", S, {"log": "a"}]), pack(["t", S, {"log": "a" * 1_000_000}])] * 3, 6, 0),
+        ([packed("a" * 100_000, 8)] * 5, 40, 0),
+        ([packed("a" * 10, 3), packed("a" * 100_000, 20), packed("a" * 10, 3)] * 2, 12, 2),
+        ([pack(["t", S, {"log": "a"}])] * 2_500, 2_500, 0),
+    ],
+    ids=["many", "near the limit", "compressed", "one is too large", "tiny"],
+)
+def test_messages_that_are_good_alone_are_not_lost_together(
+    door: SharedDoor, messages: list[bytes], count: int, lost: int
+) -> None:
+    """Messages that arrive at the same time are accepted together; limits apply to each."""
+
+    async def body(served: Running, port: int) -> None:
+        labels = {"door": "forward", "outcome": "too_large"}
+        before = served.count("sluice_door_requests_total", **labels)
+        records = served.count("sluice_door_records_total", door="forward")
+        client = await connect(port)
+        client.writer.write(b"".join(messages))
+        await client.send(pack(["t", S, {"log": "last"}, {"chunk": "last"}]))
+        assert await client.receive(60) == {"ack": "last"}
+        for _ in range(600):
+            found = served.count("sluice_door_records_total", door="forward") - records
+            if found >= count + 1:
+                break
+            await asyncio.sleep(0.05)
+        assert found == count + 1
+        # Groups of several are divided without a response, so only lost messages are counted.
+        assert served.count("sluice_door_requests_total", **labels) - before == lost
+
+    door.check(body)
+
+
 def test_damaged_messages_never_end_the_server(door: SharedDoor) -> None:
     async def body(served: Running, port: int) -> None:
         for data in damaged(random.Random(23), list(FORWARD.values()), 150):
