@@ -52,8 +52,8 @@ batches, and the time until they are found does not grow with the rate.
 SUPERSEDED_MAX: Final = 4
 """Journals of earlier registrations that wait to be closed."""
 SUPERSEDED_S_MAX: Final = 3600.0
-"""Age of the newest object of a journal that is still closed after its process was replaced. The
-registration of an older one may have been removed."""
+"""Age of the newest object of a journal that is still closed after its process was replaced, and of
+a registration that is repeated. The registration of an older one may have been removed."""
 
 log = structlog.get_logger()
 
@@ -77,6 +77,7 @@ class AcceptanceJournal:
         self._metrics = metrics
         self._backoff = Backoff.seeded_by(clock, WRITE_RETRY)
         self._book = JournalBook("", None)
+        self._unsettled: tuple[GatewayProcess, MachineInstant] | None = None
         self._superseded: list[JournalBook] = []
         self._registering = asyncio.Lock()
         self._writing = asyncio.Lock()
@@ -270,8 +271,38 @@ class AcceptanceJournal:
         async with self._registering:
             if self._is_lapsed():
                 await self._register()
+            if self._is_lapsed():  # what was settled began too long ago
+                await self._register()
 
     async def _register(self) -> None:
+        """Register under a new name, or settle the registration before it.
+
+        One whose outcome is unknown may exist, and readers wait for the journal of each that does:
+        so it is repeated until it is known, and then closed as any other.
+
+        Raises:
+            SluiceError: The store is unreachable or refused the record.
+        """
+        record, began = self._unsettled_registration() or await self._new_registration()
+        self._unsettled = record, began
+        await self._create(registration_key(record.process), encode_record(record))
+        self._unsettled = None
+        started_ns = UnixNs(record.started_at_unix_ns)
+        old = self._book  # after the last await: it has every entry that was noted so far
+        self._book = old.succeed(record.process, began, started_ns)
+        self._metrics.journal_registrations.inc()
+        log.info("gateway_registered", process=record.process, replaces=old.process or None)
+        if old.process and not old.closed:
+            log.warning("journal_lapsed", process=old.process, waiting=old.waiting)
+            self._superseded = [*self._superseded, old][-SUPERSEDED_MAX:]
+
+    def _unsettled_registration(self) -> tuple[GatewayProcess, MachineInstant] | None:
+        """Return the registration whose outcome is unknown; None if it may have been removed."""
+        if self._unsettled and self._unsettled[1].seconds_to(self._now()) < SUPERSEDED_S_MAX:
+            return self._unsettled
+        return None
+
+    async def _new_registration(self) -> tuple[GatewayProcess, MachineInstant]:
         start = await self._rules.start((await self._store.head(AUTHORITY_SETTINGS)).date_ns)
         record = GatewayProcess(
             collector_id=self._owner.collector_id,
@@ -279,15 +310,7 @@ class AcceptanceJournal:
             acceptance=self._owner.acceptance,
             started_at_unix_ns=start.started_ns,
         )
-        began = self._now()
-        await self._create(registration_key(record.process), encode_record(record))
-        old = self._book  # after the last await: it has every entry that was noted so far
-        self._book = old.succeed(record.process, began, start.started_ns)
-        self._metrics.journal_registrations.inc()
-        log.info("gateway_registered", process=record.process, replaces=old.process or None)
-        if old.process and not old.closed:
-            log.warning("journal_lapsed", process=old.process, waiting=old.waiting)
-            self._superseded = [*self._superseded, old][-SUPERSEDED_MAX:]
+        return record, self._now()
 
     async def _write(self, book: JournalBook, *, closes: bool = False) -> int:
         """Write the next object of a journal; return the number of its entries.

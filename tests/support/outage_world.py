@@ -25,7 +25,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError, StoreUnavailable
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.keys import GATEWAY_PROCESSES, accepted_key, blob_key, digest_of
 from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
@@ -128,6 +128,7 @@ class OutageWorld:
             assert first in await self._enqueued(), "the first batch after it is not enqueued"
             await self._pass_time(2 * RECOVERY_S)
             await self._check_exactly_once()
+            self._check_registrations()
             raise Done
 
     async def _start(self, group: asyncio.TaskGroup, authority: Authority) -> None:
@@ -182,6 +183,12 @@ class OutageWorld:
         assert len(found) == len(set(found)), "a batch was enqueued twice"
         old = {who for at_s, who in self.acknowledged if at_s < self.now_s - RECOVERY_S}
         assert old <= set(found), "a batch was not enqueued"
+
+    def _check_registrations(self) -> None:
+        """Check that an outage leaves no registration for each attempt: readers follow them all."""
+        found = list(self.bucket.objects(GATEWAY_PROCESSES, ""))
+        per_gateway_max = 3  # before the outage, the unsettled one, after it
+        assert len(found) <= per_gateway_max * len(self.gateways), found
 
     def _gateway(self, authority: Authority, number: int) -> Gateway:
         principals = write_principals(self.folder / "p.toml", TestKey("p", ("host-1",)))
