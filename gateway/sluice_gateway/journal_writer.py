@@ -269,9 +269,9 @@ class AcceptanceJournal:
             SluiceError: The store is unreachable or refused the record.
         """
         async with self._registering:
+            if self._is_lapsed() and self._unsettled is not None:
+                await self._register()  # if it began too long ago, another one follows
             if self._is_lapsed():
-                await self._register()
-            if self._is_lapsed():  # what was settled began too long ago
                 await self._register()
 
     async def _register(self) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from support.gateway_journal import entry, journals, named, open_world
+from support.gateway_journal import entry, journals, named, open_world, registrations
 
 from sluice_gateway.journal_writer import SUPERSEDED_S_MAX
 from sluice_protocol.journals import FENCE_S
-from sluice_protocol.keys import GATEWAY_PROCESSES
+from sluice_protocol.keys import GATEWAY_PROCESSES, GATEWAYS
+from sluice_store.memory import Fault
 from sluice_web.problems import HttpRefusal
 
 
@@ -25,6 +26,34 @@ def test_the_age_of_a_registration_counts_from_before_its_write() -> None:
         await seen.journal.open()
         assert seen.journal.process
         assert not seen.journal.is_current
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("pause_s", [2, FENCE_S + 1])
+@pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.RESET_AFTER, Fault.TIMEOUT_BEFORE])
+def test_attempts_to_register_leave_one_registration(fault: Fault, pause_s: float) -> None:
+    """Readers wait for the journal of each registration until it is closed or lapses."""
+
+    async def main() -> None:
+        seen = await open_world()
+        first = seen.journal.process
+        seen.pass_s(FENCE_S + 1)
+        seen.plan.prefix, seen.plan.fault = GATEWAYS, fault
+        for _ in range(5):
+            with pytest.raises(HttpRefusal):
+                await seen.journal.require_current()
+            seen.pass_s(pause_s)
+        seen.plan.prefix = "never"
+        await seen.journal.require_current()
+        found = await registrations(seen.inner)
+        assert len(found) == (2 if pause_s < FENCE_S else 3)
+        await seen.journal.close(landed=True)
+        ends = {
+            process: of[-1].header.closed for process, of in (await journals(seen.inner)).items()
+        }
+        assert ends == dict.fromkeys(found, True)
+        assert first in ends
 
     asyncio.run(main())
 
