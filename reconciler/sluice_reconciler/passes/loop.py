@@ -44,6 +44,11 @@ TICK_S: Final = 1.0
 """Time between two decisions whether a pass starts, at most."""
 FAILED_REST_S: Final = 3.0
 """Pause after a pass that failed."""
+PASS_WORK_S: Final = 1.0
+"""Time that a pass over an empty store works, at most. What it took beyond this and the time of its
+pages, it waited for the store: an outage must not lengthen the pause after it."""
+KEY_WORK_S: Final = 0.0005
+"""Time that one listed key costs a pass, at most: a page of 1,000 takes half a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +86,29 @@ class PassParts:
     settings: ReconcilerSettings
 
 
-def rest_s(took_s: float | None, *, journaled: bool, interval_s: float) -> float:
+def worked_s(took_s: float, listed: int) -> float:
+    """Return for how much of its duration a pass worked, and did not wait for the store.
+
+    Args:
+        took_s: Duration of the pass, seconds.
+        listed: Keys that it listed.
+    """
+    return min(took_s, PASS_WORK_S + KEY_WORK_S * listed)
+
+
+def rest_s(worked_s: float | None, *, journaled: bool, interval_s: float) -> float:
     """Return the pause after a pass; it is shorter while journals decide the frontier.
 
     Args:
-        took_s: Duration of the pass, seconds; None if it failed. It may then have waited for the
-            store all the time, so its duration decides nothing.
+        worked_s: Time that the pass worked, seconds; None if it failed.
         journaled: Whether journals decide.
         interval_s: The pause without journals, at least, seconds.
     """
-    if took_s is None:
+    if worked_s is None:
         return FAILED_REST_S
     if journaled:
-        return min(REST_TO_WORK * took_s, JOURNALED_REST_MAX_S)
-    return max(REST_TO_WORK * took_s, interval_s)
+        return min(REST_TO_WORK * worked_s, JOURNALED_REST_MAX_S)
+    return max(REST_TO_WORK * worked_s, interval_s)
 
 
 class PassLoop:
@@ -103,7 +117,7 @@ class PassLoop:
     def __init__(self, parts: PassParts) -> None:
         self._parts = parts
         self._ended_at_ns: int | None = None
-        self._took_s: float | None = None
+        self._worked_s: float | None = None
         self.whole: PassReport | None = None
         """The last report of a pass that this process made from its beginning."""
         self._helped: tuple[str, int, int] | None = None
@@ -125,7 +139,7 @@ class PassLoop:
         if self._ended_at_ns is None:
             return False
         pause_s = rest_s(
-            self._took_s,
+            self._worked_s,
             journaled=self._parts.registry.is_journaled,
             interval_s=self._parts.settings.pass_interval_s,
         )
@@ -140,20 +154,20 @@ class PassLoop:
             plan = await self._decide()
             if plan is None:
                 return
-            if plan.start:
-                await self.run_once(None, plan)
+            report = await self.run_once(None, plan) if plan.start else None
         except SluiceError as error:
             metrics.passes.labels("failed").inc()
             health.fail(Loop.PASSES, error)
-            self._ended_at_ns, self._took_s = clock.monotonic_ns(), None
+            self._ended_at_ns, self._worked_s = clock.monotonic_ns(), None
             return
         # Also if no pass is due: a failed one is due until it has ended.
         health.succeed(Loop.PASSES)
-        if plan.start:
+        if report is not None:
             health.passes += 1
             metrics.passes.labels("done").inc()
             self._ended_at_ns = clock.monotonic_ns()
-            self._took_s = (self._ended_at_ns - started_ns) / NS_PER_S
+            took_s = (self._ended_at_ns - started_ns) / NS_PER_S
+            self._worked_s = worked_s(took_s, report.listed)
 
     async def _decide(self) -> NextPass | None:
         """Decide whether a pass starts now; return None during the pause after the last one.

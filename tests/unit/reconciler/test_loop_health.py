@@ -17,7 +17,7 @@ from sluice_reconciler.loop_health import (
     Loop,
     ReconcilerHealth,
 )
-from sluice_reconciler.passes.loop import FAILED_REST_S, JOURNALED_REST_MAX_S, rest_s
+from sluice_reconciler.passes.loop import FAILED_REST_S, JOURNALED_REST_MAX_S, rest_s, worked_s
 
 DURATIONS_S = (1, 3, 10, 60, 300, 86_400)
 
@@ -105,3 +105,13 @@ def test_a_failure_that_continues_is_logged_now_and_then() -> None:
 def test_the_pause_after_a_failed_pass_does_not_grow(took_s: float, *, journaled: bool) -> None:
     assert rest_s(None, journaled=journaled, interval_s=1.0) == FAILED_REST_S < RECOVERY_S
     assert rest_s(took_s, journaled=True, interval_s=1.0) <= JOURNALED_REST_MAX_S
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+@pytest.mark.parametrize("took_s", DURATIONS_S)
+def test_the_pause_after_a_pass_that_waited_for_the_store_does_not_grow(
+    took_s: float, *, journaled: bool
+) -> None:
+    """Such a pass may succeed: its writes are repeated, or its lanes are lost meanwhile."""
+    assert rest_s(worked_s(took_s, 500), journaled=journaled, interval_s=1.0) < RECOVERY_S
+    assert worked_s(30.0, 10_000_000) == 30.0
