@@ -29,9 +29,9 @@ def value_of(point: DataPoint | Exemplar, *, stale: bool) -> float:
     """Return the value of a point.
 
     Raises:
-        ValueError: It has none, or it is not a number.
+        ValueError: It has none or two, or it is not a number.
     """
-    value: OtlpNumber | None = point.as_int if point.as_double is None else point.as_double
+    value = _only_value(point)
     if value is not None:
         return number(value)
     if stale:
@@ -43,13 +43,21 @@ def value_series(point: DataPoint, type_: int, *, stale: bool) -> Iterator[Value
     """Yield the value of a gauge or sum.
 
     Raises:
-        ValueError: It has none, or it is not a number.
+        ValueError: It has none or two, or it is not a number.
     """
-    value: OtlpNumber | None = point.as_int if point.as_double is None else point.as_double
+    value = _only_value(point)
     if value is None or point.as_double is not None:
         yield "", value_of(point, stale=stale), type_, None
     else:
         yield from exact_values("", value, type_)
+
+
+def _only_value(point: DataPoint | Exemplar) -> OtlpNumber | None:
+    if point.as_double is None:
+        return point.as_int
+    if point.as_int is not None:
+        raise ValueError("point has two values: asDouble and asInt")
+    return point.as_double
 
 
 def exact_values(

@@ -294,6 +294,14 @@ def test_a_point_whose_value_has_an_unknown_name_is_kept_as_it_came() -> None:
     assert raw["attributes"]["sluice.error"] == "point has no value; field is not known: asInteger"
 
 
+def test_a_point_with_two_values_is_kept_raw() -> None:
+    point = {"timeUnixNano": "5", "asInt": "7", "asDouble": 2.0}
+    body = metric_body({"name": "x", "gauge": {"dataPoints": [point]}})
+    raw, *_ = lines(records_of("otlp metrics json", body))
+    assert json.loads(raw["attributes"]["sluice.raw"]) == {"as_int": 7, "as_double": 2.0}
+    assert raw["attributes"]["sluice.error"] == "point has two values: asDouble and asInt"
+
+
 def test_unknown_fields_of_a_log_record_are_kept_as_they_came() -> None:
     record = {"timeUnixNano": "5", "bodi": {"stringValue": "x"}, "body": {"stringVal": "y"}}
     (found,) = lines(records_of("otlp logs json", log_body(record)))
