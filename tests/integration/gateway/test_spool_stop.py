@@ -100,6 +100,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_a_spool_on_a_full_disk_starts_and_transfers(tmp_path: Path, small_disk: Path) -> None:
     """A gateway is killed, its disk has no free byte: the next one transfers and frees it."""
     asyncio.run(init(tmp_path))

@@ -206,6 +206,7 @@ async def play(made: Site, faults: Sequence[str], pause_s: tuple[float, ...]) ->
         made.stop.set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1))
 def test_no_answer_is_complete_ahead_of_the_clients_record(tmp_path: Path, seed: int) -> None:
     with site(tmp_path, seed, count=2, reconcilers=1) as made:

@@ -92,6 +92,7 @@ def put(endpoint: str, call: str, **arguments: object) -> None:
     with_client("s3", endpoint, lambda s3: getattr(s3, call)(Bucket=BUCKET, **arguments))
 
 
+@pytest.mark.long
 def test_verify_finds_each_weakened_live_document(
     command: Callable[..., tuple[int, Any]], endpoint: str
 ) -> None:
@@ -126,6 +127,7 @@ def test_verify_finds_each_weakened_live_document(
     assert "s3:PutObject" in broken["accepted-created-once"]
 
 
+@pytest.mark.long
 def test_a_live_policy_that_cannot_be_decided_is_an_error(
     command: Callable[..., tuple[int, Any]], endpoint: str
 ) -> None:

@@ -35,6 +35,7 @@ def test_prove_reads_another_bucket_policy_and_prints_the_violation(
     assert "calls s3:DeleteObjectVersion on arn:aws:s3:::example-sluice/prod/" in out
 
 
+@pytest.mark.long
 def test_denials_names_each_statement_and_what_a_weaker_policy_allows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

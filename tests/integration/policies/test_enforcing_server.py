@@ -75,6 +75,7 @@ NOT_ENFORCED = {
 }
 
 
+@pytest.mark.long
 def test_the_probes_find_the_rules_that_the_server_does_not_enforce(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -391,6 +391,7 @@ def race(spark: Any, deployment: Deployment, *, rounds: int, seconds: float) -> 
     assert_lake_holds(deployment, deployment.sent)
 
 
+@pytest.mark.long
 def test_compact_concurrent_with_ingest_for_a_short_time(spark: Any, tmp_path: Path) -> None:
     """The same race, short enough for the default suite."""
     race(spark, Deployment(tmp_path, lanes=2).init(), rounds=3, seconds=0)

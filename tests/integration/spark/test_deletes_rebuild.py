@@ -18,6 +18,7 @@ from sluice_spark.settings import CompactSettings
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 def test_deletes_apply_after_queue_and_tables_are_rebuilt(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

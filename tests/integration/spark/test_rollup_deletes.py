@@ -58,6 +58,7 @@ def assert_rolled(deployment: Deployment, keep: Callable[[tuple[Any, ...]], bool
         assert merged(chunk_rows(deployment.root), window) == wanted
 
 
+@pytest.mark.long
 def test_deleted_points_are_removed_from_rollups_and_chunks(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_series_is_equal_at_every_step_of_a_merge(spark: Any, tmp_path: Path) 
     assert sketches.first().n == 2 * sum(count for count, _ in expected(deployment, 60).values())
 
 
+@pytest.mark.long
 def test_a_delete_applies_to_merged_rollups(spark: Any, tmp_path: Path) -> None:
     """A compaction merges them and removes an old source range; the rollup job continues."""
     deployment = Deployment(tmp_path).init()

@@ -57,6 +57,7 @@ def compared(
     return result
 
 
+@pytest.mark.long
 def test_a_series_from_the_rollups_of_the_job_equals_that_from_samples(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
