@@ -144,7 +144,7 @@ def check_all(world: CostWorld) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.long) if name == "shared" else name for name in PLANS],
+    [name if name == "minute" else pytest.param(name, marks=pytest.mark.long) for name in PLANS],
 )
 def test_the_model_predicts_the_requests_of_each_activity(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,9 @@ def without(sid: str) -> PolicySet:
     return AWS.with_bucket(Document(statements=kept))
 
 
-@pytest.mark.parametrize("target", Target)
+@pytest.mark.parametrize(
+    "target", [Target.AWS, pytest.param(Target.VERSITYGW, marks=pytest.mark.long)]
+)
 def test_every_rendered_denial_is_proved(target: Target) -> None:
     for chosen in (settings(), bare_settings()):
         found = prove_denials(policy_set(chosen, target))

@@ -209,6 +209,7 @@ def test_a_grant_to_a_caller_outside_the_account_is_found_although_it_is_denied(
     assert without_roles(appended(AWS, grant)) == {"strangers-granted-nothing"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grant", GRANTS, ids=lambda grant: grant.sid)
 def test_a_grant_to_a_caller_outside_the_account_has_no_effect_on_the_rest(
     grant: PolicyStatement,
