@@ -23,11 +23,13 @@ from sluice_door_http.routes import (
     DoorResult,
     DoorRoute,
 )
+from sluice_protocol.errors import ErrorCode
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import UnixNs
 from sluice_protocol.upload_http import SHED_HEADER
 from sluice_web.endpoints import Endpoint
 from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
+from sluice_web.refused_clients import RefusedClients, refusal_of
 
 IDENTITY_HEADER: Final = "Sluice-Identity"
 """What identified the request: `key`, `content` or `none`, and whether it was combined."""
@@ -60,6 +62,11 @@ def refusal_at(path: str) -> Callable[[web.Request, Problem], web.Response]:
 
 class DoorAcceptance(Protocol):
     """Accepts the records of a request, and counts requests."""
+
+    @property
+    def refused(self) -> RefusedClients:
+        """The clients without a valid key."""
+        ...
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of a request.
@@ -168,6 +175,8 @@ class DoorsApi:
 
     def _refuse(self, route: DoorRoute, request: web.Request, problem: Problem) -> web.Response:
         self._service.count_refused(route.door, problem)
+        if problem.code is ErrorCode.UNAUTHENTICATED:
+            self._service.refused.add(route.door, refusal_of(request), request.remote)
         response = route.refuse(request, problem)
         if response.status == _UNAUTHENTICATED:
             response.headers[hdrs.WWW_AUTHENTICATE] = _CHALLENGE
