@@ -16,6 +16,7 @@ from sluice_door_http import (
     prometheus,
 )
 from sluice_door_http.closed_doors import closed_endpoints
+from sluice_door_http.query_parameters import check_query
 from sluice_door_http.routes import (
     RECEIVED_NS,
     AcceptedRequest,
@@ -153,6 +154,9 @@ class DoorsApi:
     ) -> web.StreamResponse:
         request[RECEIVED_NS] = self._service.now_ns()
         request[PROBLEM_RENDERER] = refusals
+        query = request.rel_url.raw_query_string
+        if query:
+            check_query(query, route.parameters, ignores_others=route.ignores_others)
         wanted = route.read(request)
         result = await self._service.accept(request, wanted)
         if result.combined and route.from_head and self._on_accepted is not None:
