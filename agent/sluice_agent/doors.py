@@ -30,6 +30,7 @@ from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import UnixNs
 from sluice_web.application import send_continue
 from sluice_web.problems import HttpRefusal, Problem
+from sluice_web.refused_clients import RefusedClients
 
 BODY_S_MAX: Final = 60.0
 INLINE_BYTES_MAX: Final = 16 * 1024
@@ -61,6 +62,7 @@ class AgentDoors:
         budget: The memory that bodies and messages may use.
         clock: The time of receipt.
         body_bytes_max: Largest body, compressed and decompressed.
+        refused: The clients without a valid key.
     """
 
     def __init__(self, ports: DoorPorts, senders: TokenSenders, *, body_bytes_max: int) -> None:
@@ -74,6 +76,7 @@ class AgentDoors:
         self.budget = DoorBudget(body_bytes_max, self.is_full)
         self.clock = ports.clock
         self.body_bytes_max = body_bytes_max
+        self.refused = RefusedClients(ports.clock)
         self._ports = ports
         self._senders = senders
         self._stopping = False

@@ -26,13 +26,15 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     each service that `sluice up` runs in this folder.
 
     Returns:
-        0, or 1 if something needs attention.
+        0, or 1 if something needs attention. A notice alone leaves it at 0, because a stranger who
+        reaches a port can cause one.
     """
     from sluice_cli.deployment.facts import read_facts  # noqa: PLC0415 - quick help
 
     facts = asyncio.run(read_facts(store))
     emit(facts, as_json=json, human=lambda console: _draw(console, store, facts))
-    return ExitCode.FOUND_WRONG.value if facts.attention else ExitCode.DONE.value
+    wrong = any(one.severity != "notice" for one in facts.attention)
+    return ExitCode.FOUND_WRONG.value if wrong else ExitCode.DONE.value
 
 
 def _draw(console: "Console", url: str, facts: "DeploymentFacts") -> None:

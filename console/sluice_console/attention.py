@@ -2,7 +2,7 @@
 
 Each rule returns at most a few items. An item names what is wrong, what to do, the page that
 explains it and the command with the same content. The order is the order of the overview: errors
-first, then warnings, each in the order in which a batch passes the components.
+first, then warnings, then notices, each in the order in which a batch passes the components.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,7 @@ import msgspec
 
 from sluice_console.attention_items import (
     NAMED_MAX,
+    SEVERITIES,
     AttentionItem,
     ServiceState,
     count_text,
@@ -128,7 +129,7 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
         *_of_audit(facts.audit),
         *_of_plan(facts.plan),
     ]
-    return tuple(sorted(found, key=lambda item: item.severity != "error"))
+    return tuple(sorted(found, key=lambda item: SEVERITIES.index(item.severity)))
 
 
 def _of_problems(problems: Sequence[SourceProblem]) -> Iterator[AttentionItem]:

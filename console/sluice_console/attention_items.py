@@ -9,14 +9,17 @@ _STEPS: Final = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))
 NAMED_MAX: Final = 3
 """Items of one kind that are named."""
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "notice"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "notice")
+"""In the order of the overview."""
 
 
 class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
     """Something that an operator should look into.
 
     Attributes:
-        severity: `error`: an operator must act; `warning`: it may become one.
+        severity: `error`: an operator must act; `warning`: it may become one; `notice`: it may also
+            be caused by a stranger who reaches a port, so it is no reason to alert an operator.
         title: What is wrong.
         detail: Why, and what to do.
         page: The page of the console that explains it.

@@ -1,9 +1,16 @@
 """What needs attention at the gateways whose metrics are read. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sluice_console.attention_items import NAMED_MAX, AttentionItem, Severity, duration_text
+from sluice_console.attention_items import (
+    NAMED_MAX,
+    AttentionItem,
+    Severity,
+    count_text,
+    duration_text,
+)
 from sluice_console.gateway_health import (
     JOURNAL_AGE_S_MAX,
     LOOKUP,
@@ -11,6 +18,7 @@ from sluice_console.gateway_health import (
     SLOW_SHARE_MAX,
     GatewayHealth,
 )
+from sluice_web.refused_clients import WINDOW_MINUTES, RefusedDoor
 
 _REMEDIES: Final = {
     "identity_conflict": "Other bytes own their identities: compare both sides of the conflicts.",
@@ -38,6 +46,30 @@ def list_gateway_items(gateways: Sequence[GatewayHealth]) -> Iterator[AttentionI
             yield _gateway_item("warning", "A gateway is not ready", one.not_ready, one.url)
     found = [item for one in gateways for item in _of_gateway(one)]
     yield from found[: 2 * NAMED_MAX]
+    yield from _of_refused_clients(gateways)
+
+
+def _of_refused_clients(gateways: Sequence[GatewayHealth]) -> Iterator[AttentionItem]:
+    """Yield one item for each door whose clients some gateways refused in the last minutes."""
+    by_door: defaultdict[str, list[tuple[GatewayHealth, RefusedDoor]]] = defaultdict(list)
+    for one in gateways:
+        for door in one.refused_doors:
+            by_door[door.door].append((one, door))
+    for name, found in sorted(by_door.items()):
+        gateway, last = min(found, key=lambda pair: pair[1].last_s)
+        refusals = sum(door.refusals for _, door in found)
+        peer = f" from {last.peer}" if last.peer else ""
+        yield _gateway_item(
+            "notice",
+            "Agents without a valid key are refused"
+            if name == "uploads"
+            else f"Clients without a valid key are refused, door={name}",
+            f"{count_text(refusals, 'refusal', 'refusals')} in the last {WINDOW_MINUTES} min, the"
+            f" last {duration_text(last.last_s)} ago{peer}: {last.reason}. Nothing of what they"
+            " sent is stored, and many do not notice it. Give them the key of a principal; the"
+            " log of the gateway has the reason, event request_refused.",
+            gateway.url,
+        )
 
 
 def _of_gateway(one: GatewayHealth) -> Iterator[AttentionItem]:

@@ -61,6 +61,7 @@ class GatewayCounters:
     async def _read_one(self, client: ServiceClient) -> GatewayHealth:
         try:
             not_ready = await client.why_not_ready()
+            refused_doors = await client.refused_doors()
             text = await client.metrics()
             latest = parse_reading(text, self._clock.monotonic_ns())
         except ServiceFailed as error:
@@ -77,7 +78,7 @@ class GatewayCounters:
         while len(kept) > _PAIR and latest.at_ns - kept[0].at_ns > WINDOW_S * NS_PER_S:
             kept.popleft()
         health = health_between(client.url, kept[0], latest)
-        return msgspec.structs.replace(health, not_ready=not_ready)
+        return msgspec.structs.replace(health, not_ready=not_ready, refused_doors=refused_doors)
 
     def _rates(self, url: str) -> RequestRates | None:
         kept = self._kept.get(url)

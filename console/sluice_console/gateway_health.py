@@ -12,6 +12,7 @@ import msgspec
 
 from sluice_protocol.units import NS_PER_S
 from sluice_web.metric_samples import lines_of, parse_samples
+from sluice_web.refused_clients import RefusedDoor
 
 LOOKUP: Final = "dns+"
 """Start of the entry of a gateway whose addresses are looked up."""
@@ -75,6 +76,7 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
         journal_age_s: Age of the newest object of its journal.
         spool_full: Why its spool is nearly full; empty if it is not.
         principals_stale: Whether it ignores an invalid principals file.
+        refused_doors: The doors whose clients it refused in the last minutes, without a valid key.
     """
 
     url: str
@@ -87,6 +89,7 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
     journal_age_s: float = 0.0
     spool_full: str = ""
     principals_stale: bool = False
+    refused_doors: tuple[RefusedDoor, ...] = ()
 
 
 def parse_reading(text: str, at_ns: int) -> GatewayReading:

@@ -12,6 +12,7 @@ from sluice_console.attention_items import ServiceState
 from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_reconciler.completeness import BootList
 from sluice_web.metric_samples import samples_of
+from sluice_web.refused_clients import REFUSED_PATH, RefusedDoor
 from sluice_web.response_bodies import read_up_to
 
 TIMEOUT_S: Final = 10.0
@@ -100,6 +101,19 @@ class ServiceClient:
             if error.status != _NOT_FOUND:
                 raise
         return ""
+
+    async def refused_doors(self) -> tuple[RefusedDoor, ...]:
+        """Return the doors whose clients a gateway refused; none if it is older than this list.
+
+        Raises:
+            ServiceFailed: The gateway is unreachable, refused the request, or sent another type.
+        """
+        try:
+            return await self.get(REFUSED_PATH, tuple[RefusedDoor, ...])
+        except ServiceFailed as error:
+            if error.status == _NOT_FOUND:
+                return ()
+            raise
 
     async def get(self, path: str, kind: type[_Body]) -> _Body:
         """Return the JSON of a path.

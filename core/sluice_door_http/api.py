@@ -16,6 +16,7 @@ from sluice_door_http import (
     prometheus,
 )
 from sluice_door_http.closed_doors import closed_endpoints
+from sluice_door_http.query_parameters import check_query
 from sluice_door_http.routes import (
     RECEIVED_NS,
     AcceptedRequest,
@@ -23,11 +24,13 @@ from sluice_door_http.routes import (
     DoorResult,
     DoorRoute,
 )
+from sluice_protocol.errors import ErrorCode
 from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import UnixNs
 from sluice_protocol.upload_http import SHED_HEADER
 from sluice_web.endpoints import Endpoint
 from sluice_web.problems import PROBLEM_RENDERER, Problem, ProblemRenderer
+from sluice_web.refused_clients import RefusedClients, refusal_of
 
 IDENTITY_HEADER: Final = "Sluice-Identity"
 """What identified the request: `key`, `content` or `none`, and whether it was combined."""
@@ -60,6 +63,11 @@ def refusal_at(path: str) -> Callable[[web.Request, Problem], web.Response]:
 
 class DoorAcceptance(Protocol):
     """Accepts the records of a request, and counts requests."""
+
+    @property
+    def refused(self) -> RefusedClients:
+        """The clients without a valid key."""
+        ...
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of a request.
@@ -146,6 +154,9 @@ class DoorsApi:
     ) -> web.StreamResponse:
         request[RECEIVED_NS] = self._service.now_ns()
         request[PROBLEM_RENDERER] = refusals
+        query = request.rel_url.raw_query_string
+        if query:
+            check_query(query, route.parameters, ignores_others=route.ignores_others)
         wanted = route.read(request)
         result = await self._service.accept(request, wanted)
         if result.combined and route.from_head and self._on_accepted is not None:
@@ -168,6 +179,8 @@ class DoorsApi:
 
     def _refuse(self, route: DoorRoute, request: web.Request, problem: Problem) -> web.Response:
         self._service.count_refused(route.door, problem)
+        if problem.code is ErrorCode.UNAUTHENTICATED:
+            self._service.refused.add(route.door, refusal_of(request), request.remote)
         response = route.refuse(request, problem)
         if response.status == _UNAUTHENTICATED:
             response.headers[hdrs.WWW_AUTHENTICATE] = _CHALLENGE

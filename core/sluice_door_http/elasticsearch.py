@@ -238,6 +238,7 @@ def _document_route(path: str) -> DoorRoute:
         respond=_respond_document,
         refuse=_refuse,
         methods=methods_of(path),
+        parameters=("op_type",),
     )
 
 

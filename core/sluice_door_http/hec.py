@@ -215,6 +215,7 @@ def _route(
         read=read,
         respond=_respond,
         refuse=_refuse,
+        parameters=("channel", *METADATA_NAMES) if path in RAW_PATHS else ("channel",),
         from_head=True,
     )
 

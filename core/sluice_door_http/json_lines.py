@@ -1,7 +1,6 @@
 """The JSON door: lines or arrays of objects, from any client that can send HTTP."""
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
@@ -10,6 +9,7 @@ from aiohttp import web
 from yarl import URL
 
 from sluice_door_http.paths import INGEST_PATH
+from sluice_door_http.query_parameters import QUERIES_MAX
 from sluice_door_http.routes import (
     Decode,
     DoorRequest,
@@ -19,7 +19,7 @@ from sluice_door_http.routes import (
     retry_later,
     status_for,
 )
-from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json_lines import decode_json
 from sluice_doors.timed_lines import TimedLines, timed_lines
 from sluice_protocol.request_identity import IdentitySource
@@ -28,8 +28,6 @@ from sluice_web.json_bodies import json_response
 from sluice_web.problems import Problem, problem_response
 
 PARAMETERS: Final = ("time", "message")
-QUERIES_MAX: Final = 256
-"""Queries whose names of fields are remembered."""
 
 
 class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,20 +48,8 @@ class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=QUERIES_MAX)
 def _readers(query: str) -> tuple[Decode, Callable[[bytes], TimedLines | None]]:
-    """Return what reads a body, for the query of its request; most clients always send the same.
-
-    Raises:
-        BodyUnreadable: A parameter is not known: its records would have no time or no body.
-    """
+    """Return what reads a body, for the query of its request; most clients always send the same."""
     named = URL.build(query_string=query, encoded=True).query
-    for name in named:
-        if name not in PARAMETERS:
-            (likely, *_) = (*get_close_matches(name, PARAMETERS, cutoff=0.5), "")
-            hint = f"; did you mean {likely}?" if likely else f"; use {' or '.join(PARAMETERS)}"
-            raise BodyUnreadable(f"parameter is not known, parameter=`{name[:40]}`{hint}")
-    twice = next((name for name in PARAMETERS if len(named.getall(name, ())) > 1), None)
-    if twice is not None:
-        raise BodyUnreadable(f"parameter is given twice, parameter=`{twice}`")
     time_field = named.get("time", "time")
     message_field = named.get("message", "message")
 
@@ -112,6 +98,8 @@ ROUTES: Final = (
         read=_read,
         respond=_respond,
         refuse=refuse,
+        parameters=PARAMETERS,
+        ignores_others=False,
         from_head=True,
     ),
 )

@@ -80,6 +80,9 @@ class DoorRoute:
         respond: Returns the response after every record was accepted.
         refuse: Returns the response to a request that is not accepted, or not yet.
         methods: The methods that its clients use.
+        parameters: The query parameters that it reads.
+        ignores_others: As in `check_query`: whether the protocol is that of another product, whose
+            clients send parameters that the door does not need.
         from_head: Whether responses follow from the head of a request and from what was accepted.
     """
 
@@ -91,6 +94,8 @@ class DoorRoute:
     respond: Callable[[web.Request, DoorResult], web.Response]
     refuse: Callable[[web.Request, Problem], web.Response]
     methods: tuple[Method, ...] = USUAL_METHODS
+    parameters: tuple[str, ...] = ()
+    ignores_others: bool = True
     from_head: bool = False
 
 

@@ -7,6 +7,7 @@ from sluice_door_http.routes import DoorRequest, DoorResult
 from sluice_protocol.clock import Clock
 from sluice_protocol.request_identity import DoorName
 from sluice_web.problems import Problem
+from sluice_web.refused_clients import RefusedClients
 
 Sender_contra = TypeVar("Sender_contra", contravariant=True)
 
@@ -30,6 +31,11 @@ class MessageAcceptance(Protocol[Sender_contra]):
     @property
     def clock(self) -> Clock:
         """The clock of this machine."""
+        ...
+
+    @property
+    def refused(self) -> RefusedClients:
+        """The clients without a valid key."""
         ...
 
     def is_stopping(self) -> bool:

@@ -30,16 +30,16 @@ from sluice_door_ports.forward_login import (
 from sluice_door_ports.forward_stream import Chunk, ForwardStream
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.forward import decode_forward
-from sluice_doors.forward_handshake import PING_BYTES_MAX, encode_ack, read_ping
+from sluice_doors.forward_handshake import PING_BYTES_MAX, Ping, encode_ack, read_ping
 from sluice_protocol.errors import SluiceError, TooLarge, Unauthenticated
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.connection_guard import BodyPace, ConnectionLimits
 from sluice_web.listening import BACKLOG, TlsFiles, bind_setting, server_tls
-from sluice_web.problems import describe_error
+from sluice_web.problems import HttpRefusal, describe_error
+from sluice_web.refused_clients import RefusalReason
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
 KEY_BYTES: Final = 16
-REFUSALS_LOGGED_S: Final = 60
 _PATH: Final = "forward"
 
 Sender = TypeVar("Sender")
@@ -68,21 +68,16 @@ class ForwardRules:
     end_s: float = 0.0
 
 
-@dataclass(slots=True)
-class RefusedConnections:
-    """Logs refused connections at most once a minute, with their number since the last time."""
+class _HandshakeFailed(Unauthenticated):
+    """The client has not proved who it is.
 
-    count: int = 0
-    logged_ns: int | None = None
+    Attributes:
+        why: The reason that an operator may read without the log.
+    """
 
-    def add(self, reason: str, peer: str, now_ns: int) -> None:
-        """Count a connection."""
-        self.count += 1
-        if self.logged_ns is None or now_ns - self.logged_ns >= REFUSALS_LOGGED_S * NS_PER_S:
-            log.warning(
-                "forward_connections_refused", connections=self.count, reason=reason, peer=peer
-            )
-            self.count, self.logged_ns = 0, now_ns
+    def __init__(self, why: RefusalReason, reason: str) -> None:
+        super().__init__(reason)
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +89,12 @@ class ForwardServer(Generic[Sender]):
         senders: Who may send.
         rules: How connections are treated.
         running: The task and the stream of each connection.
-        refusals: Logs connections whose client proved no key.
     """
 
     doors: MessageAcceptance[Sender]
     senders: ForwardSenders[Sender]
     rules: ForwardRules
     running: dict[asyncio.Task[None], ForwardStream] = field(default_factory=dict)
-    refusals: RefusedConnections = field(default_factory=RefusedConnections)
 
     def new_stream(self) -> ForwardStream:
         """Return the stream of a new connection, and start to serve it."""
@@ -125,15 +118,14 @@ class ForwardServer(Generic[Sender]):
 
     async def _serve(self, stream: ForwardStream) -> None:
         try:
-            async with asyncio.timeout(self.rules.login_s):
-                await stream.connected.wait()
-                identity = await self._log_in(stream)
+            identity = await self._log_in(stream)
             await self._accept_all(stream, identity)
         except Unauthenticated as error:
             # Clients such as fluent-logger do not notice it: they write, and read no response.
             problem = describe_error(error, path=_PATH, peer=stream.peer)
             self.doors.count_refused("forward", problem)
-            self.refusals.add(error.reason, stream.peer, self.doors.clock.monotonic_ns())
+            why = error.why if isinstance(error, _HandshakeFailed) else RefusalReason.WRONG_KEY
+            self.doors.refused.add("forward", why, stream.peer)
         except TimeoutError:
             log.info("forward_connection_closed", reason="slow client", peer=stream.peer)
         except Exception as error:  # noqa: BLE001 - an error of one connection ends only that one
@@ -155,9 +147,16 @@ class ForwardServer(Generic[Sender]):
             Unauthenticated: The client has not proved who it is.
             BodyUnreadable: It closed the connection before it did.
         """
-        identity = self.senders.of_connection(stream.certificate)
-        if identity is None:
-            identity = await self._shake_hands(stream)
+        login_s = self.rules.login_s
+        try:
+            async with asyncio.timeout(login_s):
+                await stream.connected.wait()
+                identity = self.senders.of_connection(stream.certificate)
+                if identity is None:
+                    identity = await self._shake_hands(stream)
+        except TimeoutError as error:
+            reason = f"the client completed no handshake within {login_s:g} s"
+            raise _HandshakeFailed(RefusalReason.NO_HANDSHAKE, reason) from error
         stream.message_bytes_max = self.rules.message_bytes_max
         return identity
 
@@ -165,22 +164,29 @@ class ForwardServer(Generic[Sender]):
         stream.message_bytes_max = PING_BYTES_MAX
         greeting = new_greeting()
         await stream.write(greeting.encode())
-        received = await stream.next_group()
-        if received is None:
-            raise BodyUnreadable("the client closed the connection in the handshake")
-        messages, _ = received
-        if len(messages) != 1:
-            raise Unauthenticated("the client sent no PING: it needs a shared key")
-        try:
-            ping = read_ping(messages[0])
-        except BodyUnreadable as error:
-            raise Unauthenticated(error.reason) from error
+        ping = await self._next_ping(stream)
         keys = self.senders.shared_keys()
         decided = decide_login(keys, greeting, ping, self.rules.hostname)
         await stream.write(decided.response)
         if decided.identity is None:
-            raise Unauthenticated("no sender has this shared key, user and password")
+            reason = "no sender has this shared key, user and password"
+            raise _HandshakeFailed(RefusalReason.WRONG_KEY, reason)
         return decided.identity
+
+    async def _next_ping(self, stream: ForwardStream) -> Ping:
+        """Return the first message of a client, which proves its key."""
+        try:
+            received = await stream.next_group()
+            if received is not None and len(received[0]) == 1:
+                return read_ping(received[0][0])
+        except (BodyUnreadable, TooLarge) as error:  # a larger message is none either
+            raise _HandshakeFailed(RefusalReason.NO_KEY, str(error)) from error
+        except HttpRefusal as error:
+            raise _HandshakeFailed(RefusalReason.NO_HANDSHAKE, str(error)) from error
+        if received is None:
+            raise BodyUnreadable("the client closed the connection in the handshake")
+        reason = "the client sent no PING: it needs a shared key"
+        raise _HandshakeFailed(RefusalReason.NO_KEY, reason)
 
     async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
         """Accept messages until the end of the stream.

@@ -24,10 +24,11 @@ from sluice_door_ports.acceptance import MessageAcceptance
 from sluice_door_ports.grpc_messages import MessageReader
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.otlp import decode_otlp_logs, decode_otlp_metrics
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, ErrorCode
 from sluice_protocol.units import UnixNs
 from sluice_web.listening import TlsFiles
 from sluice_web.problems import Problem, describe_error
+from sluice_web.refused_clients import RefusalReason
 
 STREAMS_MAX: Final = 100
 """Calls of a connection at the same time; the client waits with further ones."""
@@ -138,6 +139,9 @@ class OtlpMethods(grpc.GenericRpcHandler, Generic[Sender]):
         except Exception as error:  # noqa: BLE001 - every error becomes a status, as over HTTP
             problem = describe_error(error, path=method, peer=context.peer())
             self._doors.count_refused("otlp", problem)
+            if problem.code is ErrorCode.UNAUTHENTICATED:
+                why = RefusalReason.WRONG_KEY if _sent_key(context) else RefusalReason.NO_KEY
+                self._doors.refused.add("otlp", why, context.peer())
             await _refuse(context, problem)
         self._doors.count_accepted("otlp", result)
         return export_response(result)
@@ -148,6 +152,11 @@ def _token(context: "aio.ServicerContext[bytes, bytes]") -> str | None:
         if key == "authorization":
             return token_of(value if isinstance(value, str) else value.decode("latin-1"))
     return None
+
+
+def _sent_key(context: "aio.ServicerContext[bytes, bytes]") -> bool:
+    fields = context.invocation_metadata() or ()
+    return _spiffe_id(context) is not None or any(key == "authorization" for key, _ in fields)
 
 
 def _spiffe_id(context: "aio.ServicerContext[bytes, bytes]") -> str | None:

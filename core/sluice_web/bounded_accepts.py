@@ -17,6 +17,8 @@ from sluice_web.listening import BACKLOG
 
 ACCEPT_RETRY_S: Final = 1.0
 """Time until the next attempt if the system has no file descriptor or memory for a connection."""
+PLACE_RETRY_S: Final = 0.25
+"""Time between two calls of `on_full` while a client waits."""
 
 ServeConnection = Callable[[socket.socket], Coroutine[None, None, None]]
 """Serves an accepted connection to its end."""
@@ -42,7 +44,7 @@ class BoundedAccepts:
         Args:
             connections_max: Most open connections, handshakes of TLS included.
             clock: Waits before a retry.
-            on_full: Called with a socket when a client waits for a place.
+            on_full: Called with a socket while a client waits for a place.
             on_failed: Called with the reason why a connection could not be accepted.
         """
         self.connections_max = connections_max
@@ -79,11 +81,18 @@ class BoundedAccepts:
             task.cancel()
 
     async def _place(self, sock: socket.socket) -> None:
-        if self._free.locked():
-            self._on_full(sock)
-        self._waiting += 1
-        try:
+        if not self._free.locked():
             await self._free.acquire()
+            return
+        self._waiting += 1
+        taking = asyncio.ensure_future(self._free.acquire())
+        try:
+            while not taking.done():
+                self._on_full(sock)
+                await asyncio.wait((taking,), timeout=PLACE_RETRY_S)
+        except asyncio.CancelledError:
+            taking.cancel()
+            raise
         finally:
             self._waiting -= 1
 

@@ -1,9 +1,10 @@
 """HTTP servers whose number of open connections is bounded by `BoundedAccepts`.
 
 Every HTTP server of sluice bounds its connections: this module serves all of them except the port
-of the gateway, which closes what exceeds its limits (`connection_guard`). A connection that sends
-no request, or is idle, is closed after a time, so that clients which keep connections open never
-lock others out.
+of the gateway, where `connection_guard` does. A connection that sends no request, or is idle, is
+closed after a time. While all places of a service are taken, the one that has been idle for the
+longest time is closed for each client that waits, so clients which keep connections open never lock
+others out.
 """
 
 import asyncio
@@ -37,6 +38,8 @@ CONNECTIONS_MAX: Final = 1024
 """Most open connections of a service."""
 HEAD_TIMEOUT_S: Final = 10.0
 """Time in which a connection must send the head of a request."""
+IDLE_S_MIN: Final = 1.0
+"""Idle time after which a connection may be closed for a client that waits."""
 STREAM_S_MAX: Final = 7 * 86_400.0
 """Longest response of a service: a tail is one response for as long as its reader follows."""
 
@@ -85,9 +88,10 @@ def _service_bounds(listen: str, options: ServerOptions) -> BoundedServer:
     connections_max = service_connections_max()
     may_warn = RareWarnings(clock).may_warn
 
-    def warn_full(_: socket.socket) -> None:
+    def make_place(_: socket.socket) -> None:
         if may_warn("full"):
             log.warning("http_connections_full", address=listen, connections=connections_max)
+        limits.close_idle(idle_s_min=IDLE_S_MIN)
 
     def warn_failed(error: OSError) -> None:
         if may_warn("failed"):
@@ -95,19 +99,20 @@ def _service_bounds(listen: str, options: ServerOptions) -> BoundedServer:
             log.warning("http_accept_failed", address=listen, reason=reason)
 
     uncounted = _Uncounted()
+    limits = ConnectionLimits(
+        connections_max=connections_max,
+        per_address_max=connections_max,
+        head_timeout_s=HEAD_TIMEOUT_S,
+        idle_timeout_s=options.keepalive_s,
+        request_s_max=STREAM_S_MAX,
+        opened=uncounted,
+        closed=uncounted,
+    )
     return BoundedServer(
         accepts=BoundedAccepts(
-            connections_max, clock=clock, on_full=warn_full, on_failed=warn_failed
+            connections_max, clock=clock, on_full=make_place, on_failed=warn_failed
         ),
-        limits=ConnectionLimits(
-            connections_max=connections_max,
-            per_address_max=connections_max,
-            head_timeout_s=HEAD_TIMEOUT_S,
-            idle_timeout_s=options.keepalive_s,
-            request_s_max=STREAM_S_MAX,
-            opened=uncounted,
-            closed=uncounted,
-        ),
+        limits=limits,
         shutdown_s=options.shutdown_s,
     )
 

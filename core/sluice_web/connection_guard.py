@@ -1,8 +1,9 @@
 """Limits between a socket and a server: number of connections, slow heads, idle time.
 
 aiohttp does not limit the time of a request head, and keeps idle connections for an hour. The
-guard is a protocol that passes every byte on. It closes connections above the limits, with a slow
-head, or idle for too long. Who reads a body enforces its pace.
+guard is a protocol that passes every byte on. It closes connections with a slow head, or idle for
+too long. For a connection above the limits it closes the one that has been idle for the longest
+time; if none is idle, the new one. Who reads a body enforces its pace.
 """
 
 import asyncio
@@ -10,15 +11,20 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
+import structlog
 from aiohttp import web
 
+from sluice_protocol.system_clock import SystemClock
 from sluice_web.problems import Handler
+from sluice_web.rare_warnings import RareWarnings
 
 REQUEST_S_MAX: Final = 1800.0
 """Limit of a whole request; every phase of it has a shorter limit."""
 
 SERVER_IDLE_S: Final = 365 * 86_400.0
 """When the HTTP server behind a guard closes an idle connection; the guard does so earlier."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +86,18 @@ class ConnectionLimits:
         self._opened = opened
         self.closed = closed
         self._open: set[ConnectionGuard] = set()
+        self._idle: dict[ConnectionGuard, float] = {}  # since when; the longest idle first
         self._addresses: Counter[str] = Counter()
+        self._may_warn = RareWarnings(SystemClock()).may_warn
 
     def enter(self, guard: "ConnectionGuard") -> bool:
-        """Add a connection; return whether there is room for it."""
-        full = len(self._open) >= self._connections_max
-        if full or self._addresses[guard.address] >= self._per_address_max:
-            self.closed.labels("too_many").inc()
-            return False
+        """Add a connection; return whether there is room for it, or an idle one made room."""
+        is_greedy = self._addresses[guard.address] >= self._per_address_max
+        if is_greedy or len(self._open) >= self._connections_max:
+            self._warn_full(guard)
+            if not self.close_idle(guard.address if is_greedy else None):
+                self.closed.labels("too_many").inc()
+                return False
         self._open.add(guard)
         self._addresses[guard.address] += 1
         self._opened.inc()
@@ -97,7 +107,49 @@ class ConnectionLimits:
         """Remove a connection that `enter` added."""
         if guard in self._open:
             self._opened.dec()
+            self._forget(guard)
+
+    def note_idle(self, guard: "ConnectionGuard", *, idle: bool) -> None:
+        """Note that a connection has no request from now on, or has one."""
+        self._idle.pop(guard, None)
+        if idle and guard in self._open:
+            self._idle[guard] = asyncio.get_running_loop().time()
+
+    def close_idle(self, address: str | None = None, *, idle_s_min: float = 0.0) -> bool:
+        """Close the connection that has been idle for the longest time.
+
+        Args:
+            address: That of its client; None for any.
+            idle_s_min: How long it must have been idle. A client that has just received a response
+                often sends its next request, which would be lost.
+
+        Returns:
+            Whether there was one.
+        """
+        until_s = asyncio.get_running_loop().time() - idle_s_min
+        for guard, since_s in self._idle.items():
+            if since_s > until_s:
+                break
+            if address in (None, guard.address) and guard.has_sent_all():
+                self.closed.labels("displaced").inc()
+                guard.abort()
+                self.leave(guard)
+                return True
+        return False
+
+    def _warn_full(self, guard: "ConnectionGuard") -> None:
+        if self._may_warn("full"):
+            log.warning(
+                "connections_full",
+                port=guard.port,
+                connections=len(self._open),
+                idle=len(self._idle),
+                peer=guard.address,
+            )
+
+    def _forget(self, guard: "ConnectionGuard") -> None:
         self._open.discard(guard)
+        self._idle.pop(guard, None)
         self._addresses[guard.address] -= 1
         if self._addresses[guard.address] <= 0:
             del self._addresses[guard.address]
@@ -123,7 +175,9 @@ class ConnectionGuard(asyncio.Protocol):
         self._limit_s = 0.0
         self._reason = ""
         self._idle = False
+        self._has_request = False
         self.address = ""
+        self.port = 0
 
     @property
     def protocol(self) -> asyncio.Protocol:
@@ -135,10 +189,13 @@ class ConnectionGuard(asyncio.Protocol):
         real = cast(asyncio.Transport, transport)
         peer = real.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        name = real.get_extra_info("sockname")
+        self.port = int(name[1]) if isinstance(name, tuple) and len(name) > 1 else 0
         if not self._limits.enter(self):
             real.abort()
             return
         self._transport = real
+        self._limits.note_idle(self, idle=True)
         self._arm(self._limits.head_timeout_s, "slow_head")
         self._protocol.connection_made(real)
 
@@ -147,18 +204,31 @@ class ConnectionGuard(asyncio.Protocol):
         if self._idle:
             self._idle = False
             self._arm(self._limits.head_timeout_s, "slow_head")
+        if not self._has_request:
+            self._set_request(has_request=True)
         if self._transport is not None:
             self._protocol.data_received(data)
 
     def begin(self) -> None:
         """Note that the head is complete; the handler has separate deadlines."""
         self._idle = False
+        self._set_request(has_request=True)
         self._arm(self._limits.request_s_max, "endless_request")
 
     def end(self) -> None:
         """Note that the response was sent."""
         self._idle = True
+        self._set_request(has_request=False)
         self._arm(self._limits.idle_timeout_s, "idle")
+
+    def has_sent_all(self) -> bool:
+        """Return whether nothing of a response is left to send."""
+        return self._transport is None or self._transport.get_write_buffer_size() == 0
+
+    def abort(self) -> None:
+        """Close the connection immediately."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def eof_received(self) -> bool | None:
         """Pass the end of the client's data on."""
@@ -180,6 +250,10 @@ class ConnectionGuard(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Pass flow control on."""
         self._protocol.resume_writing()
+
+    def _set_request(self, *, has_request: bool) -> None:
+        self._has_request = has_request
+        self._limits.note_idle(self, idle=not has_request)
 
     def _arm(self, after_s: float, reason: str) -> None:
         """Set the limit; a timer that fires before the limit is set again when it fires."""

@@ -11,6 +11,7 @@ from sluice_gateway.metrics import ObservedStore, UploadPhases
 from sluice_gateway.readiness import Readiness
 from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, ConflictProblem
+from sluice_protocol.errors import ErrorCode
 from sluice_protocol.upload_http import (
     FRAME_LIST_MEDIA_TYPE,
     FRAME_MEDIA_TYPE,
@@ -26,6 +27,7 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import check_length, json_response
 from sluice_web.problems import Problem, problem_middleware, problem_response
+from sluice_web.refused_clients import refusal_of, refused_endpoint
 
 RESOLVE_BYTES_MAX: Final = 64 * 1024
 _PHASES: Final = web.RequestKey("phases", UploadPhases)
@@ -100,6 +102,7 @@ class GatewayApi:
             live_endpoint(),
             ready_endpoint(self._readiness.problem),
             metrics_endpoint(self._uploads.metrics.registry),
+            refused_endpoint(self._uploads.refused),
         )
 
     def _upload_endpoint(self) -> Endpoint:
@@ -156,6 +159,8 @@ class GatewayApi:
         self, request: web.Request, response: web.Response, problem: Problem
     ) -> None:
         if _PHASES in request:
+            if problem.code is ErrorCode.UNAUTHENTICATED:
+                self._uploads.refused.add("uploads", refusal_of(request), request.remote)
             self._finish_upload(request[_PHASES], response, problem.code.value)
 
     def _finish_upload(self, phases: UploadPhases, response: web.Response, outcome: str) -> None:

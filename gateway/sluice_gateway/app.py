@@ -38,6 +38,7 @@ from sluice_store.url import parse_local_path
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.connection_guard import BodyPace
 from sluice_web.endpoints import Endpoint
+from sluice_web.refused_clients import RefusedClients
 
 if TYPE_CHECKING:
     from sluice_gateway.doors.service import DoorService
@@ -163,6 +164,7 @@ def build_gateway(
         ids=worker.ids,
         metrics=metrics,
         principals=PrincipalsFile(settings.principals),
+        refused=RefusedClients(clock),
         running=RunningUploads(metrics),
         budget=BodyBudget(settings.inflight_bytes_max, metrics, worker.rng),
         frames=_frame_reader(settings),

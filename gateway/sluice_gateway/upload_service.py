@@ -26,6 +26,7 @@ from sluice_protocol.request_identity import is_door_agent
 from sluice_protocol.units import NS_PER_S, Digest
 from sluice_store.conflicts import DecisionsReader
 from sluice_web.problems import HttpRefusal, Problem
+from sluice_web.refused_clients import RefusedClients
 
 log = structlog.get_logger()
 
@@ -41,6 +42,7 @@ class UploadService:
         ids: The source of attempt ids.
         metrics: The metrics of this worker.
         principals: The known senders.
+        refused: Clients, of uploads and of doors, without a valid key.
         running: Counts running uploads, and refuses them while draining.
         budget: Bounds the memory of bodies.
         frames: Reads and validates frames.
@@ -59,6 +61,7 @@ class UploadService:
     ids: IdSource
     metrics: GatewayMetrics
     principals: PrincipalsFile
+    refused: RefusedClients
     running: RunningUploads
     budget: BodyBudget
     frames: FrameReader

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -307,11 +307,17 @@ def start_gateway(directory: Path, store_url: str, principals: Path, *flags: str
 
 
 def start_gateways(
-    count: int, directory: Path, store_url: str, principals: Path, *flags: str
+    count: int,
+    directory: Path,
+    store_url: str,
+    principals: Path,
+    *flags: str,
+    prefix: Sequence[str] = (),
 ) -> list[GatewayProcess]:
     """Start gateways concurrently and wait until all of them listen."""
     directory.mkdir(parents=True, exist_ok=True)
     command = [
+        *prefix,
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
         *("--store", store_url, "--listen", "127.0.0.1:0", "--principals", str(principals)),
         *flags,
@@ -331,6 +337,11 @@ def start_gateways(
             process.kill()
             process.wait()
         raise
+
+
+def with_open_files(most: int) -> tuple[str, ...]:
+    """Return the start of a command that may open a number of files."""
+    return ("sh", "-c", 'ulimit -n "$0" && exec "$@"', str(most))
 
 
 def clean_env() -> dict[str, str]:
@@ -354,6 +365,7 @@ def gateways(
     count: int = 1,
     flags: tuple[str, ...] = (),
     store_url: str = "",
+    prefix: Sequence[str] = (),
 ) -> Iterator[list[GatewayProcess]]:
     """Start real gateway processes over one store, and stop all of them at the end.
 
@@ -363,6 +375,7 @@ def gateways(
         count: The number of gateways.
         flags: More options of `sluice gateway`.
         store_url: A store that is initialised already.
+        prefix: A command that starts each gateway, such as `with_open_files`.
     """
     if not store_url:
         store_url = f"file://{directory}/store"
@@ -370,7 +383,7 @@ def gateways(
     principals = write_principals(directory / "principals.toml", *keys)
     started: list[GatewayProcess] = []
     try:
-        started += start_gateways(count, directory, store_url, principals, *flags)
+        started += start_gateways(count, directory, store_url, principals, *flags, prefix=prefix)
         yield started
     finally:
         for server in started:

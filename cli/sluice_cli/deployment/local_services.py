@@ -68,7 +68,11 @@ async def read_local_services(url: str) -> LocalServices:
         async def read_gateway() -> GatewayHealth:
             gateway = client("gateway")
             try:
-                return GatewayHealth(url=gateway.url, not_ready=await gateway.why_not_ready())
+                return GatewayHealth(
+                    url=gateway.url,
+                    not_ready=await gateway.why_not_ready(),
+                    refused_doors=await gateway.refused_doors(),
+                )
             except ServiceFailed as error:
                 return GatewayHealth(url=gateway.url, problem=str(error))
 

@@ -101,6 +101,7 @@ class DoorService:
         self._own = OwnBatches(uploads, store)
         self.budget = uploads.budget
         self.clock = uploads.clock
+        self.refused = uploads.refused
         self._body_bytes_max = body_bytes_max
         self.combines = own_frame_bytes > 0
         self._own_frame_bytes = own_frame_bytes

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from support.agent_doors import BODY, Client, chunk, export, served, settings, spooled, with_ports
 from support.event_bodies import pack
-from support.forward_client import connect
+from support.forward_client import ForwardClient, connect
 from support.gateway_tls import SERVER, TestAuthority
 from support.slow_grpc import PREFACE, SETTINGS, frame
 from support.store_versitygw import free_port
@@ -90,41 +90,49 @@ def test_each_door_uses_the_certificate(tmp_path: Path) -> None:
 # -- limits ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("door", ["grpc", "forward"])
-def test_connections_above_the_limit_are_closed(tmp_path: Path, door: str) -> None:
-    begun = {"grpc": PREFACE + frame(SETTINGS, 0, 0, b""), "forward": b""}[door]
-
+def test_a_connection_of_grpc_above_the_limit_is_closed(tmp_path: Path) -> None:
     async def check(client: Client) -> None:
-        port = {"grpc": client.grpc_port, "forward": client.forward_port}[door]
+        begun = PREFACE + frame(SETTINGS, 0, 0, b"")
         await asyncio.sleep(0.2)  # the connection that found the port open has ended
-        kept = [await connect(port) for _ in range(3)]
+        kept = [await connect(client.grpc_port) for _ in range(3)]
         for one in kept:
             await one.send(begun)
         await asyncio.sleep(0.2)
-        further = await connect(port)
+        further = await connect(client.grpc_port)
         await further.send(begun)
-        with suppress(ConnectionError):
-            while await asyncio.wait_for(further.reader.read(4096), 5):
-                pass
+        await ended(further)
         assert not any(one.reader.at_eof() for one in kept)
         kept[0].close()
         for _ in range(100):
-            if await works(client):
+            if (await export(client))[0] is grpc.StatusCode.OK:
                 return
             await asyncio.sleep(0.05)
         raise AssertionError("a connection that ended makes no room")
 
-    async def works(client: Client) -> bool:
-        if door == "grpc":
-            return (await export(client))[0] is grpc.StatusCode.OK
-        fluent = await connect(client.forward_port)
-        try:
-            await fluent.send(chunk("c"))
-            return bool(await fluent.receive() == {"ack": "c"})
-        except ConnectionError:
-            return False
+    served(tmp_path, check, **with_ports(door_connections=3))
+
+
+def test_a_connection_of_fluent_above_the_limit_replaces_the_longest_idle_one(
+    tmp_path: Path,
+) -> None:
+    async def check(client: Client) -> None:
+        await asyncio.sleep(0.2)  # the connection that found the port open has ended
+        kept = [await connect(client.forward_port) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        further = await connect(client.forward_port)
+        await further.send(chunk("c"))
+        assert await further.receive() == {"ack": "c"}
+        await ended(kept[0])
+        assert not any(one.reader.at_eof() for one in kept[1:])
 
     served(tmp_path, check, **with_ports(door_connections=3))
+
+
+async def ended(client: ForwardClient) -> None:
+    """Wait until the server closes a connection."""
+    with suppress(ConnectionError):
+        while await asyncio.wait_for(client.reader.read(4096), 5):
+            pass
 
 
 def test_what_is_too_large_or_cannot_be_read_is_never_accepted(tmp_path: Path) -> None:

@@ -21,9 +21,12 @@ def test_a_client_without_a_key_is_counted_and_logged_once_a_minute(tmp_path: Pa
                         writer.write(pack(["t", S, {"log": "lost"}]))
                         await reader.read()
                         writer.close()
-            refused = [one for one in logs if one["event"] == "forward_connections_refused"]
-            assert [one["connections"] for one in refused] == [1]
-            assert "no PING" in refused[0]["reason"]
+            refused = [one for one in logs if one["event"] == "door_clients_refused"]
+            assert [one["refusals"] for one in refused] == [1]
+            assert refused[0]["reason"] == "it sent no key"
+            exact = [one["reason"] for one in logs if one["event"] == "request_refused"]
+            assert len(exact) == 3
+            assert "no PING" in exact[0]
             labels = {"door": "forward", "outcome": "unauthenticated"}
             registry = served.gateway.uploads.metrics.registry
             assert registry.get_sample_value("sluice_door_requests_total", labels) == 3

@@ -249,16 +249,25 @@ def test_a_client_of_http_1_0_gets_no_100_continue(tmp_path: Path) -> None:
 
 
 def test_connection_caps(tmp_path: Path) -> None:
-    """Connections above the limit are closed immediately; those within it are served."""
+    """Of connections above the limit the longest idle one is closed, and none with a request."""
 
     async def main() -> None:
         async with running(tmp_path, HOST, connections_per_address_max=2) as served:
             first = await asyncio.open_connection("127.0.0.1", served.port)
             second = await asyncio.open_connection("127.0.0.1", served.port)
+            third = await asyncio.open_connection("127.0.0.1", served.port)
+            assert await _read_to_end(first[0]) == b""
+            for _, writer in (second, third):
+                writer.write(b"GET /livez HTTP/1.1\r\n")
             await asyncio.sleep(0.05)
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            assert await _read_to_end(reader) == b""
-            for _, other in (first, second, (reader, writer)):
+            fourth = await asyncio.open_connection("127.0.0.1", served.port)
+            assert await _read_to_end(fourth[0]) == b""
+            for reader, writer in (second, third):
+                writer.write(b"Host: a\r\nConnection: close\r\n\r\n")
+                assert (await _read_to_end(reader)).startswith(b"HTTP/1.1 200 ")
+            closed = {"reason": "displaced"}
+            assert served.count("sluice_connections_closed_total", **closed) == 1
+            for _, other in (first, second, third, fourth):
                 other.close()
                 await _quietly(other.wait_closed())
             await asyncio.sleep(0.05)

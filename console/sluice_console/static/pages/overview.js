@@ -33,7 +33,7 @@ const PAGES = { agents: "agents", conflicts: "conflicts", queue: "queue", store:
 function Attention({ items }) {
   if (!items.length) return html`<div class="calm"><strong>Nothing needs attention.</strong> <span class="quiet">Discovery, queue, conflicts, gaps, store and maintenance are as they should be.</span></div>`;
   return html`<ul class="attention">${items.map((item) => html`<li class=${item.severity}>
-    <div><${Badge} tone=${item.severity}>${item.severity === "error" ? "Error" : "Warning"}<//> <strong>${safe(item.title)}</strong></div>
+    <div><${Badge} tone=${item.severity}>${{ error: "Error", warning: "Warning", notice: "Notice" }[item.severity]}<//> <strong>${safe(item.title)}</strong></div>
     <p>${safe(item.detail)}</p>
     <div class="row"><a href=${placeUrl(item.page)}>Open ${PAGES[item.page] ?? item.page}</a>${item.command && html`<${Command} text=${command(item.command)} />`}</div>
   </li>`)}</ul>`;

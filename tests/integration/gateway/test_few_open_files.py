@@ -1,0 +1,136 @@
+"""Under a low limit of open files, idle clients lock out neither other clients nor the store."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import aiohttp
+from support.door_client import TestSender
+from support.gateway import GatewayProcess, TestKey, clean_env, gateways, with_open_files
+
+HOST = TestKey("host-1", ("host-1",))
+SHOP = TestSender("shop", (), doors=("json",))
+OPEN_FILES = 256
+IDLE = 300
+REQUESTS = 20
+PORT_MAX = OPEN_FILES // 8
+SERVICE_MAX = OPEN_FILES // 2
+
+
+@contextmanager
+def idle_clients(port: int) -> Iterator[list[socket.socket]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(IDLE)
+        ]
+
+
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def events(log: Path, name: str) -> list[dict[str, object]]:
+    found = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in found if line["event"] == name]
+
+
+async def ingest(port: int) -> set[int]:
+    """Send requests on separate connections; return their statuses."""
+    found = set()
+    for number in range(REQUESTS):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"http://127.0.0.1:{port}/v1/ingest",
+                json={"message": f"line {number}"},
+                headers={"Authorization": f"Bearer {SHOP.token.token}"},
+            ) as response,
+        ):
+            found.add(response.status)
+    return found
+
+
+def test_a_gateway_closes_the_longest_idle_connection_for_a_new_one(tmp_path: Path) -> None:
+    start = with_open_files(OPEN_FILES)
+    with (
+        gateways(tmp_path, HOST, SHOP, flags=("--doors", "json"), prefix=start) as (server,),
+        idle_clients(server.port) as idle,
+    ):
+        assert asyncio.run(ingest(server.port)) == {200}
+        left = [number for number, client in enumerate(idle) if is_open(client)]
+        assert len(left) < PORT_MAX
+        assert left == list(range(IDLE - len(left), IDLE))
+        (warned,) = events(server.log, "connections_full")
+        assert (warned["port"], warned["connections"]) == (server.port, PORT_MAX)
+        assert displaced(server) >= IDLE - PORT_MAX
+
+
+def displaced(server: GatewayProcess) -> float:
+    async def read() -> str:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{server.port}/metrics") as response,
+        ):
+            return await response.text()
+
+    name = 'sluice_connections_closed_total{reason="displaced"}'
+    lines = asyncio.run(read()).splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def test_a_reconciler_does_not_wait_until_idle_connections_time_out(tmp_path: Path) -> None:
+    with gateways(tmp_path, HOST, SHOP):  # it creates and examines the store
+        pass
+    log = tmp_path / "reconciler.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                *with_open_files(OPEN_FILES),
+                *(sys.executable, "-c", "from sluice_cli.main import main; main()", "reconciler"),
+                *("--store", f"file://{tmp_path}/store", "--listen", "127.0.0.1:0"),
+            ],
+            stdout=out,
+            stderr=out,
+            cwd=tmp_path,
+            env=clean_env(),
+        )
+    try:
+        port = await_port(process, log)
+        with idle_clients(port) as idle:
+            assert asyncio.run(live(port)) == 200
+            # Of those that time out, all but the newest would be closed by now.
+            assert sum(map(is_open, idle)) == SERVICE_MAX - 1
+            assert len(events(log, "http_connections_full")) == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def live(port: int) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/livez") as response,
+    ):
+        return response.status
+
+
+def await_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    until = time.monotonic() + 90
+    while time.monotonic() < until and process.poll() is None:
+        for line in events(log, "reconciler_listening"):
+            (url,) = line["urls"]  # type: ignore[misc]
+            return int(url.rpartition(":")[2])
+        time.sleep(0.05)
+    raise AssertionError(log.read_text())
