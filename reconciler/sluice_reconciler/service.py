@@ -24,6 +24,7 @@ from sluice_reconciler.journals.parts import JournalParts
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.lanes.rebuild import Fence
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
@@ -301,14 +302,17 @@ class Reconciler:
         """
         return await self._time_index.scan()
 
-    def rebuild(self, persisted: Mapping[Lane, int] | None = None) -> Rebuild:
+    def rebuild(
+        self, persisted: Mapping[Lane, int] | None = None, fence: Fence | None = None
+    ) -> Rebuild:
         """Return a rebuild of this store.
 
         Args:
             persisted: The last sequence that each lane's consumer persisted, where it is known.
+            fence: Called before the register of such a lane is replaced.
         """
         lanes = [one.lane for one in self._workers]
-        return Rebuild(self.store, self._requests, lanes, self._runtime, persisted)
+        return Rebuild(self.store, self._requests, lanes, self._runtime, persisted, fence)
 
     # --- the service -----------------------------------------------------------------------------
 
