@@ -81,7 +81,9 @@ class PassParts:
     settings: ReconcilerSettings
 
 
-def rest_s(took_s: float | None, *, journaled: bool, interval_s: float) -> float:
+def rest_s(
+    took_s: float | None, *, journaled: bool, interval_s: float, wanted: bool = False
+) -> float:
     """Return the pause after a pass; it is shorter while journals decide the frontier.
 
     Args:
@@ -89,9 +91,12 @@ def rest_s(took_s: float | None, *, journaled: bool, interval_s: float) -> float
             store all the time, so its duration decides nothing.
         journaled: Whether journals decide.
         interval_s: The pause without journals, at least, seconds.
+        wanted: Whether a journal must be replaced: then half of the time may be spent in passes.
     """
     if took_s is None:
         return FAILED_REST_S
+    if journaled and wanted:
+        return min(took_s, JOURNALED_REST_MAX_S)
     if journaled:
         return min(REST_TO_WORK * took_s, JOURNALED_REST_MAX_S)
     return max(REST_TO_WORK * took_s, interval_s)
@@ -128,6 +133,7 @@ class PassLoop:
             self._took_s,
             journaled=self._parts.registry.is_journaled,
             interval_s=self._parts.settings.pass_interval_s,
+            wanted=self._parts.journals.wanted_pass_ns() is not None,
         )
         rested_ns = self._parts.runtime.clock.monotonic_ns() - self._ended_at_ns
         return rested_ns < pause_s * NS_PER_S
