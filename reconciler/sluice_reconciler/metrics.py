@@ -30,6 +30,7 @@
 | sluice_reconciler_unjournaled_gateways_total | counter | none | sightings without a registration |
 | sluice_reconciler_journals_removed_total | counter | none | journal objects removed |
 | sluice_reconciler_store_requests_total | counter | op | requests; a `list` is one page |
+| sluice_reconciler_index_entries_missing | gauge | index | of a sample of 100 batches |
 | sluice_queue_objects | gauge | part | objects of `queue`, `journals`, `dead_letters` |
 | sluice_queue_bytes | gauge | part | their size |
 """
@@ -202,6 +203,12 @@ class ReconcilerMetrics:
     def _create_store_metrics(self, on: CollectorRegistry) -> None:
         self.store_requests = Counter(
             "sluice_reconciler_store_requests", "requests to the store", ["op"], registry=on
+        )
+        self.index_entries_missing = Gauge(
+            "sluice_reconciler_index_entries_missing",
+            "wrong or missing index entries of the batches in the last sample",
+            ["index"],
+            registry=on,
         )
         self.queue_objects = Gauge(
             "sluice_queue_objects",

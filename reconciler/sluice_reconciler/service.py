@@ -36,6 +36,7 @@ from sluice_reconciler.live_window import LiveWindow
 from sluice_reconciler.loop_health import LATER_S, Loop, ReconcilerHealth
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
+from sluice_reconciler.passes.index_check import IndexCheck
 from sluice_reconciler.passes.loop import PassLoop, PassParts
 from sluice_reconciler.passes.progress import PassProgress
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
@@ -238,6 +239,14 @@ class Reconciler:
             on_boot=self._boot_tails.observe,
             clock=self._runtime.clock,
             marks_quiet_ns=self.authority.retry_horizon_ns,
+            index_check=IndexCheck(
+                self.store,
+                self._requests,
+                holds,
+                self._runtime.clock,
+                self._runtime.rng,
+                self.metrics,
+            ),
         )
 
     @classmethod
