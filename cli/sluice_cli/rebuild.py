@@ -1,6 +1,7 @@
 """`sluice rebuild`: rebuild derived objects, or compare them with their sources."""
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -13,7 +14,7 @@ from sluice_protocol.keys import INGEST_QUEUE
 from sluice_reconciler.differences import DerivedDifference
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_spark.committed_positions import read_committed_positions
+from sluice_spark.committed_positions import fence_ingestion, read_committed_positions
 from sluice_store.mode import StoreMode
 from sluice_store.url import open_store
 
@@ -68,7 +69,7 @@ async def _run(
         persisted = None
         if INGEST_QUEUE in settings.queue_names:
             persisted = await read_committed_positions(store, url, reconciler.authority.lanes)
-        walk = reconciler.rebuild(persisted)
+        walk = reconciler.rebuild(persisted, partial(fence_ingestion, store, url))
         differences = walk.differences() if verify else walk.repair(first_sequence=first_sequence)
         async for one in differences:
             found.append(one)  # noqa: PERF401 - those before an error are reported too

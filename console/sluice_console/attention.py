@@ -72,7 +72,8 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         held_reasons: Their reasons, each once.
         dead_letters: Number of accepted batches that could not be ingested and are not in the lake;
             None if that is unknown.
-        missing_indexes: Prefixes of derived indexes that are empty although they have sources.
+        missing_indexes: Prefixes of derived indexes that are empty although they have sources, or
+            of which a full pass missed entries.
         gaps: The gaps of all agents.
         doctor: The newest result of the doctor.
         doctor_ran: Whether there is a result; None if that could not be read.
@@ -288,9 +289,9 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
     if facts.missing_indexes:
         yield AttentionItem(
             severity="error",
-            title=f"Derived indexes are missing: {', '.join(facts.missing_indexes)}",
-            detail="They were deleted, and audits and rebuilds by time need them. They follow from"
-            " the manifests and blobs: run `sluice rebuild`.",
+            title=f"Derived indexes are missing or incomplete: {', '.join(facts.missing_indexes)}",
+            detail="Objects of them were deleted, and audits and rebuilds by time need them. They"
+            " follow from the manifests and blobs: run `sluice rebuild`.",
             page="queue",
             command="sluice rebuild --verify",
         )

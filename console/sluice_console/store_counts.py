@@ -12,6 +12,7 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.discovery_status import DiscoveryStatus
+from sluice_reconciler.passes.index_check import read_index_check
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.port import ListedObject, ObjectStore
 from sluice_store.stored_conflicts import StoredConflicts
@@ -85,9 +86,11 @@ async def count_held(store: ObjectStore) -> HeldBatches:
 
 
 async def find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -> tuple[str, ...]:
-    """Return the derived indexes without any entry whose first source was indexed long ago.
+    """Return the derived indexes of which entries are missing.
 
-    It costs one page of a listing for each index and for each kind of source.
+    Those are the indexes without any entry whose first source was indexed long ago, and those with
+    missing entries in the last check of a full pass. It costs one page of a listing for each index
+    and for each kind of source, and one GET.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
@@ -99,7 +102,9 @@ async def find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -
         if first is None or first.last_modified_ns + _INDEXED_NS > through_ns:
             continue
         missing += [one for one in indexes if await _first_of(store, one) is None]
-    return tuple(missing)
+    checked = await read_index_check(store)
+    incomplete = checked.missing if checked is not None else ()
+    return tuple(dict.fromkeys([*missing, *incomplete]))
 
 
 async def _first_of(store: ObjectStore, prefix: str) -> ListedObject | None:

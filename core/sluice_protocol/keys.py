@@ -54,6 +54,9 @@ LAKE: Final = "lake/v1/"
 PACKED_DELETES: Final = ObjectKey(f"{LAKE}deletes.json.z")
 LEDGER_LOG: Final = f"{LAKE}batches/_delta_log/"
 """Prefix that has objects once the lake has its ledger of ingested batches."""
+DEAD_LETTER_FILES: Final = f"{LAKE}dead_letters/"
+LOGS_LOG: Final = f"{LAKE}logs/_delta_log/"
+"""The log of the table to which each round of the ingestion commits first."""
 
 INGEST_QUEUE: Final = "spark"
 """The queue that the Spark ingest consumes; it has no other consumer."""

@@ -111,6 +111,8 @@ MATRIX: Final = {
                 *(keys.QUARANTINE_BY_BLOB, keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
                 # The lease of the task `queue`, in a process that runs with this role.
                 *(keys.DECISIONS, keys.MAINTAIN),
+                # A rebuild fences the ingestion before it replaces a register (ADR 0049).
+                keys.LOGS_LOG,
             ),
             # Journals are deleted when a full pass and the retry horizon are over (ADR 0085).
             Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER, keys.GATEWAYS),

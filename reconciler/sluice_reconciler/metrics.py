@@ -29,6 +29,10 @@
 | sluice_reconciler_missed_by_journals_total | counter | none | batches only a full pass found |
 | sluice_reconciler_unjournaled_gateways_total | counter | none | sightings without a registration |
 | sluice_reconciler_journals_removed_total | counter | none | journal objects removed |
+| sluice_reconciler_store_requests_total | counter | op | requests; a `list` is one page |
+| sluice_reconciler_index_entries_missing | gauge | index | of a sample of 100 batches |
+| sluice_queue_objects | gauge | part | objects of `queue`, `journals`, `dead_letters` |
+| sluice_queue_bytes | gauge | part | their size |
 """
 
 from collections import OrderedDict
@@ -57,6 +61,7 @@ class ReconcilerMetrics:
         self._create_event_metrics(on)
         self._create_lag_gauges(on)
         self._create_journal_metrics(on)
+        self._create_store_metrics(on)
 
     def _create_queue_metrics(self, on: CollectorRegistry) -> None:
         self.enqueued = Counter(
@@ -193,6 +198,29 @@ class ReconcilerMetrics:
         )
         self.journals_removed = Counter(
             "sluice_reconciler_journals_removed", "journal objects removed", registry=on
+        )
+
+    def _create_store_metrics(self, on: CollectorRegistry) -> None:
+        self.store_requests = Counter(
+            "sluice_reconciler_store_requests", "requests to the store", ["op"], registry=on
+        )
+        self.index_entries_missing = Gauge(
+            "sluice_reconciler_index_entries_missing",
+            "wrong or missing index entries of the batches in the last sample",
+            ["index"],
+            registry=on,
+        )
+        self.queue_objects = Gauge(
+            "sluice_queue_objects",
+            "objects of the registers, the journals and the dead letters",
+            ["part"],
+            registry=on,
+        )
+        self.queue_bytes = Gauge(
+            "sluice_queue_bytes",
+            "bytes of the registers, the journals and the dead letters",
+            ["part"],
+            registry=on,
         )
 
 

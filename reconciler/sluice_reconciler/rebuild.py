@@ -29,7 +29,7 @@ from sluice_reconciler.indexes import (
     reference_in,
     unpack,
 )
-from sluice_reconciler.lanes.rebuild import LaneRebuild
+from sluice_reconciler.lanes.rebuild import Fence, LaneRebuild
 from sluice_store.deletion import delete_versions
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY
@@ -49,6 +49,7 @@ class Rebuild:
         lanes: Sequence[Lane],
         runtime: Runtime,
         persisted: Mapping[Lane, int] | None = None,
+        fence: Fence | None = None,
     ) -> None:
         """Create a rebuild; nothing is read yet.
 
@@ -58,12 +59,13 @@ class Rebuild:
             lanes: Every lane of every queue that batches are appended to.
             runtime: Source of ids.
             persisted: The last sequence that each lane's consumer persisted, where it is known.
+            fence: Called before the register of such a lane is replaced.
         """
         self._store = store
         self._requests = requests
         self._backoff = runtime.backoff(WRITE_RETRY)
         known = persisted if persisted is not None else {}
-        self._lanes = LaneRebuild(store, requests, lanes, runtime, known)
+        self._lanes = LaneRebuild(store, requests, lanes, runtime, known, fence)
 
     async def differences(self) -> AsyncIterator[DerivedDifference]:
         """Return every derived object that is missing, extra, different or unreadable.

@@ -9,11 +9,14 @@ import structlog
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
+from sluice_protocol.keys import accepted_key
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.counted_store import count_requests
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.event_queue import EventReceiver
 from sluice_reconciler.events import HintQueue
@@ -24,6 +27,7 @@ from sluice_reconciler.journals.parts import JournalParts
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.lanes.rebuild import Fence
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
@@ -32,6 +36,7 @@ from sluice_reconciler.live_window import LiveWindow
 from sluice_reconciler.loop_health import LATER_S, Loop, ReconcilerHealth
 from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
+from sluice_reconciler.passes.index_check import IndexCheck
 from sluice_reconciler.passes.loop import PassLoop, PassParts
 from sluice_reconciler.passes.progress import PassProgress
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
@@ -52,6 +57,8 @@ from sluice_store.retry import WRITE_RETRY
 
 log = structlog.get_logger()
 
+LATE_CHECK_S: Final = 1.0
+"""Time between two checks whether a gateway process has become late."""
 EVENTS_REOPEN_S: Final = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
 
@@ -70,10 +77,11 @@ class Reconciler:
         runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> None:
+        self.metrics = metrics if metrics is not None else ReconcilerMetrics()
+        store = count_requests(store, self.metrics.store_requests)
         self.store = store
         self.authority = authority
         self.settings = settings if settings is not None else ReconcilerSettings()
-        self.metrics = metrics if metrics is not None else ReconcilerMetrics()
         runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
         self.health = ReconcilerHealth(now_ns=runtime.clock.monotonic_ns)
         self._runtime = runtime
@@ -97,6 +105,7 @@ class Reconciler:
         self.pipeline = self._make_pipeline(holds)
         self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
         self._boot_tails = BootTailScanner(store, self.pipeline)
+        self._scanned_after: frozenset[str] = frozenset()
         self.journals = self._make_journal_route()
         self._journal_loop = self._make_journal_loop()
         self._held = self._make_held_batches(holds)
@@ -141,7 +150,9 @@ class Reconciler:
             runtime=self._runtime,
         )
         queues = self.settings.queue_names
-        return QueueUpkeep(self.store, self._workers, collector, self.metrics, queues)
+        return QueueUpkeep(
+            self.store, self._workers, collector, self.metrics, queues, self._runtime.clock
+        )
 
     def _make_http_queues(self) -> dict[str, HttpQueue]:
         queues = {
@@ -164,7 +175,7 @@ class Reconciler:
             backoff=self._runtime.backoff(WRITE_RETRY),
             metrics=self.metrics,
             rng=self._runtime.rng,
-            on_verified=self._registry.observe_batches,
+            on_verified=self._observe_verified,
         )
         return BatchPipeline(parts, self.settings)
 
@@ -228,6 +239,14 @@ class Reconciler:
             on_boot=self._boot_tails.observe,
             clock=self._runtime.clock,
             marks_quiet_ns=self.authority.retry_horizon_ns,
+            index_check=IndexCheck(
+                self.store,
+                self._requests,
+                holds,
+                self._runtime.clock,
+                self._runtime.rng,
+                self.metrics,
+            ),
         )
 
     @classmethod
@@ -292,6 +311,21 @@ class Reconciler:
         """
         return await self._boot_tails.scan()
 
+    async def scan_after_late_gateways(self) -> None:
+        """Scan the active boots once for each gateway process that has become late.
+
+        A killed gateway has not reported its newest batches. Most of them continue a boot of which
+        earlier ones are known, so they are found without a full pass.
+
+        Raises:
+            StoreError: As `scan_boot_tails`.
+            OutcomeUnknown: As `scan_boot_tails`.
+        """
+        late = self.journals.late_processes
+        if late - self._scanned_after:
+            await self.scan_boot_tails()
+        self._scanned_after = late
+
     async def scan_time_index(self) -> PipelineResult:
         """Process the new entries of the by-time index.
 
@@ -301,14 +335,17 @@ class Reconciler:
         """
         return await self._time_index.scan()
 
-    def rebuild(self, persisted: Mapping[Lane, int] | None = None) -> Rebuild:
+    def rebuild(
+        self, persisted: Mapping[Lane, int] | None = None, fence: Fence | None = None
+    ) -> Rebuild:
         """Return a rebuild of this store.
 
         Args:
             persisted: The last sequence that each lane's consumer persisted, where it is known.
+            fence: Called before the register of such a lane is replaced.
         """
         lanes = [one.lane for one in self._workers]
-        return Rebuild(self.store, self._requests, lanes, self._runtime, persisted)
+        return Rebuild(self.store, self._requests, lanes, self._runtime, persisted, fence)
 
     # --- the service -----------------------------------------------------------------------------
 
@@ -346,6 +383,7 @@ class Reconciler:
             (settings.scan_interval_s, Loop.TIME_INDEX, self.scan_time_index),
         ]
         with_journals: list[_Scan] = [
+            (LATE_CHECK_S, Loop.BOOT_TAILS, self.scan_after_late_gateways),
             (settings.hold_interval_s, Loop.HELD_BATCHES, self._held.check),
             (REMOVAL_INTERVAL_S, Loop.JOURNAL_REMOVAL, self._journal_loop.remove),
         ]
@@ -355,6 +393,11 @@ class Reconciler:
             for seconds, loop, do in scans:
                 if seconds:
                     tasks.create_task(self._every(seconds, loop, do, journaled=journaled))
+
+    def _observe_verified(self, manifests: Sequence[AcceptedManifest]) -> None:
+        self._registry.observe_batches(manifests)
+        for one in manifests:
+            self._boot_tails.observe(accepted_key(one.identity))
 
     def _observe_page(self, page: ListPage) -> None:
         self._clock.observe(page.date_ns)

@@ -1,11 +1,21 @@
-"""Where a lost queue register resumes: the sequences that the lake has committed."""
+"""Where a lost queue register resumes: the sequences that the lake has committed.
+
+A running ingestion may have checked the old register and not have committed yet. Its commit would
+name sequences that the new register assigns to other batches. Before a register is replaced, the
+position of its lane is therefore committed again, without files, to the table that each round
+commits to first. Delta then refuses every commit that was prepared from an earlier state of that
+table (ADR 0049).
+"""
 
 import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE, LEDGER_LOG
+from sluice_protocol.system_clock import SystemClock
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane
@@ -14,6 +24,10 @@ from sluice_store.port import ObjectStore
 
 _READS_MAX: Final = 3
 """Reads of the tables: a running ingestion commits to one after the other in between."""
+_READ_PAUSE_S: Final = 1.0
+"""Pause between reads after a fence: a round that it did not stop completes its commits."""
+_FENCES_MAX: Final = 8
+"""Attempts of a fence; each one fails if a round is committed meanwhile."""
 
 
 async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:
@@ -33,6 +47,44 @@ async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> 
     return {}
 
 
+async def fence_ingestion(store: ObjectStore, url: str, lane: Lane) -> int:
+    """Refuse every commit that an ingestion has prepared for a lane; return the lane's position.
+
+    The register must be lost, or its consumer fenced: only then no later round can pass its check.
+    A round that has already committed to the first table is not stopped, and completes.
+
+    Raises:
+        BadUsage: As `read_committed_positions`.
+        SluiceError: A table has another schema or a refused feature, or the store is unreachable.
+    """
+    acked = {lane.lane: await _read_acked(store, lane.lane)}
+    await asyncio.to_thread(_commit_fence, url, lane.lane)
+    for _ in range(_READS_MAX - 1):
+        try:
+            return (await asyncio.to_thread(_read_once, url, acked))[lane]
+        except BadUsage:
+            await SystemClock().sleep(_READ_PAUSE_S)
+    return (await asyncio.to_thread(_read_once, url, acked))[lane]
+
+
+def _commit_fence(url: str, lane: int) -> None:
+    # These need the extra `spark`.
+    from sluice_spark.commits import commit_files  # noqa: PLC0415
+    from sluice_spark.microbatch import open_snapshot  # noqa: PLC0415
+
+    kind, table = next(iter(RECORD_TABLES.items()))
+    for attempt in range(1, _FENCES_MAX + 1):
+        snapshot = open_snapshot(url)
+        position = snapshot.positions([lane]).record_position(kind, lane)
+        try:
+            commit_files(snapshot.records[kind], table, (), {lane: position}, {})
+        except CommitConflict:
+            if attempt == _FENCES_MAX:
+                raise
+        else:
+            return
+
+
 async def _read_acked(store: ObjectStore, lane: int) -> int:
     """Return the acknowledged sequence of a lane; 0 if its register is lost or damaged."""
     try:
@@ -42,17 +94,18 @@ async def _read_acked(store: ObjectStore, lane: int) -> int:
 
 
 def _read(url: str, acked: Mapping[int, int]) -> dict[Lane, int]:
-    from sluice_spark.microbatch import open_snapshot  # noqa: PLC0415 - needs the extra `spark`
-
     for _ in range(_READS_MAX - 1):
         try:
-            return _decide_all(open_snapshot(url).positions(list(acked)), acked)
+            return _read_once(url, acked)
         except BadUsage:
             continue
-    return _decide_all(open_snapshot(url).positions(list(acked)), acked)
+    return _read_once(url, acked)
 
 
-def _decide_all(positions: TablePositions, acked: Mapping[int, int]) -> dict[Lane, int]:
+def _read_once(url: str, acked: Mapping[int, int]) -> dict[Lane, int]:
+    from sluice_spark.microbatch import open_snapshot  # noqa: PLC0415 - needs the extra `spark`
+
+    positions = open_snapshot(url).positions(list(acked))
     return {
         Lane(queue=INGEST_QUEUE, lane=lane): decide_position(positions, lane, end)
         for lane, end in acked.items()

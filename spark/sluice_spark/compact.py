@@ -24,7 +24,7 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.applied_deletes import FileDeletes, plan_deletes, record_applied
 from sluice_spark.commits import replace_files
-from sluice_spark.delete_conditions import any_condition
+from sluice_spark.delete_matches import only_deleted, without_deleted
 from sluice_spark.deleted_rows import DeletedRowsRemover
 from sluice_spark.failpoints import FailPoint, read_failpoint
 from sluice_spark.file_merges import by_partition
@@ -242,13 +242,14 @@ class _Compactor:
         self, table: Table, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
     ) -> list[DataFile]:
         rows = read_files(self.spark, self.store_url, table, files)
-        deleted = rows.where(any_condition(deletes))
+        deleted = only_deleted(rows, deletes)
         return files_with_rows(files, deleted.select("file").distinct())
 
     def _rewrite_without(
         self, table: Table, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]
     ) -> Sequence[WrittenFile] | None:
-        return self._rewrite(table, FileRewrite(files=tuple(files), drop=any_condition(deletes)))
+        keep = partial(without_deleted, records=deletes)
+        return self._rewrite(table, FileRewrite(files=tuple(files), keep=keep))
 
     def _record_applied(self, kind: Kind, deletes: FileDeletes) -> None:
         """Record which files need no delete of this run again."""

@@ -1,6 +1,6 @@
-"""Deletes as Spark SQL conditions on the rows of the record tables and of `rollups`."""
+"""Deletes as Spark SQL conditions on the rows of `rollups`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from sluice_protocol.record_deletes import DeleteRecord
@@ -14,34 +14,6 @@ def sql_literal(text: str) -> str:
     """Return a text as a literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-AT_NS: Final = "coalesce(ts_ns, unix_micros(accepted_at) * 1000)"
-"""The time of a record; for a record without a time, when its batch was accepted."""
-
-
-def delete_condition(record: DeleteRecord) -> str:
-    """Return the Spark SQL condition that selects the rows to remove; it is never null."""
-    parts = [f"unix_micros(accepted_at) * 1000 <= {record.accepted_until_unix_ns}"]
-    if record.from_unix_ns is not None:
-        parts.append(f"{AT_NS} >= {record.from_unix_ns}")
-    if record.to_unix_ns is not None:
-        parts.append(f"{AT_NS} < {record.to_unix_ns}")
-    if record.agent_id is not None:
-        parts.append(f"agent_id = {sql_literal(record.agent_id)}")
-    if record.contains is not None:
-        text = sql_literal(record.contains)
-        parts.append(f"name = {text}" if record.kind == "metrics" else f"contains(body, {text})")
-    for key, value in record.attributes.items():
-        name, text = sql_literal(key), sql_literal(value)
-        parts.append(f"(attributes[{name}] = {text} OR resource[{name}] = {text})")
-    return f"coalesce({' AND '.join(parts)}, false)"
-
-
-def any_condition(records: Iterable[DeleteRecord]) -> str | None:
-    """Return the condition that any delete removes a row; None without deletes."""
-    parts = [delete_condition(record) for record in records]
-    return any_of(parts) if parts else None
 
 
 def any_of(conditions: Sequence[str]) -> str:

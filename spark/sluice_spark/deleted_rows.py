@@ -16,8 +16,8 @@ from sluice_spark.applied_deletes import FileDeletes
 from sluice_spark.file_selection import removes_whole_file
 from sluice_spark.written_files import WrittenFile
 
-TOGETHER_MAX: Final = 500
-"""Deletes in one condition of Spark SQL. It is parsed and compiled, and ten thousand do not fit."""
+TOGETHER_MAX: Final = 20_000
+"""Deletes that files are searched for together; each worker receives all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.applied_deletes import FileDeletes
 from sluice_spark.commits import commit_from_state
-from sluice_spark.delete_conditions import any_condition
+from sluice_spark.delete_matches import without_deleted
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.repetitions import KEY, ROW_ID, RepetitionRules, keyed, removed_rows
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files
@@ -193,8 +193,7 @@ class RepetitionRemover:
         rows = keyed(
             read_files(self.spark, self.store_url, self.table, [*before, *here]), self.rules
         )
-        hidden = any_condition(self._deletes_of([*before, *here]))
-        visible = rows if hidden is None else rows.where(f"NOT {hidden}")
+        visible = without_deleted(rows, self._deletes_of([*before, *here]))
         removed = removed_rows(visible, self.rules, day).persist()
         try:
             count = int(removed.count())

@@ -50,7 +50,6 @@ class FileRewrite:
 
     Attributes:
         files: The files.
-        drop: Spark SQL condition of the rows to drop; None keeps all.
         unique: Whether to keep, of rows with the same (agent, boot, seq) and the same content, only
             the one with the highest queue sequence.
         keep: Returns the rows of a DataFrame to keep; None keeps all.
@@ -59,7 +58,6 @@ class FileRewrite:
     """
 
     files: tuple[DataFile, ...]
-    drop: str | None = None
     unique: bool = False
     keep: Callable[[Any], Any] | None = None
     check: Callable[[Sequence[WrittenFile]], None] | None = None
@@ -68,7 +66,7 @@ class FileRewrite:
     @property
     def changes_data(self) -> bool:
         """Whether the set of rows changes, which readers of a change feed must see."""
-        return self.drop is not None or self.unique or self.keep is not None
+        return self.unique or self.keep is not None
 
 
 def read_files(spark: Session, store_url: str, table: Table, files: Sequence[DataFile]) -> Any:  # noqa: ANN401
@@ -198,8 +196,6 @@ def _compared(column: Column) -> str:
 
 
 def _kept_rows(frame: Any, table: Table, plan: FileRewrite) -> Any:  # noqa: ANN401 - a DataFrame
-    if plan.drop is not None:
-        frame = frame.where(f"NOT {plan.drop}")
     if plan.unique:
         newest = (
             "PARTITION BY agent_id, boot_id, seq, content"

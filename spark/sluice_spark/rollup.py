@@ -31,7 +31,7 @@ from sluice_lake.source_ranges import (
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_spark.commits import commit_from_state
-from sluice_spark.delete_conditions import any_condition
+from sluice_spark.delete_matches import without_deleted
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.rewrite import read_files, write_ordered
 from sluice_spark.rollup_files import select_point_files
@@ -166,10 +166,7 @@ def _points(
 ) -> Any:  # noqa: ANN401
     if not files:
         return None
-    rows = read_files(spark, store_url, METRICS, files)
-    gone = any_condition(inputs.deletes_of(files))
-    if gone is not None:
-        rows = rows.where(f"NOT {gone}")
+    rows = without_deleted(read_files(spark, store_url, METRICS, files), inputs.deletes_of(files))
     laned = rows.selectExpr("*", f"{_LANE.format(lanes=inputs.lanes)} AS lane")
     reached = laned.where(lanes_condition(replace(source, after={}), inputs.lanes))
     return reached.selectExpr("*", f"{lanes_condition(source, inputs.lanes)} AS fresh")

@@ -23,6 +23,7 @@ import structlog
 
 from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.journals import (
+    LATE_S,
     Frontier,
     ProcessProgress,
     decide_frontier,
@@ -109,6 +110,12 @@ class JournalRoute:
     def ended(self) -> frozenset[str]:
         """The processes whose journals no longer bound the frontier."""
         return self._ended
+
+    @property
+    def late_processes(self) -> frozenset[str]:
+        """The open processes that have written nothing for `LATE_S`."""
+        late = (one.process for one in self.journals if one.is_silent(LATE_S))
+        return frozenset(late).difference(self._ended)
 
     @property
     def open_processes(self) -> int:

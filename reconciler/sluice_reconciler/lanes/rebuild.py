@@ -6,24 +6,30 @@ lake contains it. The lane's ledger is emptied, so every batch is enqueued again
 own ledger drops the batches that it has. The same is done for a register whose next sequence is not
 above what its consumer persisted: it is not the register that the consumer read from.
 
+A consumer that still runs may have read the old register and persist a position of it later. It is
+therefore fenced before the position is read: `fence` refuses what it has prepared, and a register
+that can still be decoded gets the next epoch first. The new register is then written only over
+that state.
+
 Before something damaged is replaced, its bytes are copied to a key that names it as damaged. The
 segments of the old register are moved in the same way, because the new register assigns sequences
 that name the same segment keys. Only an operator deletes these copies.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import QUEUE, damaged_copy_key, digest_of
-from sluice_protocol.outcomes import Applied, Exists, Found, Unknown
+from sluice_protocol.outcomes import Applied, CreateOutcome, Found, NotFound, ReplaceOutcome
 from sluice_protocol.units import ObjectKey
+from sluice_queue.decisions import RegisterRead
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import LaneDamaged, WorkListMissing
 from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.lane import Lane, Runtime
-from sluice_queue.register import Register, encode_register
+from sluice_queue.lane import Lane, RegisterClient, Runtime
+from sluice_queue.register import Register, encode_register, open_epoch
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.differences import DerivedDifference, DifferenceKind, compare_object
@@ -45,6 +51,9 @@ from sluice_store.deletion import delete_versions
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY
 
+Fence = Callable[[Lane], Awaitable[int]]
+"""Refuses what the consumer of a lane has prepared, and returns the sequence that it persisted."""
+
 _DIFFERENCES: Final = {
     DefectKind.REGISTER_MISSING: DifferenceKind.MISSING,
     DefectKind.REGISTER_REPLACED: DifferenceKind.DIFFERENT,
@@ -63,13 +72,15 @@ class LaneRebuild:
         lanes: Sequence[Lane],
         runtime: Runtime,
         persisted: Mapping[Lane, int],
+        fence: Fence | None = None,
     ) -> None:
         self._store = store
         self._requests = requests
         self._lanes = lanes
         self._lanes_per_queue = 1 + max((lane.lane for lane in lanes), default=0)
         self._runtime = runtime
-        self._persisted = persisted
+        self._persisted = dict(persisted)
+        self._fence = fence
 
     async def differences(self) -> list[DerivedDifference]:
         """Return what is lost or damaged: registers, lane states, work lists of pending entries.
@@ -125,12 +136,27 @@ class LaneRebuild:
         """
         for lane in self._lanes:
             defect = await self._defect(lane)
+            if defect is None and await self._is_unused(lane):
+                # The first entries of a lane may be in a commit that is not made yet.
+                await self._read_persisted(lane)
+                defect = await self._defect(lane)
             if defect is None:
                 continue
             if defect.kind is DefectKind.STATE_DAMAGED:
                 yield await self._replace_state(lane, defect)
             else:
                 yield await self._replace_register(lane, defect, first_sequence)
+
+    async def _is_unused(self, lane: Lane) -> bool:
+        """Return True if a lane has no register, and its consumer has persisted nothing of it."""
+        if self._persisted.get(lane) != 0:
+            return False
+        return isinstance(await self._store.get(lane.key), NotFound)
+
+    async def _read_persisted(self, lane: Lane) -> None:
+        """Read again what the consumer of a lane has persisted; after this it persists no more."""
+        if self._fence is not None and lane in self._persisted:
+            self._persisted[lane] = await self._fence(lane)
 
     async def _replace_state(self, lane: Lane, defect: LaneDefect) -> DerivedDifference:
         kept = await self._empty_state(lane, defect.key)
@@ -149,8 +175,7 @@ class LaneRebuild:
         In this order a command that was interrupted can be repeated: the old ledger counts appends
         that the new register does not contain, so the lane stays halted.
         """
-        first = self._persisted[lane] + 1 if lane in self._persisted else first_sequence
-        if first is None or first < 1:
+        if lane not in self._persisted and (first_sequence is None or first_sequence < 1):
             raise BadUsage(
                 "register of a lane is lost or damaged: give --first-sequence, one above the"
                 f" highest sequence that its consumer persisted, register=`{lane.key}`"
@@ -158,6 +183,9 @@ class LaneRebuild:
         kept = None
         if defect.kind is DefectKind.REGISTER_DAMAGED:
             kept = await self._keep_copy(lane, lane.key)
+        fenced = await self._fence_consumer(lane)
+        await self._read_persisted(lane)
+        first = self._persisted[lane] + 1 if lane in self._persisted else first_sequence or 1
         await self._move_segments(lane)
         state = Register(
             revision=1,
@@ -165,21 +193,46 @@ class LaneRebuild:
             next_sequence=first,
             acked_through=first - 1,
         )
-        missing = defect.kind is DefectKind.REGISTER_MISSING
-        put = self._store.create if missing else self._store.overwrite
-        match await put(lane.key, encode_register(state)):
-            case Applied():
-                await self._empty_state(lane)
-            case Exists() | Unknown():
-                raise BadUsage(
-                    f"register was written meanwhile: repeat the command, register=`{lane.key}`"
-                )
+        await self._write_register(lane, defect, fenced, state)
+        await self._empty_state(lane)
         where = "" if kept is None else f"; kept as {kept}"
         return DerivedDifference(
             key=lane.key,
             wrong=_DIFFERENCES[defect.kind],
             detail=f"{defect.detail}{where}; replaced; sequences continue at {first}",
         )
+
+    async def _fence_consumer(self, lane: Lane) -> RegisterRead | None:
+        """Claim the next epoch of a register that can be decoded; return the state with the claim.
+
+        A register that was restored from a copy may still name a running consumer.
+        """
+        client = RegisterClient(self._store, lane, self._runtime)
+        try:
+            seen = await client.read()
+        except LaneDamaged:
+            return None
+        if seen is None:
+            return None
+        claim = open_epoch(seen.state, self._runtime.id_bytes(), self._runtime.id_bytes())
+        outcome = await client.swap(seen, claim)
+        if not isinstance(outcome, Applied):
+            raise _written_meanwhile(lane)
+        return RegisterRead(state=claim, etag=outcome.etag)
+
+    async def _write_register(
+        self, lane: Lane, defect: LaneDefect, fenced: RegisterRead | None, state: Register
+    ) -> None:
+        body = encode_register(state)
+        outcome: CreateOutcome | ReplaceOutcome
+        if fenced is not None:
+            outcome = await self._store.replace(lane.key, body, if_match=fenced.etag)
+        elif defect.kind is DefectKind.REGISTER_MISSING:
+            outcome = await self._store.create(lane.key, body)
+        else:
+            outcome = await self._store.overwrite(lane.key, body)
+        if not isinstance(outcome, Applied):
+            raise _written_meanwhile(lane)
 
     async def _empty_state(self, lane: Lane, damaged: ObjectKey | None = None) -> ObjectKey | None:
         """Write a state with an empty ledger; return the key of the copy of a damaged one.
@@ -260,3 +313,7 @@ class LaneRebuild:
                 lost += [LostList(lane=lane, entry=one) for one in await self._lost_lists(lane)]
         backoff = self._runtime.backoff(WRITE_RETRY)
         await LostLists(self._store, self._requests, self._lanes_per_queue, backoff).write(lost)
+
+
+def _written_meanwhile(lane: Lane) -> BadUsage:
+    return BadUsage(f"register was written meanwhile: repeat the command, register=`{lane.key}`")

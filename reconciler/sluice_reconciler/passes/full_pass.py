@@ -28,6 +28,7 @@ from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.mark_removal import CoveredMarks, remove_marks
 from sluice_reconciler.passes.boot_comparison import BootComparison
 from sluice_reconciler.passes.hand_over import LEFT_MAX, HandOver
+from sluice_reconciler.passes.index_check import IndexCheck
 from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.passes.spans import BootSample, cuts_of, spans_of
@@ -95,6 +96,7 @@ class FullPass:
         on_boot: Called with the last accepted key of each boot.
         clock: For pauses.
         marks_quiet_ns: How long a high-water mark that batches cover is kept.
+        index_check: Compares the index entries of a sample of the listed batches.
     """
 
     store: ObjectStore
@@ -110,6 +112,7 @@ class FullPass:
     on_boot: Callable[[ObjectKey], None]
     clock: Clock
     marks_quiet_ns: int
+    index_check: IndexCheck
 
     @property
     def hand_over(self) -> HandOver:
@@ -135,6 +138,7 @@ class FullPass:
             began_ns = UnixNs(how.resume.began_unix_ns)
         marks = await self.high_water.read()
         covered = CoveredMarks(marks, self.marks_quiet_ns)
+        self.index_check.begin(began_ns)
         run = PassRun(self, began_ns, how, takeover, StoreTally(marks, covered.observe))
         await self.workers.refresh()
         await run_all([walk.run() for walk in run.walks])
@@ -145,6 +149,7 @@ class FullPass:
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
         await remove_marks(self.store, self.requests, covered.found)
+        await self.index_check.run(began_ns)
         return PassReport(
             listed=run.listed(),
             began_ns=began_ns,
@@ -288,6 +293,8 @@ class _SpanWalk:
             # Each comparison adds the batch to its sum.
             if any([one.is_new(who, appeared_ns) for one in comparisons]):  # noqa: C419
                 await self._add(key)
+            else:
+                self._pass.index_check.offer(key, appeared_ns)
         await self._finish_boot(tally, comparisons, last)
         await self._flush()
         self._finish_span(last, done=True)

@@ -96,16 +96,21 @@ def worked_s(took_s: float, listed: int) -> float:
     return min(took_s, PASS_WORK_S + KEY_WORK_S * listed)
 
 
-def rest_s(worked_s: float | None, *, journaled: bool, interval_s: float) -> float:
+def rest_s(
+    worked_s: float | None, *, journaled: bool, interval_s: float, wanted: bool = False
+) -> float:
     """Return the pause after a pass; it is shorter while journals decide the frontier.
 
     Args:
         worked_s: Time that the pass worked, seconds; None if it failed.
         journaled: Whether journals decide.
         interval_s: The pause without journals, at least, seconds.
+        wanted: Whether a journal must be replaced: then half of the time may be spent in passes.
     """
     if worked_s is None:
         return FAILED_REST_S
+    if journaled and wanted:
+        return min(worked_s, JOURNALED_REST_MAX_S)
     if journaled:
         return min(REST_TO_WORK * worked_s, JOURNALED_REST_MAX_S)
     return max(REST_TO_WORK * worked_s, interval_s)
@@ -142,6 +147,7 @@ class PassLoop:
             self._worked_s,
             journaled=self._parts.registry.is_journaled,
             interval_s=self._parts.settings.pass_interval_s,
+            wanted=self._parts.journals.wanted_pass_ns() is not None,
         )
         rested_ns = self._parts.runtime.clock.monotonic_ns() - self._ended_at_ns
         return rested_ns < pause_s * NS_PER_S

@@ -15,14 +15,19 @@ from sluice_cli.queue import status
 from sluice_cli.rebuild import rebuild
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_queue.errors import ResumeRefused
+from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch
 from sluice_reconciler.app import run_once
+from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_spark.committed_positions import fence_ingestion, read_committed_positions
+from sluice_spark.failpoints import FailPoint
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.ingest import run_ingest
 from sluice_spark.microbatch import IngestTotals, open_snapshot
 from sluice_spark.settings import IngestSettings
 from sluice_spark.written_files import TaskResult
+from sluice_store import open_store
 
 
 def reconcile(deployment: Deployment) -> int:
@@ -178,6 +183,146 @@ def test_a_lake_that_was_restored_from_a_copy_is_rebuilt(tmp_path: Path) -> None
     lose(deployment, "manifests", "lake", "queue", "reconciler")
     assert rebuild(store=deployment.url) == 0
     ingest_locally(deployment.url)
+    assert_lake_holds(deployment, deployment.sent)
+
+
+@pytest.mark.parametrize("ingested", [0, 2])
+@pytest.mark.parametrize("state_too", [False, True], ids=["queue", "queue and state"])
+def test_a_job_commits_nothing_if_the_queue_is_rebuilt_after_its_last_check(
+    tmp_path: Path, ingested: int, state_too: bool
+) -> None:
+    """Its position would count entries of the new register as committed."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    for n in range(ingested):
+        deployment.accept([make_batch(n * 10)])
+        assert reconcile(deployment) == 1
+        assert ingest_locally(deployment.url).batches == 1
+    for n in (5, 6):
+        deployment.accept([make_batch(n * 10)])
+        assert reconcile(deployment) == 1
+
+    def rebuild_now() -> None:
+        lose(deployment, "queue", "manifests", *(["reconciler"] if state_too else []))
+        deployment.accept([make_batch(1000)])
+        assert rebuild(store=deployment.url) == 0
+
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(open_snapshot(deployment.url).committed_through)
+        paused = FailPoint(step="before_records_logs", action=rebuild_now)
+        with pytest.raises(Fenced):
+            ingester(deployment.url, consumers, failpoint=paused).ingest(
+                pending_rows(deployment.url)
+            )
+    deployment.accept([make_batch(2000)])
+    assert reconcile(deployment) == 1
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_a_rebuild_waits_for_a_job_that_has_begun_to_commit(tmp_path: Path) -> None:
+    """Between the commits of two tables only the old work lists name the batches in between."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    deployment.accept([make_batch(0), make_batch(10, kind="metrics")])
+    assert reconcile(deployment) == 2
+
+    def try_to_rebuild() -> None:
+        lose(deployment, "queue")
+        with pytest.raises(BadUsage, match="run the ingest"):
+            rebuild(store=deployment.url)
+
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(open_snapshot(deployment.url).committed_through)
+        paused = FailPoint(step="after_records_logs", action=try_to_rebuild)
+        with pytest.raises(Fenced):
+            ingester(deployment.url, consumers, failpoint=paused).ingest(
+                pending_rows(deployment.url)
+            )
+    assert rebuild(store=deployment.url) == 0
+    deployment.accept([make_batch(2000)])
+    assert reconcile(deployment) == 1
+    assert ingest_locally(deployment.url).batches == 1
+    assert_lake_holds(deployment, deployment.sent)
+
+
+class Killed(Exception):
+    """The command was killed at this step."""
+
+
+def test_a_rebuild_that_was_killed_after_its_fence_is_repeated(tmp_path: Path) -> None:
+    """The lane stays halted, and the job that it has fenced commits nothing."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    for n in range(2):
+        deployment.accept([make_batch(n * 10)])
+        assert reconcile(deployment) == 1
+
+    async def killed_rebuild() -> None:
+        async with open_store(deployment.url) as store:
+
+            async def fence(lane: Lane) -> int:
+                await fence_ingestion(store, deployment.url, lane)
+                raise Killed
+
+            reconciler = await Reconciler.of(store)
+            persisted = await read_committed_positions(store, deployment.url, 1)
+            with pytest.raises(Killed):
+                _ = [one async for one in reconciler.rebuild(persisted, fence).repair()]
+
+    def kill_rebuild() -> None:
+        lose(deployment, "queue", "manifests")
+        asyncio.run(killed_rebuild())
+
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(open_snapshot(deployment.url).committed_through)
+        paused = FailPoint(step="before_records_logs", action=kill_rebuild)
+        with pytest.raises(Fenced):
+            ingester(deployment.url, consumers, failpoint=paused).ingest(
+                pending_rows(deployment.url)
+            )
+    with pytest.raises(BadUsage, match="sluice rebuild"):
+        reconcile(deployment)
+    assert rebuild(store=deployment.url) == 0
+    ingest_locally(deployment.url)
+    assert_lake_holds(deployment, deployment.sent)
+
+
+def test_a_job_loses_an_old_copy_of_its_register_before_the_position_is_read(
+    tmp_path: Path,
+) -> None:
+    """The copy names the running job, so its check alone would not stop it."""
+    deployment = Deployment(tmp_path, lanes=1).init()
+    copy = tmp_path.with_name(f"{tmp_path.name}-copy")
+    deployment.accept([make_batch(0)])
+    assert reconcile(deployment) == 1
+    fenced: list[Lane] = []
+
+    async def repair(consumers: FencedConsumers) -> None:
+        async with open_store(deployment.url) as store:
+
+            async def fence(lane: Lane) -> int:
+                with pytest.raises(Fenced):
+                    await asyncio.to_thread(consumers.check)
+                fenced.append(lane)
+                return await fence_ingestion(store, deployment.url, lane)
+
+            reconciler = await Reconciler.of(store)
+            persisted = await read_committed_positions(store, deployment.url, 1)
+            _ = [one async for one in reconciler.rebuild(persisted, fence).repair()]
+            await reconciler.once()
+
+    with FencedConsumers(deployment.url, "spark") as consumers:
+        consumers.open(open_snapshot(deployment.url).committed_through)
+        shutil.copytree(tmp_path / "queue", copy)
+        deployment.accept([make_batch(10)])
+        assert reconcile(deployment) == 1
+        ingester(deployment.url, consumers).ingest(pending_rows(deployment.url))
+        lose(deployment, "queue")
+        shutil.copytree(copy, tmp_path / "queue")
+        consumers.check()
+        asyncio.run(repair(consumers))
+    assert [lane.lane for lane in fenced] == [0]
+    deployment.accept([make_batch(20)])
+    assert reconcile(deployment) == 1
+    assert ingest_locally(deployment.url).batches == 1
     assert_lake_holds(deployment, deployment.sent)
 
 

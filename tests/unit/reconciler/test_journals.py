@@ -18,7 +18,7 @@ from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
 
 from sluice_protocol.discovery import DISCOVERY, HoldReason
-from sluice_protocol.journals import journal_key
+from sluice_protocol.journals import LATE_S, journal_key
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_reconciler.journals import route
 from sluice_reconciler.journals.reader import OBJECTS_MAX
@@ -76,6 +76,31 @@ def test_a_round_that_cannot_read_everything_makes_the_next_one_due() -> None:
         await rounds(store, subject, 1)
         assert not subject.journals.is_behind
         assert len(await enqueued(store)) == len(batches)
+
+    play(scene)
+
+
+def test_an_unreported_batch_of_a_late_gateway_is_found_without_a_full_pass() -> None:
+    """It continues a boot of which the journal named a batch; the scan is made once."""
+
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        named = await writer.accept(0, at_ns=now(store))
+        await writer.append([named], through_ns=now(store))
+        await rounds(store, subject)
+        unreported = await writer.accept(10, at_ns=now(store))
+        await subject.scan_after_late_gateways()
+        assert {one.identity for one in await enqueued(store)} == {named.identity}
+        listed = subject.metrics.listed._value.get()
+        pass_time(store, LATE_S)
+        await rounds(store, subject)
+        await subject.scan_after_late_gateways()
+        found = {one.identity for one in await enqueued(store)}
+        assert found == {named.identity, unreported.identity}
+        assert subject.metrics.listed._value.get() == listed
+        before = store.counts["list"]
+        await subject.scan_after_late_gateways()
+        assert store.counts["list"] == before
 
     play(scene)
 

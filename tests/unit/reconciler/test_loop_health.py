@@ -104,6 +104,7 @@ def test_a_failure_that_continues_is_logged_now_and_then() -> None:
 @pytest.mark.parametrize("took_s", DURATIONS_S)
 def test_the_pause_after_a_failed_pass_does_not_grow(took_s: float, *, journaled: bool) -> None:
     assert rest_s(None, journaled=journaled, interval_s=1.0) == FAILED_REST_S < RECOVERY_S
+    assert rest_s(took_s, journaled=True, interval_s=1.0, wanted=True) <= took_s
     assert rest_s(took_s, journaled=True, interval_s=1.0) <= JOURNALED_REST_MAX_S
 
 

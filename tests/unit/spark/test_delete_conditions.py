@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_spark.delete_conditions import any_of
+from sluice_spark.delete_conditions import any_of, sql_literal
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 500])
@@ -22,3 +22,7 @@ def test_the_depth_grows_with_the_logarithm_of_the_conditions() -> None:
         depth += {"(": 1, ")": -1}.get(one, 0)
         deepest = max(deepest, depth)
     assert deepest == 9
+
+
+def test_quotes_and_backslashes_of_a_text_are_escaped() -> None:
+    assert sql_literal("it's \\ here") == r"'it\'s \\ here'"

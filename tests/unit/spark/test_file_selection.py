@@ -2,7 +2,6 @@ import pytest
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark.delete_conditions import delete_condition
 from sluice_spark.file_selection import (
     is_closed,
     may_contain_deleted,
@@ -62,11 +61,6 @@ def test_retention_removes_a_file_unread_only_if_every_row_is_deleted() -> None:
     assert not removes_whole_file(file(ts=TimeStats()), record(**old))
     ranged = TimeStats(range_ns=(T0_NS, T0_NS + 10))  # how many have no time is not recorded
     assert not removes_whole_file(file(ts=ranged), record(**old))
-
-
-def test_delete_condition_escapes_quotes_and_backslashes() -> None:
-    text = delete_condition(record(contains="it's \\ here"))
-    assert r"contains(body, 'it\'s \\ here')" in text
 
 
 @pytest.mark.parametrize(
