@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from sluice_cli.dead_letters import draw_dead_letters
-from sluice_cli.existing_directory import STORE_DEFAULT, ExistingDirectory
+from sluice_cli.existing_directory import EXISTING_SPOOL, STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
@@ -100,7 +100,7 @@ class QueryOptions:
 
 SpoolUrl = Annotated[
     str | None,
-    ExistingDirectory(remedy="pass the gateway's `--spool`"),
+    EXISTING_SPOOL,
     Parameter(
         name="--spool",
         help="The gateway's spool, file:///path; batches that are only there are searched too.",
@@ -170,6 +170,8 @@ def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
     view = views[0] if views else ""
     if view == "tail" and options.until != "now":
         raise BadUsage("--tail has no end: omit --to")
+    if view == "tail" and options.newest_first:
+        raise BadUsage("--tail prints records as they are accepted: omit --newest-first")
     alone = next(
         (one for one in _NEEDED if one in given and not getattr(options, _NEEDED[one])), ""
     )
@@ -358,8 +360,8 @@ async def _tell(results: AsyncIterator["QueryResult"], json: bool) -> None:  # n
         # Print each reason once, when it changes, not once a second.
         if result.summary.reasons != told:
             told = result.summary.reasons
-            until = f"accepted until {result.summary.accepted_until or 'unknown'}\n"
-            sys.stderr.write("".join(f"partial: {reason}\n" for reason in told) + until)
+            reasons = "".join(f"partial: {reason}\n" for reason in told)
+            sys.stderr.write(f"{reasons}{result.summary.until_text}\n")
 
 
 def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
@@ -459,8 +461,7 @@ def describe(summary: "QuerySummary") -> str:
         f"read {summary.segments_read} segments, {format_size(summary.bytes_read)}",
         f"pruned {summary.segments_pruned}",
         f"{summary.waiting_batches} batches not in the lake yet",
-        f"accepted until {summary.accepted_until or 'unknown'}"
-        + (f", held back by {summary.held_by}" if summary.held_by and summary.partial else ""),
+        summary.until_text + (f", held back by {summary.held_by}" if summary.held_by else ""),
         f"{summary.elapsed_ms} ms",
     )
     lines = ["; ".join(facts)]

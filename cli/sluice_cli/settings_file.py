@@ -110,8 +110,12 @@ OPTIONS_MEANT: Final = {
         ("--level", "--severity", "--where", "--label", "-l", "--match"), ("--filter",)
     ),
     **dict.fromkeys(("--output", "--format", "-o", "--yaml"), ("--json",)),
-    **dict.fromkeys(("--host", "--address", "--bind", "--addr", "--port", "-p"), ("--listen",)),
-    **dict.fromkeys(("--dir", "--path", "--data", "--url", "--bucket-url", "-d"), ("--store",)),
+    **dict.fromkeys(
+        ("--host", "--address", "--bind", "--addr", "--port", "-p"), ("--listen", "--port")
+    ),
+    **dict.fromkeys(("--listen",), ("--port",)),
+    **dict.fromkeys(("--dir", "--path", "--data", "--url", "--bucket-url"), ("--store",)),
+    **dict.fromkeys(("--agent", "--filter", "--attribute", "--text", "-q"), ("--where",)),
     **dict.fromkeys(("--config", "--file", "-C"), ()),
     **dict.fromkeys(("--quiet", "-v", "--debug"), ("--verbose",)),
     **dict.fromkeys(("--check", "--noop", "--plan", "--simulate"), ("--dry-run", "--verify")),
@@ -120,11 +124,13 @@ OPTIONS_MEANT: Final = {
 }
 """Options of other tools, with those that mean the same here, of which a command may have one."""
 _OTHER_WAYS: Final = {
+    "--detach": "a command runs in the foreground; docs/deploy.md shows it as a service",
     "--context": "the neighbours of a record are in the console, and at `/v1/context` of `sluice"
     " query serve`",
     "--config": "the settings file is `sluice.toml` in this folder, or the path in SLUICE_CONFIG",
 }
 _OTHER_WAYS_OF: Final = {
+    **dict.fromkeys(("-d", "--daemon", "--background"), "--detach"),
     "-A": "--context",
     "-B": "--context",
     "--file": "--config",
@@ -161,9 +167,9 @@ def describe_unknown_option(option: str, known: Iterable[str], command: str) -> 
     if other is not None:
         return f"unknown option: {other}; {listed}"
     meant = next((one for one in OPTIONS_MEANT.get(option, ()) if one in offered), "")
-    near = meant or (
-        "" if option in OPTIONS_MEANT else nearest(option, offered, similarity_min=0.7)
-    )
+    # A word of another tool is not compared by its letters, but `--path` may lack the `s` only.
+    similarity = 0.9 if option in OPTIONS_MEANT else 0.7
+    near = meant or nearest(option, offered, similarity_min=similarity)
     hint = f"did you mean `{near}`? " if near else ""
     return f"unknown option: {hint}{listed}"
 
