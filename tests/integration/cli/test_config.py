@@ -142,16 +142,11 @@ def test_the_page_that_errors_name_exists() -> None:
         (("gc", "--dry-run"), "missing command: write `sluice gc "),
         (("gateway", "--store", "/srv/x"), "did you mean file:///srv/x? url=`/srv/x`"),
         (("status", "--store", ".sluice"), "did you mean file://./.sluice? url=`.sluice`"),
-        (("query", "--spool", "spool"), "did you mean file://./spool? url=`spool`"),
         (
             ("query", "--store", "http://minio:9000/bucket"),
             "another server is s3://bucket/prefix?endpoint=http://minio:9000, url=",
         ),
         (("status", "--store", "gs://bucket"), "use file:///path or s3://bucket/prefix, url="),
-        (
-            ("switch", "--acceptance", "s3_manifest", "--spool", "file://./gone"),
-            "no spool of a gateway here; pass the value of the gateway's `--spool`, as a URL",
-        ),
         (("query", "hello"), "a text to search is `-q TEXT`; `sluice query --help` lists all"),
         (("query", "-q"), "missing value: write it after the option, option=`-q`"),
         (("query", "--from", "-1h"), "as in `--from=-1h`, option=`--from`"),
