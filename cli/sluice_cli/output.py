@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -82,8 +83,12 @@ def print_columns(console: "Console", rows: Sequence[Sequence[str]]) -> None:
 
 
 def fail(message: str) -> None:
-    """Print an error on standard error, on one line."""
-    sys.stderr.write(f"sluice: {message}\n")
+    """Print an error on standard error, on one line; one that cannot be printed is dropped."""
+    try:
+        sys.stderr.write(f"sluice: {message}\n")
+        sys.stderr.flush()
+    except OSError:  # its disk is full, or its reader has ended; discard the rest at the end too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def describe_error(error: SluiceError) -> str:
