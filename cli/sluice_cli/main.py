@@ -9,6 +9,7 @@ from sluice_cli.commands import format_help
 
 _HELP: Final = ("--help", "-h", "help")
 _BAD_USAGE: Final = 2
+_INTERRUPTED: Final = 130
 _PIPE_CLOSED: Final = 141
 """The exit code of a program that SIGPIPE ended, in shells."""
 
@@ -30,6 +31,8 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader has what it wants, for example `head`
         _discard_output()
         code = _PIPE_CLOSED
+    except KeyboardInterrupt:  # while the command is imported
+        code = _INTERRUPTED
     except SystemExit as ended:
         # rich ends the process with 1, the code of a command that found a problem.
         if not isinstance(ended.__context__, BrokenPipeError):

@@ -54,6 +54,15 @@ def test_an_error_that_cannot_be_printed_has_its_exit_code(closed: str, folder: 
     assert shell(f"sluice query -q x --store file://./gone {closed}", folder) == (2, "")
 
 
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback(folder: Path) -> None:
+    """A module of the path interrupts the process when the first library is imported."""
+    (folder / "msgspec.py").write_text("raise KeyboardInterrupt\n")
+    try:
+        assert shell("PYTHONPATH=. sluice status", folder) == (130, "")
+    finally:
+        (folder / "msgspec.py").unlink()
+
+
 def test_a_file_of_a_store_is_never_standard_output(folder: Path) -> None:
     """What a command prints is not written to the first file that it opens."""
     assert shell("sluice reconciler --once --json >&-", folder)[0] == 0
