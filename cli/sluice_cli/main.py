@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from io import TextIOWrapper
 from typing import Final, NoReturn
 
 from sluice_cli.commands import format_help
@@ -25,6 +26,9 @@ gc.set_threshold(20_000)
 def main() -> NoReturn:
     """Run the command line and exit with its exit code."""
     _open_standard_files()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A locale without UTF-8 cannot print every record, and UTF-8 not every name of a file.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

@@ -360,7 +360,7 @@ async def _tell(results: AsyncIterator["QueryResult"], json: bool) -> None:  # n
         # Print each reason once, when it changes, not once a second.
         if result.summary.reasons != told:
             told = result.summary.reasons
-            reasons = "".join(f"partial: {reason}\n" for reason in told)
+            reasons = "".join(f"partial: {printable_text(reason)}\n" for reason in told)
             sys.stderr.write(f"{reasons}{result.summary.until_text}\n")
 
 
@@ -406,9 +406,8 @@ def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> No
     for row in result.records:
         sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
-    sys.stderr.write(describe(result.summary) + "\n")
-    for hint in hints:
-        sys.stderr.write(hint + "\n")
+    for line in (*describe(result.summary).split("\n"), *hints):
+        sys.stderr.write(printable_text(line) + "\n")  # names of fields are from senders
     if not hints and not result.summary.results and not result.summary.partial:
         sys.stderr.write(
             "no match; what was accepted in the last seconds may follow: repeat the query, or use"
