@@ -1,6 +1,7 @@
 """`sluice query`: search records, plot metrics, and serve both over HTTP."""
 
 import asyncio
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +23,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import printable_text
 from sluice_query.filters import parse_filter
-from sluice_query.parameters import FROM_DEFAULT, parse_query
+from sluice_query.parameters import FROM_DEFAULT, parse_instant, parse_query
 from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
 from sluice_query.settings import QuerySettings, ServeSettings
 
@@ -115,6 +116,14 @@ _NOT_PARAMETERS = frozenset({"tail", "reconciler", "reconciler_token", "histogra
 _OF_RECORDS = frozenset({"limit", "agg"})
 """Options whose defaults apply to records and series only."""
 
+_NONE = {
+    "metric": "no metric has this name",
+    "agent": "no agent has this name",
+    "field": "no record has this field",
+}
+"""The message about a name that no record of a range has."""
+_DAYS_OF_1970 = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
+"""Numbers that are Unix times only if their unit was forgotten; 0 means everything."""
 _NAMES_MAX = 1_000
 """Names that are compared with one that no record has."""
 _OPTIONS = QueryOptions()
@@ -130,6 +139,7 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
     """
     given: dict[str, list[str]] = {}
     viewed = options.histogram or options.top is not None
+    _refuse_bare_numbers(options)
     for field_ in fields(options):
         name = _RENAMED.get(field_.name, field_.name)
         value = getattr(options, field_.name)
@@ -142,6 +152,8 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
     _refuse_unfit(options, frozenset(given))
     if options.until == "now":
         del given["to"]
+    elif options.since is None and not viewed:
+        _require_start(options.until, now_ns)
     given.setdefault("from", [_default_from(options)])
     if not viewed:
         return parse_query(given, now_ns, flag_of)
@@ -184,6 +196,34 @@ def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
         raise BadUsage(f"{flag_of(option)} does not apply to --{view}: omit one of them")
 
 
+def _refuse_bare_numbers(options: QueryOptions) -> None:
+    """Refuse a Unix time of a few days, which is a duration whose unit was forgotten.
+
+    Raises:
+        BadUsage: There is one.
+    """
+    for flag, text in (("--from", options.since), ("--to", options.until)):
+        if text is not None and _DAYS_OF_1970.fullmatch(text):
+            raise BadUsage(
+                f"{flag} would be in January 1970: did you mean {text}m, {text}h or {text}d ago?"
+                f" time=`{text}`"
+            )
+
+
+def _require_start(until: str, now_ns: UnixNs) -> None:
+    """Refuse an end that is before the start by default, which the command line does not show.
+
+    Raises:
+        BadUsage: It is.
+    """
+    try:
+        to_ns = parse_instant(until, now_ns)
+    except BadUsage:
+        return  # the parser names the option
+    if to_ns <= parse_instant(FROM_DEFAULT, now_ns):
+        raise BadUsage(f"--from is {FROM_DEFAULT} ago by default: add an earlier one, to=`{until}`")
+
+
 def flag_of(parameter: str) -> str:
     """Return the option of a query parameter."""
     return _FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
@@ -211,6 +251,10 @@ def query(
     question = parse_options(options, SystemClock().now_ns())
     if options.reconciler is not None and not options.tail:
         raise BadUsage("--reconciler serves live records only: add --tail, or omit it")
+    if options.reconciler is not None and "://" not in options.reconciler:
+        raise BadUsage(
+            f"--reconciler is a URL such as http://host:port, reconciler=`{options.reconciler}`"
+        )
     if options.tail:
         asyncio.run(
             _with_searcher(
@@ -269,7 +313,7 @@ async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[s
         known = await fields()
         checked += [("field", one, known) for one in named]
     return tuple(
-        f"no {what} has this name in the time range{near_names(name, known)}, {what}=`{name}`"
+        f"{_NONE[what]} in the time range{near_names(name, known)}, {what}=`{name}`"
         for what, name, known in checked
         if name not in known
     )

@@ -45,6 +45,10 @@ def read_file() -> tuple[Path, dict[str, Any]]:
 
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except IsADirectoryError as error:
+        raise BadUsage(
+            f"settings file is a directory: name a file in SLUICE_CONFIG, path=`{path}`"
+        ) from error
     except OSError as error:
         raise BadUsage(
             f"cannot read settings file: {error.strerror}; make it readable for this user,"
@@ -167,7 +171,7 @@ def describe_unknown_option(option: str, known: Iterable[str], command: str) -> 
     if other is not None:
         return f"unknown option: {other}; {listed}"
     meant = next((one for one in OPTIONS_MEANT.get(option, ()) if one in offered), "")
-    # A word of another tool is not compared by its letters, but `--path` may lack the `s` only.
+    # A word of another tool is not compared by its letters, except for a missing `s`.
     similarity = 0.9 if option in OPTIONS_MEANT else 0.7
     near = meant or nearest(option, offered, similarity_min=similarity)
     hint = f"did you mean `{near}`? " if near else ""

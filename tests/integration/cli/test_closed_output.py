@@ -1,4 +1,4 @@
-"""Output that nobody reads, that cannot be written, or that is closed: real processes."""
+"""Output without a reader, on a full device, or closed: real processes."""
 
 import subprocess
 import sys
