@@ -35,6 +35,7 @@ from sluice_cli.settings_file import COMMANDS_MEANT, OPTIONS_MEANT
         ("rebuild --check", "--verify"),
         ("doctor --noop", "--dry-run"),
         ("up --host x", "--port"),
+        ("maintain --audit.interval-s 60", "--audit.every-s"),
         ("up --listen 127.0.0.1:1", "--port"),
         ("agent run --gateway http://a --path x", "--paths"),
         ("delete --agent a", "--where"),
