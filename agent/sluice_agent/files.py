@@ -24,6 +24,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -306,10 +307,14 @@ class FileInput:
             self._from_end = self._from_end and bool(self._checks)
 
     def _report_unmatched(self) -> None:
-        """Log each pattern that matches nothing at the start: it may be mistyped."""
+        """Log each pattern that matches no file at the start: it may be mistyped, or a folder."""
         for pattern in self._settings.patterns:
-            if next(glob.iglob(pattern, recursive=True), None) is None:  # noqa: PTH207 - patterns are absolute
+            matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - patterns are absolute
+            first = next(matches, None)
+            if first is None:
                 _log.warning("pattern_without_files", pattern=pattern)
+            elif all(map(os.path.isdir, chain((first,), matches))):
+                _log.warning("pattern_without_files", pattern=pattern, meant=f"{pattern}/*")
 
     def _matching(self) -> Iterator[tuple[str, _Seen]]:
         for pattern in self._settings.patterns:

@@ -4,21 +4,15 @@ import inspect
 from collections.abc import Callable
 from typing import get_args
 
-from cyclopts import (
-    App,
-    CycloptsError,
-    RepeatArgumentError,
-    UnknownOptionError,
-    UnusedCliTokensError,
-)
+from cyclopts import App, CycloptsError
 from cyclopts.config import Env
 
 from sluice_cli.commands import COMMANDS, SUMMARY
 from sluice_cli.config import FromFile, refuse_unknown_tables
 from sluice_cli.environment import check_variables
 from sluice_cli.existing_directory import ExistingDirectory
-from sluice_cli.settings_file import describe_unknown_option, read_file
-from sluice_protocol.errors import BadUsage
+from sluice_cli.settings_file import read_file
+from sluice_cli.usage_errors import usage_error
 
 
 def build() -> App:
@@ -85,34 +79,6 @@ def check_settings(app: App, commands: list[str]) -> None:
     """
     check_variables(app, commands)
     refuse_unknown_tables(app, commands, *read_file())
-
-
-def usage_error(error: CycloptsError) -> BadUsage:
-    """Return an error of the library as one line."""
-    error.verbose = False
-    place = " ".join(("sluice", *(error.command_chain or ())))
-    match error:
-        case UnusedCliTokensError():
-            first = (error.unused_tokens or [""])[0]
-            return BadUsage(
-                f"unexpected argument: values belong to options, which `{place} --help` lists,"
-                f" argument=`{first}`"
-            )
-        case UnknownOptionError() if error.token.source in {"", "cli"}:
-            option = (error.token.keyword or error.token.value).partition("=")[0]
-            known = [
-                name
-                for argument in error.argument_collection
-                for name in argument.names
-                if argument.parse and name.startswith("-")
-            ]
-            return BadUsage(describe_unknown_option(option, known, place))
-        case RepeatArgumentError():
-            return BadUsage(f"option given twice: give it once, option=`{error.token.keyword}`")
-        case _:
-            pass
-    text = " ".join(str(error).split()).removesuffix(".")
-    return BadUsage(text[:1].lower() + text[1:])
 
 
 def _check_directories(bound: inspect.BoundArguments) -> None:

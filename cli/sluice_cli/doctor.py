@@ -149,6 +149,8 @@ async def _examine(
 
 def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None:
     if path is None:
+        if key_id is not None:
+            raise BadUsage("--key-id names the key of --key: add --key, or omit --key-id")
         return None
     if key_id is None:
         raise BadUsage("--key needs --key-id, the id under which gateways know the key")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from sluice_cli.commands import COMMANDS
-from sluice_cli.settings_file import nearest
+from sluice_cli.settings_file import REFERENCE, nearest
 from sluice_protocol.errors import BadUsage
 
 if TYPE_CHECKING:
@@ -49,9 +49,11 @@ def refuse_unknown_variables(known: Collection[str] = (), commands: tuple[str, .
     """
     for name in _unknown_variables(known, commands):
         others = (_prefix((one,)) for one in COMMANDS if one not in commands)
+        near = nearest(name, [*known, *SHARED, *others])
+        rest = "…" if near.endswith("_") else ""  # those of another command are not imported
         raise BadUsage(
-            "unknown environment variable: the nearest known name is"
-            f" {nearest(name, [*known, *SHARED, *others])}, variable=`{name}`"
+            f"unknown environment variable: the nearest known name is {near}{rest},"
+            f" {REFERENCE} lists all, variable=`{name}`"
         )
 
 

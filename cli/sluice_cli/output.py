@@ -2,15 +2,17 @@
 
 import dataclasses
 import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import msgspec
 
 from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
 from sluice_protocol.units import NS_PER_S
+from sluice_protocol.utf8 import printable_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +44,28 @@ def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) ->
     else:
         from rich.console import Console
 
+        out = cast("TextIO", _TerminalText(sys.stdout)) if sys.stdout.isatty() else None
         # Texts of the data may contain `[red]` or `:ok:`, which are no markup here.
-        human(Console(highlight=False, soft_wrap=True, markup=False, emoji=False))
+        human(Console(file=out, highlight=False, soft_wrap=True, markup=False, emoji=False))
+
+
+class _TerminalText:
+    """Standard output on which texts of senders execute nothing, as for records of a query."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        """Write text; a control character other than a line break or a tab becomes U+FFFD."""
+        return self._out.write(printable_text(text, kept="\n\t"))
+
+    def flush(self) -> None:
+        """Flush the output."""
+        self._out.flush()
+
+    def isatty(self) -> bool:
+        """Return False: rich then writes no sequences for a terminal either."""
+        return False
 
 
 def write_json(value: object, out: TextIO) -> None:
@@ -82,8 +104,12 @@ def print_columns(console: "Console", rows: Sequence[Sequence[str]]) -> None:
 
 
 def fail(message: str) -> None:
-    """Print an error on standard error, on one line."""
-    sys.stderr.write(f"sluice: {message}\n")
+    """Print an error on standard error, on one line; one that cannot be printed is dropped."""
+    try:
+        sys.stderr.write(f"sluice: {printable_text(message)}\n")
+        sys.stderr.flush()
+    except OSError:  # its disk is full, or its reader has ended; discard the rest at the end too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def describe_error(error: SluiceError) -> str:

@@ -130,7 +130,10 @@ def _read_policy(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadUsage(f"cannot read policy file: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BadUsage(
+            f"cannot read policy file: {reason}; correct its path, path=`{path}`"
+        ) from error
 
 
 def _policies(

@@ -1,6 +1,7 @@
 """`sluice query`: search records, plot metrics, and serve both over HTTP."""
 
 import asyncio
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +13,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from sluice_cli.dead_letters import draw_dead_letters
-from sluice_cli.existing_directory import STORE_DEFAULT, ExistingDirectory
+from sluice_cli.existing_directory import EXISTING_SPOOL, STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
@@ -22,7 +23,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import printable_text
 from sluice_query.filters import parse_filter
-from sluice_query.parameters import FROM_DEFAULT, parse_query
+from sluice_query.parameters import FROM_DEFAULT, parse_instant, parse_query
 from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
 from sluice_query.settings import QuerySettings, ServeSettings
 
@@ -100,7 +101,7 @@ class QueryOptions:
 
 SpoolUrl = Annotated[
     str | None,
-    ExistingDirectory(remedy="pass the gateway's `--spool`"),
+    EXISTING_SPOOL,
     Parameter(
         name="--spool",
         help="The gateway's spool, file:///path; batches that are only there are searched too.",
@@ -115,6 +116,14 @@ _NOT_PARAMETERS = frozenset({"tail", "reconciler", "reconciler_token", "histogra
 _OF_RECORDS = frozenset({"limit", "agg"})
 """Options whose defaults apply to records and series only."""
 
+_NONE = {
+    "metric": "no metric has this name",
+    "agent": "no agent has this name",
+    "field": "no record has this field",
+}
+"""The message about a name that no record of a range has."""
+_DAYS_OF_1970 = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
+"""Numbers that are Unix times only if their unit was forgotten; 0 means everything."""
 _NAMES_MAX = 1_000
 """Names that are compared with one that no record has."""
 _OPTIONS = QueryOptions()
@@ -130,6 +139,7 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
     """
     given: dict[str, list[str]] = {}
     viewed = options.histogram or options.top is not None
+    _refuse_bare_numbers(options)
     for field_ in fields(options):
         name = _RENAMED.get(field_.name, field_.name)
         value = getattr(options, field_.name)
@@ -142,6 +152,8 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
     _refuse_unfit(options, frozenset(given))
     if options.until == "now":
         del given["to"]
+    elif options.since is None and not viewed:
+        _require_start(options.until, now_ns)
     given.setdefault("from", [_default_from(options)])
     if not viewed:
         return parse_query(given, now_ns, flag_of)
@@ -170,6 +182,8 @@ def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
     view = views[0] if views else ""
     if view == "tail" and options.until != "now":
         raise BadUsage("--tail has no end: omit --to")
+    if view == "tail" and options.newest_first:
+        raise BadUsage("--tail prints records as they are accepted: omit --newest-first")
     alone = next(
         (one for one in _NEEDED if one in given and not getattr(options, _NEEDED[one])), ""
     )
@@ -180,6 +194,34 @@ def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
     unfit = given.intersection(_NOT_OF_VIEWS) if view in ("histogram", "top") else frozenset()
     for option in sorted(unfit - ({"limit"} if view == "top" else frozenset())):
         raise BadUsage(f"{flag_of(option)} does not apply to --{view}: omit one of them")
+
+
+def _refuse_bare_numbers(options: QueryOptions) -> None:
+    """Refuse a Unix time of a few days, which is a duration whose unit was forgotten.
+
+    Raises:
+        BadUsage: There is one.
+    """
+    for flag, text in (("--from", options.since), ("--to", options.until)):
+        if text is not None and _DAYS_OF_1970.fullmatch(text):
+            raise BadUsage(
+                f"{flag} would be in January 1970: did you mean {text}m, {text}h or {text}d ago?"
+                f" time=`{text}`"
+            )
+
+
+def _require_start(until: str, now_ns: UnixNs) -> None:
+    """Refuse an end that is before the start by default, which the command line does not show.
+
+    Raises:
+        BadUsage: It is.
+    """
+    try:
+        to_ns = parse_instant(until, now_ns)
+    except BadUsage:
+        return  # the parser names the option
+    if to_ns <= parse_instant(FROM_DEFAULT, now_ns):
+        raise BadUsage(f"--from is {FROM_DEFAULT} ago by default: add an earlier one, to=`{until}`")
 
 
 def flag_of(parameter: str) -> str:
@@ -209,6 +251,10 @@ def query(
     question = parse_options(options, SystemClock().now_ns())
     if options.reconciler is not None and not options.tail:
         raise BadUsage("--reconciler serves live records only: add --tail, or omit it")
+    if options.reconciler is not None and "://" not in options.reconciler:
+        raise BadUsage(
+            f"--reconciler is a URL such as http://host:port, reconciler=`{options.reconciler}`"
+        )
     if options.tail:
         asyncio.run(
             _with_searcher(
@@ -267,7 +313,7 @@ async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[s
         known = await fields()
         checked += [("field", one, known) for one in named]
     return tuple(
-        f"no {what} has this name in the time range{near_names(name, known)}, {what}=`{name}`"
+        f"{_NONE[what]} in the time range{near_names(name, known)}, {what}=`{name}`"
         for what, name, known in checked
         if name not in known
     )
@@ -358,8 +404,8 @@ async def _tell(results: AsyncIterator["QueryResult"], json: bool) -> None:  # n
         # Print each reason once, when it changes, not once a second.
         if result.summary.reasons != told:
             told = result.summary.reasons
-            until = f"accepted until {result.summary.accepted_until or 'unknown'}\n"
-            sys.stderr.write("".join(f"partial: {reason}\n" for reason in told) + until)
+            reasons = "".join(f"partial: {printable_text(reason)}\n" for reason in told)
+            sys.stderr.write(f"{reasons}{result.summary.until_text}\n")
 
 
 def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
@@ -404,9 +450,8 @@ def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> No
     for row in result.records:
         sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
-    sys.stderr.write(describe(result.summary) + "\n")
-    for hint in hints:
-        sys.stderr.write(hint + "\n")
+    for line in (*describe(result.summary).split("\n"), *hints):
+        sys.stderr.write(printable_text(line) + "\n")  # names of fields are from senders
     if not hints and not result.summary.results and not result.summary.partial:
         sys.stderr.write(
             "no match; what was accepted in the last seconds may follow: repeat the query, or use"
@@ -459,8 +504,7 @@ def describe(summary: "QuerySummary") -> str:
         f"read {summary.segments_read} segments, {format_size(summary.bytes_read)}",
         f"pruned {summary.segments_pruned}",
         f"{summary.waiting_batches} batches not in the lake yet",
-        f"accepted until {summary.accepted_until or 'unknown'}"
-        + (f", held back by {summary.held_by}" if summary.held_by and summary.partial else ""),
+        summary.until_text + (f", held back by {summary.held_by}" if summary.held_by else ""),
         f"{summary.elapsed_ms} ms",
     )
     lines = ["; ".join(facts)]

@@ -45,6 +45,10 @@ def read_file() -> tuple[Path, dict[str, Any]]:
 
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except IsADirectoryError as error:
+        raise BadUsage(
+            f"settings file is a directory: name a file in SLUICE_CONFIG, path=`{path}`"
+        ) from error
     except OSError as error:
         raise BadUsage(
             f"cannot read settings file: {error.strerror}; make it readable for this user,"
@@ -110,8 +114,12 @@ OPTIONS_MEANT: Final = {
         ("--level", "--severity", "--where", "--label", "-l", "--match"), ("--filter",)
     ),
     **dict.fromkeys(("--output", "--format", "-o", "--yaml"), ("--json",)),
-    **dict.fromkeys(("--host", "--address", "--bind", "--addr", "--port", "-p"), ("--listen",)),
-    **dict.fromkeys(("--dir", "--path", "--data", "--url", "--bucket-url", "-d"), ("--store",)),
+    **dict.fromkeys(
+        ("--host", "--address", "--bind", "--addr", "--port", "-p"), ("--listen", "--port")
+    ),
+    **dict.fromkeys(("--listen",), ("--port",)),
+    **dict.fromkeys(("--dir", "--path", "--data", "--url", "--bucket-url"), ("--store",)),
+    **dict.fromkeys(("--agent", "--filter", "--attribute", "--text", "-q"), ("--where",)),
     **dict.fromkeys(("--config", "--file", "-C"), ()),
     **dict.fromkeys(("--quiet", "-v", "--debug"), ("--verbose",)),
     **dict.fromkeys(("--check", "--noop", "--plan", "--simulate"), ("--dry-run", "--verify")),
@@ -119,12 +127,16 @@ OPTIONS_MEANT: Final = {
     **dict.fromkeys(("--context", "-A", "-B"), ()),
 }
 """Options of other tools, with those that mean the same here, of which a command may have one."""
+_PERIODS: Final = frozenset({"interval", "interval-s", "period", "period-s", "every", "schedule"})
+"""Words for the period of a task of maintenance, as in `--audit.interval-s`."""
 _OTHER_WAYS: Final = {
+    "--detach": "a command runs in the foreground; docs/deploy.md shows it as a service",
     "--context": "the neighbours of a record are in the console, and at `/v1/context` of `sluice"
     " query serve`",
     "--config": "the settings file is `sluice.toml` in this folder, or the path in SLUICE_CONFIG",
 }
 _OTHER_WAYS_OF: Final = {
+    **dict.fromkeys(("-d", "--daemon", "--background"), "--detach"),
     "-A": "--context",
     "-B": "--context",
     "--file": "--config",
@@ -160,10 +172,12 @@ def describe_unknown_option(option: str, known: Iterable[str], command: str) -> 
     other = _OTHER_WAYS.get(_OTHER_WAYS_OF.get(option, option))
     if other is not None:
         return f"unknown option: {other}; {listed}"
-    meant = next((one for one in OPTIONS_MEANT.get(option, ()) if one in offered), "")
-    near = meant or (
-        "" if option in OPTIONS_MEANT else nearest(option, offered, similarity_min=0.7)
-    )
+    table, _, key = option.rpartition(".")
+    wanted = (f"{table}.every-s",) if key in _PERIODS else OPTIONS_MEANT.get(option, ())
+    meant = next((one for one in wanted if one in offered), "")
+    # A word of another tool is not compared by its letters, except for a missing `s`.
+    similarity = 0.9 if option in OPTIONS_MEANT else 0.7
+    near = meant or nearest(option, offered, similarity_min=similarity)
     hint = f"did you mean `{near}`? " if near else ""
     return f"unknown option: {hint}{listed}"
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
+from sluice_cli.existing_directory import EXISTING_SPOOL, STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_gateway.mode_switch import switch_to_manifest, switch_to_spool
@@ -23,7 +23,7 @@ def switch(
     acceptance: AcceptanceMode,
     *,
     store: StoreUrl = STORE_DEFAULT,
-    spool: str | None = None,
+    spool: Annotated[str | None, EXISTING_SPOOL] = None,
     spool_writer: Annotated[str | None, Parameter(name="--spool-writer")] = None,
     json: Json = False,
 ) -> None:
@@ -32,7 +32,7 @@ def switch(
     Args:
         acceptance: The new mode.
         store: The acceptance authority.
-        spool: To leave `local_spool`: the spool's directory; its gateway must be stopped and all
+        spool: To leave `local_spool`: the URL of the spool; its gateway must be stopped and all
             batches transferred.
         spool_writer: To enter `local_spool`: the collector id of the one gateway.
         json: Print JSON for programs.
@@ -43,7 +43,10 @@ def switch(
         settings = asyncio.run(_to_spool(store, spool_writer))
     else:
         if spool is None:
-            raise BadUsage("leaving local_spool needs --spool, the spool's directory")
+            raise BadUsage(
+                "leaving local_spool needs --spool, the value of the gateway's `--spool`; `sluice"
+                " status` prints the mode that is in effect"
+            )
         settings = asyncio.run(_to_manifest(store, spool))
     emit(settings, as_json=json, human=lambda console: _draw(console, store, settings))
 

@@ -220,7 +220,8 @@ def _of_discovery(discovery: DiscoveryStatus | None) -> Iterator[AttentionItem]:
         and not lapsed
         and not discovery.has_ended
     ):
-        holder = f", held by {discovery.held_by}" if discovery.held_by else ""
+        # A gateway that reports is the bound of the time, not what holds it back.
+        holder = f", held by {discovery.held_by}" if discovery.held_by and silent else ""
         yield AttentionItem(
             severity="warning",
             title=f"Accepted batches are enqueued {duration_text(discovery.behind_s)} late",

@@ -27,6 +27,30 @@ def parse_local_path(url: str) -> Path:
     return Path(path).absolute()
 
 
+def check_store_url(url: str) -> None:
+    """Check the form of a store's URL; nothing is opened.
+
+    Raises:
+        BadUsage: It is not of that form; the error names the URL of a path or an endpoint.
+    """
+    if url.startswith("file://"):
+        parse_local_path(url)
+    elif url.startswith("s3://"):
+        parse_s3_url(url)
+    else:
+        meant = "use file:///path or s3://bucket/prefix,"
+        if url.startswith(("http://", "https://")):
+            server = "://".join(urlsplit(url)[:2])
+            meant = f"a bucket of another server is s3://bucket/prefix?endpoint={server},"
+        elif url and "://" not in url:
+            meant = f"did you mean {_url_of_path(url)}?"
+        raise BadUsage(f"invalid store URL: {meant} url=`{url}`")
+
+
+def _url_of_path(path: str) -> str:
+    return f"file://{path if path.startswith(('/', './', '../')) else f'./{path}'}"
+
+
 def with_profile(url: str, profile: str) -> str:
     """Return the URL of the same bucket with the credentials of a profile.
 
@@ -71,13 +95,12 @@ async def open_store(url: str, mode: StoreMode = StoreMode.WRITE) -> AsyncIterat
         NoStore: The directory contains no store, and none is created.
         StoreError: The store cannot be opened.
     """
+    check_store_url(url)
     if url.startswith("file://"):
         async with open_local_store(parse_local_path(url), mode=mode) as local:
             yield local
-    elif url.startswith("s3://"):
+    else:
         from sluice_store.s3.sdk import open_s3_store  # noqa: PLC0415 - an extra, and slow to import
 
         async with open_s3_store(parse_s3_url(url)) as remote:
             yield remote
-    else:
-        raise BadUsage(f"invalid store URL: use file:///path or s3://bucket/prefix, url=`{url}`")

@@ -112,7 +112,7 @@ def read_settings(path: Path) -> Settings:
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        problem = f"cannot read settings: {error.strerror}; create the file or pass `--settings`"
+        problem = f"cannot read settings: {error.strerror}; pass the path of an existing file"
         raise BadSettings(str(path), 1, problem) from error
     except UnicodeDecodeError as error:
         raise BadSettings(str(path), 1, f"cannot read settings: {error}") from error

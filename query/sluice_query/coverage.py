@@ -124,11 +124,14 @@ class Completeness:
     Attributes:
         accepted_until_ns: Every batch that was acknowledged before this time, by the store's clock,
             is in the answer if it matches; None if no such time is known.
-        held_by: The gateway and process that hold that time back, if one does.
+        is_now: Whether that time is the time of the query: nothing that is open can delay a batch.
+        held_by: The gateway and process that hold that time back, if the answer is partial and one
+            does. A gateway that only reported seconds ago is idle or works; it holds nothing back.
         reasons: Why the answer is partial, one sentence each.
     """
 
     accepted_until_ns: UnixNs | None = None
+    is_now: bool = False
     held_by: str | None = None
     reasons: tuple[str, ...] = ()
 
@@ -182,11 +185,16 @@ async def read_coverage(
 async def _read_tails(
     store: ObjectStore, registrations: Sequence[ListedObject], discovery: "_Discovery"
 ) -> JournalTails | None:
-    """Return what journals name after the record, or None if the record is fresh."""
+    """Return what journals name after the record, or None if the record is fresh.
+
+    If no gateway holds the record's time back, the journals may show that none is open: then the
+    answer is complete now.
+    """
     if discovery.record is None:
         return await read_journal_tails(store, registrations, {})
     fresh_ns = discovery.now_ns - int(FRESH_S * NS_PER_S)
-    if discovery.record.complete_through_unix_ns >= fresh_ns:
+    is_held = not discovery.journaled or discovery.record.held_by is not None
+    if is_held and discovery.record.complete_through_unix_ns >= fresh_ns:
         return None
     return await read_journal_tails(store, registrations, discovery.record.journals)
 
@@ -403,7 +411,12 @@ def decide_completeness(
         reasons.append(f"{missing} accepted {batches} not enqueued yet: {remedy}")
     elif reason := _staleness(until_ns, coverage, query, settings):
         reasons.append(reason)
-    return Completeness(accepted_until_ns=until_ns, held_by=held_by, reasons=tuple(reasons))
+    return Completeness(
+        accepted_until_ns=until_ns,
+        is_now=not reasons and until_ns is not None and until_ns >= coverage.now_ns,
+        held_by=held_by if reasons else None,
+        reasons=tuple(reasons),
+    )
 
 
 def _staleness(

@@ -50,7 +50,8 @@ class DeletePreview(msgspec.Struct, frozen=True, kw_only=True):
             deleted point; its hour is aggregated again.
         accepted_until: Every batch that was acknowledged before this time is counted, except those
             that `reasons` name; RFC 3339.
-        held_by: The gateway and process that hold that time back, if one does.
+        held_by: The gateway and process that hold that time back, if the counts are partial and
+            one does.
         partial: Whether records may be missing in the counts.
         reasons: Why the counts are partial.
     """

@@ -18,6 +18,16 @@ from sluice_query.fields import (
 )
 
 FILTERS_MAX: Final = 50
+_SEVERITIES: Final = {
+    "trace": 1,
+    "debug": 5,
+    "info": 9,
+    "warn": 13,
+    "warning": 13,
+    "error": 17,
+    "fatal": 21,
+}
+"""The lowest number of each severity of OpenTelemetry, for messages."""
 
 
 class FilterOperator(StrEnum):
@@ -112,5 +122,7 @@ def agents_of(filters: Sequence[RecordFilter]) -> tuple[str, ...]:
 
 def _parse_number(field: RecordField, text: str) -> float:
     if _NUMBER.fullmatch(text) is None:
-        raise BadUsage(f"must be a number, field=`{field.name}`, value=`{text[:40]}`")
+        number = _SEVERITIES.get(text.lower()) if field.name == "severity" else None
+        meant = f": {text} is {number}" if number else ""
+        raise BadUsage(f"must be a number{meant}, field=`{field.name}`, value=`{text[:40]}`")
     return float(text)

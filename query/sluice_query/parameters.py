@@ -80,6 +80,14 @@ _UNITS_NS: Final = {
     "d": 86_400 * NS_PER_S,
 }
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
+_OTHER_DURATION: Final = re.compile(
+    r"([1-9][0-9]{0,5}) ?(msec|sec|second|min|minute|hr|hour|d|day|w|week|[smh])s?(?: ago)?",
+    re.ASCII,
+)
+_WITHOUT_OFFSET: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?)?", re.ASCII
+)
+_DATE_CHARS: Final = 10
 _INSTANT_END: Final = 2**63
 """Instants are 64-bit integers of nanoseconds."""
 _UNIX: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
@@ -186,8 +194,24 @@ def _instant(text: str, now_ns: UnixNs) -> UnixNs:
         return parse_rfc3339(text)
     except BadUsage as error:
         raise BadUsage(
-            f"{error}; or a duration like 15m for that ago, units ms, s, m, h, d"
+            f"{error}; or a duration like 15m for that ago, units ms, s, m, h, d{_meant(text)}"
         ) from error
+
+
+def _meant(text: str) -> str:
+    """Return the time that a text of another form means, as a question; else nothing."""
+    quantity = _OTHER_DURATION.fullmatch(text.strip().lower())
+    if text.lower() == "yesterday":
+        meant = "1d"
+    elif quantity is not None and quantity[2] in {"w", "week"}:
+        meant = f"{7 * int(quantity[1])}d"
+    elif quantity is not None:
+        meant = quantity[1] + ("ms" if quantity[2].startswith("ms") else quantity[2][0])
+    elif _WITHOUT_OFFSET.fullmatch(text):
+        meant = f"{text}Z" if len(text) > _DATE_CHARS else f"{text}T00:00:00Z"
+    else:
+        return ""
+    return f"; did you mean {meant}?"
 
 
 def parse_pair(text: str) -> tuple[str, str]:

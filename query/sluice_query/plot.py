@@ -46,4 +46,4 @@ def draw_series(
         )
     plot = str(figure.build().string()).rstrip("\n")
     state = "partial" if summary.partial else "complete"
-    return f"{plot}\n{state}, accepted until {summary.accepted_until or 'unknown'}\n"
+    return f"{plot}\n{state}, {summary.until_text}\n"

@@ -387,6 +387,7 @@ def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySumma
     return replace(
         summary,
         accepted_until=until,
+        complete_now=found.is_now and not reasons,
         held_by=found.held_by,
         partial=bool(reasons),
         reasons=reasons,

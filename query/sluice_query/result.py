@@ -36,7 +36,10 @@ class QuerySummary:
         accepted_until: Every batch that was acknowledged before this time, by the store's clock, is
             in the answer if it matches, except those that `reasons` name; RFC 3339, None if no such
             time is known.
-        held_by: The gateway and process that hold that time back, if one does.
+        complete_now: Whether nothing that was acknowledged before the query can be missing: no
+            gateway is open, or everything accepted was listed.
+        held_by: The gateway and process that hold that time back, if the answer is partial and one
+            does.
         rollups_only_before: The points before this time are computed from rollups of whole minutes,
             because retention removed samples; RFC 3339, None if all samples remain.
         partial: Whether records of the answer may be missing.
@@ -55,11 +58,18 @@ class QuerySummary:
     waiting_batches: int = 0
     deletes_applied: int = 0
     accepted_until: str | None = None
+    complete_now: bool = False
     held_by: str | None = None
     rollups_only_before: str | None = None
     partial: bool = False
     reasons: tuple[str, ...] = ()
     elapsed_ms: int = 0
+
+    @property
+    def until_text(self) -> str:
+        """Return through which time the answer is complete, for people."""
+        until = "now" if self.complete_now else self.accepted_until or "unknown"
+        return f"accepted until {until}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

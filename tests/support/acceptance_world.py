@@ -131,6 +131,7 @@ class AcceptanceWorld:
         self.record = DiscoveryRecord(
             complete_through_unix_ns=through_ns,
             listed=len(self.acknowledged),
+            held_by=None if found.held_by is None else found.held_by.collector_id,
             journals={one.process: one.processed for one in self.gateways if one.processed},
             pass_began_unix_ns=began_ns,
             journaled_since_unix_ns=0,

@@ -17,6 +17,7 @@ from sluice_cli.local.guide import first_steps
 from sluice_cli.local.home import LocalHome, write_settings
 from sluice_cli.local.preflight import (
     check_disk,
+    check_ports,
     check_writable,
     choose_addresses,
     select_services,
@@ -31,7 +32,7 @@ from sluice_cli.settings_file import FILE_DEFAULT
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.mode import refuse_nested_store
-from sluice_store.url import parse_local_path
+from sluice_store.url import check_store_url, parse_local_path
 
 HOME_DEFAULT: Final = Path(".sluice-up")
 
@@ -69,7 +70,11 @@ def up(
     It creates the store, a key and a token, unless they exist. A service that ends is restarted.
     All services listen on loopback addresses only. Without Java it runs without ingestion.
     """
+    check_store_url(store)
     url = _absolute(store)
+    ports = _parse_ports(options.port)
+    check_ports(SERVICES, ports)  # before a folder is created
+    services, notes = select_services(SERVICES, options.without)
     home = LocalHome(options.home.resolve())
     if url.startswith("file://"):
         refuse_nested_store(parse_local_path(url))
@@ -78,10 +83,8 @@ def up(
         check_writable(parse_local_path(url), "--store")
         check_disk(parse_local_path(url), options.free_bytes_min)
     check_disk(home.folder, options.free_bytes_min)
-    services, notes = select_services(SERVICES, options.without)
     with home.locked():
-        off = [one for one in SERVICES if one not in services]
-        addresses = choose_addresses(services, _parse_ports(options.port), HOST, off)
+        addresses = choose_addresses(services, ports, HOST)
         # Stop requests are handled from here: whatever was started is stopped again.
         return asyncio.run(
             _run(

@@ -52,35 +52,49 @@ def select_services(
     return tuple(selected), tuple(notes)
 
 
-def choose_addresses(
-    services: Iterable[LocalService],
-    chosen: Mapping[str, int],
-    host: str,
-    unused: Iterable[LocalService] = (),
-) -> dict[str, str]:
-    """Return the free address of each port of the services; port 0 selects a free one.
+def check_ports(services: Iterable[LocalService], chosen: Mapping[str, int]) -> None:
+    """Check ports that were chosen by name.
 
     Args:
-        services: The services to run.
+        services: Every service; a port of one that does not run here has no effect.
         chosen: Ports by name, which replace the defaults.
-        host: The address to listen on.
-        unused: Services that do not run here; a port that is chosen for them has no effect.
 
     Raises:
-        BadUsage: A name is unknown, a number is no port, or a port is taken or given twice.
+        BadUsage: A name is unknown, a number is no port, or two services would share one.
     """
     wanted = {name: port for one in services for name, port in one.ports.items()}
-    known = {*wanted, *(name for one in unused for name in one.ports)}
-    unknown = sorted(set(chosen) - known)
+    unknown = sorted(set(chosen) - set(wanted))
     if unknown:
-        names = ", ".join(sorted(known))
-        raise BadUsage(f"no such port: use one of {names}, port=`{unknown[0]}`")
-    for name, port in chosen.items():
+        raise BadUsage(f"no such port: use one of {', '.join(sorted(wanted))}, port=`{unknown[0]}`")
+    names: dict[int, str] = {}
+    for name, port in {**wanted, **chosen}.items():
         if port > _PORT_MAX:
             raise BadUsage(
                 f"no such port: a port is a number from 1 to {_PORT_MAX}, or 0 for a free one,"
                 f" port=`{name}={port}`"
             )
+        other = names.setdefault(port, name)
+        if port and other != name:
+            raise BadUsage(
+                f"two services with one port: choose another number for {other} or {name},"
+                f" port=`{port}`"
+            )
+
+
+def choose_addresses(
+    services: Iterable[LocalService], chosen: Mapping[str, int], host: str
+) -> dict[str, str]:
+    """Return the free address of each port of the services; port 0 selects a free one.
+
+    Args:
+        services: The services to run.
+        chosen: Ports by name, which replace the defaults; `check_ports` accepts them.
+        host: The address to listen on.
+
+    Raises:
+        BadUsage: A port is taken.
+    """
+    wanted = {name: port for one in services for name, port in one.ports.items()}
     reserved: dict[str, socket.socket] = {}
     try:
         for name, default in wanted.items():

@@ -133,9 +133,54 @@ def test_the_page_that_errors_name_exists() -> None:
     ("arguments", "problem"),
     [
         (("gateway", "--listn", "x"), "unknown option: did you mean `--listen`?"),
-        (("agent", "run"), 'command "agent run" parameter --gateway requires an argument'),
+        (("agent", "run"), "missing option: add `--gateway`, which `sluice agent run --help`"),
         (("agent", "run", "--gateway", "http://a", "--uploads", "two"), "--uploads"),
-        (("agent", "rnu"), 'unknown command "rnu". Did you mean "run"?'),
+        (("agent", "rnu"), "unknown command: did you mean `sluice agent run`?"),
+        (("reconciler", "stauts"), "did you mean `sluice reconciler status`?"),
+        (("maintain", "list"), "values belong to options, which `sluice maintain --help` lists"),
+        (("token", "list"), "unknown command: use one of create; `sluice token --help` lists all"),
+        (("gc", "--dry-run"), "missing command: write `sluice gc "),
+        (("gateway", "--store", "/srv/x"), "did you mean file:///srv/x? url=`/srv/x`"),
+        (("status", "--store", ".sluice"), "did you mean file://./.sluice? url=`.sluice`"),
+        (
+            ("query", "--store", "http://minio:9000/bucket"),
+            "another server is s3://bucket/prefix?endpoint=http://minio:9000, url=",
+        ),
+        (("status", "--store", "gs://bucket"), "use file:///path or s3://bucket/prefix, url="),
+        (("query", "hello"), "a text to search is `-q TEXT`; `sluice query --help` lists all"),
+        (("query", "-q"), "missing value: write it after the option, option=`-q`"),
+        (("query", "--from", "-1h"), "as in `--from=-1h`, option=`--from`"),
+        (("explain", "a", "b", "0"), "write a batch as one word, agent/boot/start-end"),
+        (
+            ("agent", "run", "--gateway", "http://a", "--paths", "a.log", "b.log"),
+            "repeat `--paths` for each value, and quote a pattern so that the shell",
+        ),
+        (("frame", "inspect"), "missing argument: add FILE, which `sluice frame inspect --help`"),
+        (("frame", "encode", "--agent-id", "a"), "did you mean `--agent` instead of `--agent-id`?"),
+        (
+            ("query", "--kind", "log"),
+            "unknown value: did you mean logs? There are logs, metrics, entries, option=`--kind`",
+        ),
+        (("query", "--kind", "x"), "unknown value: use one of logs, metrics, entries, option="),
+        (
+            ("gateway", "--doors", "loki,otlp"),
+            "repeat the option, as in `--doors loki --doors otlp`, option=`--doors`",
+        ),
+        (
+            ("query", "--limit", "10k"),
+            "must be a whole number: did you mean 10000? option=`--limit`, value=`10k`",
+        ),
+        (
+            ("init", "--retry-horizon-s", "7d"),
+            "must be a whole number of seconds: did you mean 604800? option=`--retry-horizon-s`",
+        ),
+        (("gateway", "--frame-bytes-max", "16MiB"), "number of bytes: did you mean 16777216?"),
+        (("agent", "run", "--gateway", "http://a", "--freshness-s", "1 min"), "did you mean 60?"),
+        (("gateway", "--door-flush-ms", "0.5s"), "of milliseconds: did you mean 500? option="),
+        (
+            ("gateway", "--workers", "two"),
+            "must be a whole number, option=`--workers`, value=`two`",
+        ),
         (
             ("gaps", "web-1"),
             "values belong to options, which `sluice gaps --help` lists, argument=`web-1`",
@@ -251,7 +296,10 @@ def test_a_table_of_options_is_read_and_shown(tmp_path: Path) -> None:
     [
         ("[maintain.compcat]\nevery_s = 5\n", "compcat"),
         ("[maintain.compact]\nevry_s = 5\n", "maintain.compact.every_s"),
-        ('[maintain.compact]\nevery_s = "1 day"\n', "unable to convert"),
+        (
+            '[maintain.compact]\nevery_s = "1 day"\n',
+            "did you mean 86400? key=`maintain.compact.every_s`, value=`1 day`, path=",
+        ),
         ('[maintain.compact]\nwindow = "10pm"\n', "[maintain.compact], window must be HH:MM"),
         ("[maintain.gc]\nevery_s = 0\n", "every_s in [maintain.gc] must be at least 1"),
         ("[maintain]\ncompact = 5\n", "CompactPolicy"),

@@ -100,6 +100,38 @@ def test_reading_writes_nothing(command: str, deployment: Path, tmp_path: Path) 
     assert listing(deployment) == before
 
 
+@pytest.mark.parametrize(
+    ("spool", "problem"),
+    [
+        ("spool", "did you mean file://./spool?"),
+        ("file://./spool", "no spool of a gateway here; pass the value of the gateway's `--spool`"),
+    ],
+)
+@pytest.mark.parametrize("command", ["query", "switch --acceptance s3_manifest"])
+def test_a_mistyped_spool_is_not_created(
+    command: str, spool: str, problem: str, deployment: Path
+) -> None:
+    before = listing(deployment)
+    done = sluice(*command.split(), "--spool", spool, folder=deployment)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert listing(deployment) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("query --tail --newest-first", "omit --newest-first"),
+        ("doctor --key-id a", "add --key, or omit --key-id"),
+        ("switch --acceptance s3_manifest", "`sluice status` prints the mode that is in effect"),
+    ],
+)
+def test_options_without_effect_are_refused(words: str, problem: str, deployment: Path) -> None:
+    done = sluice(*words.split(), folder=deployment)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert problem in done.stderr
+
+
 @pytest.fixture(scope="module")
 def unwritable(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A store on a read-only mount, where the test may mount; a copy in which writes fail."""

@@ -34,6 +34,11 @@ from sluice_cli.settings_file import COMMANDS_MEANT, OPTIONS_MEANT
         ("gaps --path /x", "--store"),
         ("rebuild --check", "--verify"),
         ("doctor --noop", "--dry-run"),
+        ("up --host x", "--port"),
+        ("maintain --audit.interval-s 60", "--audit.every-s"),
+        ("up --listen 127.0.0.1:1", "--port"),
+        ("agent run --gateway http://a --path x", "--paths"),
+        ("delete --agent a", "--where"),
     ],
 )
 def test_a_wrong_name_is_answered_by_its_meaning(words: str, meant: str, tmp_path: Path) -> None:
@@ -55,6 +60,12 @@ def test_context_is_explained(tmp_path: Path) -> None:
     done = sluice("query", "--context", "3", folder=tmp_path)
     assert "the neighbours of a record are in the console" in done.stderr
     assert "--text" not in done.stderr
+
+
+def test_a_service_runs_in_the_foreground(tmp_path: Path) -> None:
+    done = sluice("up", "-d", folder=tmp_path)
+    assert "a command runs in the foreground; docs/deploy.md shows it as a service" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_meaning_exists() -> None:

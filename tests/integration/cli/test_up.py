@@ -240,3 +240,5 @@ def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:
     assert "no such service: use one of gateway" in refused(tmp_path, "--without", "gatway")
     assert "no such port: use one of console, forward" in refused(tmp_path, "--port", "gatway=1")
     assert "write NAME=PORT" in refused(tmp_path, "--port", "gateway")
+    assert "did you mean file:///srv/x?" in refused(tmp_path, "--store", "/srv/x")
+    assert list(tmp_path.iterdir()) == []

@@ -60,7 +60,7 @@ def test_an_accepted_batch_is_visible_within_seconds_without_a_reconciler(tmp_pa
         assert sorted(took)[1] < VISIBLE_S, took
         assert sorted(map(str, bodies(found))) == [f"batch {seq} 0" for seq in range(4)]
         assert not found.summary.partial, found.summary.reasons
-        assert found.summary.held_by is not None
+        assert (found.summary.complete_now, found.summary.held_by) == (False, None)
 
 
 @pytest.mark.parametrize("signal", ["kill", "stop"])
@@ -79,8 +79,8 @@ def test_a_gateway_that_ended_holds_the_time_back_only_if_it_was_killed(
         until_ns = parse_rfc3339(summary.accepted_until)
         if signal == "kill":
             assert until_ns < ended_ns
-            assert summary.held_by is not None
+            assert not summary.complete_now
         else:
             assert until_ns > ended_ns
-            assert summary.held_by is None
+            assert summary.complete_now
             assert summary.results == 2

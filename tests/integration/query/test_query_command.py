@@ -115,6 +115,10 @@ def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
         ((*SPAN, "-q", "(", "--regex"), "regex does not compile"),
         ((*SPAN, "--attribute", "x"), "--attribute: must be KEY=VALUE"),
         (("--from", "noon"), "--from: time must be RFC 3339"),
+        (("--from", "5"), "--from would be in January 1970: did you mean 5m, 5h or 5d ago?"),
+        (("--to", "2h"), "--from is 1h ago by default: add an earlier one, to=`2h`"),
+        (("--tail", "--reconciler", "host:1"), "--reconciler is a URL such as http://host:port"),
+        ((*SPAN, "--filter", "severity>=error"), "must be a number: error is 17, field="),
     ):
         done = _query(place, *arguments)
         assert done.returncode == 2

@@ -359,7 +359,11 @@ def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None
     here.accept([log_batch(["hello"])])
     for url, code, message in (
         (here.spool.url, 0, "2026-09-21T14:13:20.000000000Z host-1 hello"),
-        (f"file://{tmp_path}/gone", 2, "no store here; pass the gateway's `--spool`"),
+        (
+            f"file://{tmp_path}/gone",
+            2,
+            "no spool of a gateway here; pass the value of the gateway's `--spool`",
+        ),
     ):
         done = sluice("query", "--store", here.place.url, "--spool", url, *SPAN)
         assert done.returncode == code, done.stderr

@@ -77,6 +77,16 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
     assert follower.attributes[0] == {"log.file.path": str(log)}
 
 
+def test_a_pattern_of_a_folder_is_reported_with_what_is_meant(tmp_path: Path) -> None:
+    """No file of the folder is followed."""
+    (tmp_path / "logs").mkdir()
+    append(tmp_path / "logs" / "app.log", b"one\n")
+    with capture_logs() as events:
+        assert Follower(tmp_path, "logs").poll() == []
+    (event,) = [one for one in events if one["event"] == "pattern_without_files"]
+    assert event["meant"] == f"{tmp_path}/logs/*"
+
+
 def test_a_pattern_that_matches_nothing_at_the_start_is_reported_once(tmp_path: Path) -> None:
     """It may be mistyped: the agent would run, and report success, without a line."""
     with capture_logs() as events:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice_cli.local import service_log, supervisor
-from sluice_cli.local.preflight import choose_addresses, select_services
+from sluice_cli.local.preflight import check_ports, choose_addresses, select_services
 from sluice_cli.local.service_log import ServiceLog, warning_of
 from sluice_cli.local.services import HOST, SERVICES, LocalService
 from sluice_cli.local.supervision import (
@@ -95,15 +95,15 @@ def test_free_ports_are_selected_and_taken_ones_refused() -> None:
 
 
 def test_one_port_for_two_services_is_refused() -> None:
-    chosen = {name: 0 for one in SERVICES for name in one.ports}
-    port = int(choose_addresses(SERVICES, chosen, HOST)["query"].rpartition(":")[2])
-    with pytest.raises(BadUsage, match="Address already in use"):
-        choose_addresses(SERVICES, {**chosen, "query": port, "gateway": port}, HOST)
+    with pytest.raises(BadUsage, match=r"two services with one port: .* for gateway or query"):
+        check_ports(SERVICES, {"query": 9000, "gateway": 9000})
+    with pytest.raises(BadUsage, match="for gateway or console, port=`8080`"):
+        check_ports(SERVICES, {"console": 8080})
 
 
 def test_a_port_out_of_range_is_refused() -> None:
     with pytest.raises(BadUsage, match="a port is a number from 1 to 65535"):
-        choose_addresses(SERVICES, {"gateway": 70000}, HOST)
+        check_ports(SERVICES, {"gateway": 70000})
 
 
 def test_a_required_service_without_its_package_is_refused_with_the_extra() -> None:
@@ -173,6 +173,7 @@ def test_a_port_of_a_service_that_does_not_run_is_no_mistake() -> None:
     """Without Java there is no maintenance, and its port is named by the same command."""
     maintain = next(one for one in SERVICES if one.name == "maintain")
     others = [one for one in SERVICES if one is not maintain]
-    ports = {name: 0 for one in others for name in one.ports}
-    found = choose_addresses(others, {**ports, "maintain": 1}, HOST, [maintain])
+    ports = {**{name: 0 for one in others for name in one.ports}, "maintain": 1}
+    check_ports(SERVICES, ports)
+    found = choose_addresses(others, ports, HOST)
     assert "maintain" not in found

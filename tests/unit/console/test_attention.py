@@ -311,6 +311,15 @@ def lane(state: str, number: int = 0, unchanged_s: float | None = 61.0) -> LaneS
 LATE = discovery(behind_s=61.0)
 
 
+@pytest.mark.parametrize(("silent_s", "is_holder"), [(HEARTBEAT_S + 1, False), (3600.0, True)])
+def test_a_gateway_that_reports_holds_nothing_back(silent_s: float, is_holder: bool) -> None:
+    """Its last report bounds the time, but the reconciler is what does not process it."""
+    one = process(ProcessState.OPEN, silent_s)
+    late = discovery(behind_s=360.0, held_by="gw (process p)", processes=(one,))
+    found = [item for item in list_attention(replace(CALM, discovery=late)) if "late" in item.title]
+    assert [", held by gw (process p)" in item.detail for item in found] == [is_holder]
+
+
 def named(lanes: tuple[LaneStatus, ...], late: DiscoveryStatus | None = LATE) -> list[str]:
     found = list_attention(replace(CALM, lanes=lanes, discovery=late))
     return [item.title for item in found if "owner" in item.title]

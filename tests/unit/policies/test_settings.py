@@ -80,7 +80,7 @@ def test_object_lock_days_are_bounded() -> None:
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
-        BadSettings, match="cannot read settings: No such file or directory; create"
+        BadSettings, match="cannot read settings: No such file or directory; pass the path"
     ):
         read_settings(tmp_path / "none.toml")
 

@@ -133,6 +133,26 @@ def test_a_closed_process_does_not_hold_the_time_back() -> None:
     assert found.held_by is None
 
 
+@pytest.mark.parametrize("age_s", [1, 600])
+def test_an_answer_is_complete_now_if_no_gateway_is_open(age_s: int) -> None:
+    """However recent the record is; its time is a past one."""
+    world = reconciled()
+    world.flush(world.gateways[0], closed=True)
+    world.reconcile()
+    world.wait(age_s)
+    found = decide_completeness(read(world), EVERYTHING, SETTINGS, ())
+    assert found.is_now
+
+
+def test_an_idle_gateway_holds_no_complete_answer_back() -> None:
+    """Its last report is some seconds old, as it should be: it is the bound, and no fault."""
+    world = reconciled()
+    world.flush(world.gateways[0])
+    world.wait(4)
+    found = decide_completeness(read(world), EVERYTHING, SETTINGS, ())
+    assert (found.is_now, found.reasons, found.held_by) == (False, (), None)
+
+
 def test_a_damaged_registration_holds_the_time_back() -> None:
     world = reconciled()
     process = world.gateways[0].process

@@ -169,3 +169,26 @@ def test_a_step_is_the_width_of_the_bars_of_a_histogram() -> None:
     query = parse_options(QueryOptions(histogram=True, step="7m"), NOW)
     assert isinstance(query.view, Histogram)
     assert query.view.step_ns == 7 * 60 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("5 min", "5m"),
+        ("5min", "5m"),
+        ("2 hours ago", "2h"),
+        ("300msec", "300ms"),
+        ("1w", "7d"),
+        ("yesterday", "1d"),
+        ("2026-11-27", "2026-11-27T00:00:00Z"),
+        ("2026-11-27T20:27:15", "2026-11-27T20:27:15Z"),
+        ("2026-11-27 20:27:15.5", "2026-11-27 20:27:15.5Z"),
+    ],
+)
+def test_a_time_in_another_form_is_answered_by_the_form_that_is_meant(
+    text: str, meant: str
+) -> None:
+    with pytest.raises(BadUsage) as refused:
+        parse_instant(text, NOW)
+    assert str(refused.value).endswith(f"; did you mean {meant}?")
+    parse_instant(meant, NOW)
