@@ -1,4 +1,4 @@
-"""Health checks and metrics: `/livez`, `/readyz` and `/metrics`."""
+"""What operators read of a service: `/livez`, `/readyz`, `/metrics`, and refused clients."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.problems import Handler, Problem, problem_response
+from sluice_web.refused_clients import REFUSED_PATH, RefusedClients, RefusedDoor
 
 HealthCheck = Callable[[], Problem | None]
 """Returns why the service is not alive or not ready, or None. It does no I/O."""
@@ -77,3 +78,19 @@ def _checked(check: HealthCheck, respond: Callable[[], web.Response]) -> Handler
         return respond() if problem is None else problem_response(problem)
 
     return send_health
+
+
+def refused_endpoint(refused: RefusedClients) -> Endpoint:
+    """Return the endpoint that lists the doors whose clients have no valid key."""
+
+    async def send_refused(request: web.Request) -> web.Response:
+        del request
+        return json_response(refused.recent())
+
+    return Endpoint(
+        method="GET",
+        path=REFUSED_PATH,
+        handler=send_refused,
+        summary="Return the doors whose clients were refused in the last minutes, without a key",
+        result=tuple[RefusedDoor, ...],
+    )

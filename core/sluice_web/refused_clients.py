@@ -7,23 +7,23 @@ are few and general, because a client without access must not learn more: logs h
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
-from aiohttp import hdrs, web
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
-from sluice_web.endpoints import Endpoint
-from sluice_web.json_bodies import json_response
 from sluice_web.rare_warnings import RareWarnings
+
+if TYPE_CHECKING:  # commands read the list without a server
+    from aiohttp import web
 
 REFUSED_PATH: Final = "/v1/refused-clients"
 WINDOW_MINUTES: Final = 5
 """A door is listed until this long after its last refusal, and up to a minute longer."""
 
-_KEY_FIELDS: Final = (hdrs.AUTHORIZATION, "X-Amz-Firehose-Access-Key", "Signature-Input")
+_KEY_FIELDS: Final = ("Authorization", "X-Amz-Firehose-Access-Key", "Signature-Input")
 
 log = structlog.get_logger()
 
@@ -109,7 +109,7 @@ class RefusedClients:
         )
 
 
-def refusal_of(request: web.Request) -> RefusalReason:
+def refusal_of(request: "web.Request") -> RefusalReason:
     """Return why the sender of an HTTP request is not known."""
     sent = any(name in request.headers for name in _KEY_FIELDS)
     has_key = sent or request.get_extra_info("peercert")
@@ -123,19 +123,3 @@ def _minute(now_ns: int) -> int:
 def _forget_old(found: _Door, now_ns: int) -> None:
     for minute in [one for one in found.minutes if one < _minute(now_ns) - WINDOW_MINUTES]:
         del found.minutes[minute]
-
-
-def refused_endpoint(refused: RefusedClients) -> Endpoint:
-    """Return the endpoint that lists the doors with refused clients."""
-
-    async def send_refused(request: web.Request) -> web.Response:
-        del request
-        return json_response(refused.recent())
-
-    return Endpoint(
-        method="GET",
-        path=REFUSED_PATH,
-        handler=send_refused,
-        summary="Return the doors whose clients were refused in the last minutes, without a key",
-        result=tuple[RefusedDoor, ...],
-    )

@@ -24,10 +24,15 @@ from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
 from sluice_web.connection_guard import watch_connection
 from sluice_web.endpoints import Endpoint
-from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
+from sluice_web.health import (
+    live_endpoint,
+    metrics_endpoint,
+    ready_endpoint,
+    refused_endpoint,
+)
 from sluice_web.json_bodies import check_length, json_response
 from sluice_web.problems import Problem, problem_middleware, problem_response
-from sluice_web.refused_clients import refusal_of, refused_endpoint
+from sluice_web.refused_clients import refusal_of
 
 RESOLVE_BYTES_MAX: Final = 64 * 1024
 _PHASES: Final = web.RequestKey("phases", UploadPhases)

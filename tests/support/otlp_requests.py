@@ -221,7 +221,7 @@ _USUAL_POINT = {
 }
 USUAL_POINTS = st.lists(
     st.builds(metrics.NumberDataPoint, as_double=DOUBLES, **_USUAL_POINT)
-    | st.builds(metrics.NumberDataPoint, as_int=st.integers(-(2**53), 2**53), **_USUAL_POINT),
+    | st.builds(metrics.NumberDataPoint, as_int=st.integers(1 - 2**53, 2**53 - 1), **_USUAL_POINT),
     min_size=1,
     max_size=3,
 )
