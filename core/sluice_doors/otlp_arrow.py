@@ -6,6 +6,7 @@ not UTF-8, or with a time that is out of range.
 """
 
 from functools import partial
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -73,8 +74,8 @@ def _mapped(
     if not len(records):
         return None
     # A record of another kind, for example a span, has no time where this one has it.
-    timed = bool((integers(records.field("time_unix_nano")) != 0).all())
-    if not timed and any(map(is_foreign, log_records(body))):
+    untimed = integers(records.field("time_unix_nano")) == 0
+    if untimed.any() and any(map(is_foreign, compress(log_records(body), untimed.tolist()))):
         raise NotPlain
     names = Names()
     ts, observed, stated = _times(records, received_ns)

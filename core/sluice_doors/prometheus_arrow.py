@@ -1,8 +1,8 @@
 """Read remote write 1.0 through Arrow, without a Python loop over samples.
 
 The result is the same as that of `prometheus`, which also decodes every request that this road
-leaves to it: one with histograms or exemplars, a series without one name, text that is not UTF-8,
-or a time that is out of range.
+leaves to it: one with histograms or exemplars, a series without samples or one name, text that is
+not UTF-8, or a time that is 0 or out of range.
 """
 
 from contextlib import suppress
@@ -84,9 +84,12 @@ def _samples(body: bytes, tally: Tally) -> tuple[MetricColumns | None, bool]:
         raise NotPlain
     listed = series.field("samples")
     samples = listed.flatten()
+    counts = np.diff(list_offsets(listed))
+    if not counts.all():
+        raise NotPlain  # a series of another kind has its samples under another number
     if not len(samples):
         return None, bool(len(metadata))
-    owner = np.repeat(np.arange(len(series)), np.diff(list_offsets(listed)))
+    owner = np.repeat(np.arange(len(series)), counts)
     pairs = series.field("labels").flatten()
     is_name = integers(pc.equal(pairs.field("name"), _NAME))
     of_pair = np.repeat(np.arange(len(series)), np.diff(list_offsets(series.field("labels"))))
@@ -127,7 +130,8 @@ def _labels(
 
 def _times(samples: ArrowArray) -> I64:
     ms = integers(samples.field("timestamp"))
-    if int(ms.min()) < 0 or int(ms.max()) > TS_END // NS_PER_MS:
+    # A sample of another kind has no time where this one has it.
+    if int(ms.min()) <= 0 or int(ms.max()) > TS_END // NS_PER_MS:
         raise NotPlain
     ts: I64 = ms * NS_PER_MS
     return ts
