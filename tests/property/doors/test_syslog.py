@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluice_doors.syslog import SEVERITIES, SyslogPiece, decode_syslog
@@ -71,6 +71,8 @@ def test_rfc_5424_is_read_back(
     )
 
 
+@example(priority=0, ago=timedelta(0), host="am", tag="0", pid=0, text="")
+@example(priority=0, ago=timedelta(0), host="pm", tag="0", pid=0, text="")
 @given(
     priority=st.integers(0, 191), ago=st.timedeltas(timedelta(days=-1), timedelta(days=363)),
     host=st.from_regex(r"(?!(19|2[0-2])[0-9]{2}\Z)[a-z0-9.-]{1,30}", fullmatch=True),
