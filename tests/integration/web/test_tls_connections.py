@@ -212,7 +212,10 @@ def test_silent_clients_time_out_and_idle_ones_make_room(tmp_path: Path) -> None
             silent = [
                 await asyncio.open_connection("127.0.0.1", served.port) for _ in range(3 * PLACES)
             ]
+            started_s = asyncio.get_running_loop().time()
             assert await served.get() == 200
+            waited_s = asyncio.get_running_loop().time() - started_s
+            assert waited_s >= HANDSHAKE_S, "it did not wait for a place"
             for reader, writer in silent:
                 assert await ends(reader)
                 writer.close()
