@@ -33,8 +33,9 @@ from sluice_doors.forward import decode_forward
 from sluice_doors.forward_handshake import PING_BYTES_MAX, Ping, encode_ack, read_ping
 from sluice_protocol.errors import SluiceError, TooLarge, Unauthenticated
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_web.connection_guard import BodyPace, ConnectionLimits
-from sluice_web.listening import BACKLOG, TlsFiles, bind_setting, server_tls
+from sluice_web.connection_guard import BodyPace, ConnectionGuard, ConnectionLimits
+from sluice_web.guarded_serving import serving_guarded
+from sluice_web.listening import TlsFiles, bind_setting, server_tls
 from sluice_web.problems import HttpRefusal, describe_error
 from sluice_web.refused_clients import RefusalReason
 
@@ -319,21 +320,16 @@ async def serving_forward(
     context = server_tls(tls)
     sock = bind_setting("forward_listen", listen, is_shared=is_shared)
     host, port = sock.getsockname()[:2]
-    listener = await asyncio.get_running_loop().create_server(
-        partial(_guarded, server, limits),
-        sock=sock,
-        backlog=BACKLOG,
-        ssl=context,
-        ssl_handshake_timeout=None if context is None else server.rules.login_s,
-    )
-    log.info("forward_listening", address=host, port=port)
-    try:
-        yield port
-    finally:
-        listener.close()
+
+    async def end() -> None:
         with suppress(asyncio.CancelledError):
             await server.close()
 
+    new_guard = partial(_guarded, server, limits)
+    async with serving_guarded(sock, new_guard, limits, tls=context, end=end):
+        log.info("forward_listening", address=host, port=port)
+        yield port
 
-def _guarded(forward: ForwardServer[Sender], limits: ConnectionLimits) -> asyncio.Protocol:
+
+def _guarded(forward: ForwardServer[Sender], limits: ConnectionLimits) -> ConnectionGuard:
     return forward.new_stream().guarded(limits)

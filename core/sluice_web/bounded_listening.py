@@ -1,14 +1,13 @@
-"""HTTP servers whose number of open connections is bounded by `BoundedAccepts`.
+"""HTTP servers whose number of open connections is bounded.
 
-Every HTTP server of sluice bounds its connections: this module serves all of them except the port
-of the gateway, where `connection_guard` does. A connection that sends no request, or is idle, is
-closed after a time. While all places of a service are taken, the one that has been idle for the
-longest time is closed for each client that waits, so clients which keep connections open never lock
-others out.
+Every HTTP server of sluice bounds its connections: `listening_on` those of the gateway's port,
+`BoundedAccepts` those of all others. A connection that sends no request, or is idle, is closed
+after a time. While all places of a service are taken, the one that has been idle for the longest
+time is closed for each client that waits, so clients which keep connections open never lock others
+out.
 """
 
 import asyncio
-import os
 import resource
 import socket
 import ssl
@@ -30,7 +29,13 @@ from sluice_web.connection_guard import (
     ConnectionLimits,
     watch_connection,
 )
-from sluice_web.listening import BACKLOG, ServerOptions, cannot_listen, http_runner, url_of
+from sluice_web.guarded_serving import (
+    NewGuard,
+    serving_accepted,
+    serving_guarded,
+    warn_accept_failed,
+)
+from sluice_web.listening import ServerOptions, cannot_listen, http_runner, url_of
 from sluice_web.problems import Handler
 from sluice_web.rare_warnings import RareWarnings
 
@@ -42,6 +47,8 @@ IDLE_S_MIN: Final = 1.0
 """Idle time after which a connection may be closed for a client that waits."""
 STREAM_S_MAX: Final = 7 * 86_400.0
 """Longest response of a service: a tail is one response for as long as its reader follows."""
+
+ProtocolWrapper = Callable[[asyncio.Protocol], asyncio.Protocol]
 
 log = structlog.get_logger()
 
@@ -93,11 +100,6 @@ def _service_bounds(listen: str, options: ServerOptions) -> BoundedServer:
             log.warning("http_connections_full", address=listen, connections=connections_max)
         limits.close_idle(idle_s_min=IDLE_S_MIN)
 
-    def warn_failed(error: OSError) -> None:
-        if may_warn("failed"):
-            reason = os.strerror(error.errno or 0)
-            log.warning("http_accept_failed", address=listen, reason=reason)
-
     uncounted = _Uncounted()
     limits = ConnectionLimits(
         connections_max=connections_max,
@@ -110,7 +112,10 @@ def _service_bounds(listen: str, options: ServerOptions) -> BoundedServer:
     )
     return BoundedServer(
         accepts=BoundedAccepts(
-            connections_max, clock=clock, on_full=make_place, on_failed=warn_failed
+            connections_max,
+            clock=clock,
+            on_full=make_place,
+            on_failed=warn_accept_failed(listen),
         ),
         limits=limits,
         shutdown_s=options.shutdown_s,
@@ -160,72 +165,57 @@ async def listening_bounded(
     )
     runner = http_runner(app, options)
     await runner.setup()
-    sockets: list[socket.socket] = []
+    scheme = "http" if tls is None else "https"
     try:
-        sockets += await _bound(listen)
-        for sock in sockets:
-            sock.listen(BACKLOG)  # a client may connect as soon as the block begins
-        async with asyncio.TaskGroup() as group:
-            serving = _Connections(runner, server.limits, tls)
-            accepting = [
-                group.create_task(server.accepts.run(sock, serving.serve, group))
-                for sock in sockets
-            ]
-            scheme = "http" if tls is None else "https"
-            try:
-                yield tuple(url_of(sock.getsockname(), scheme) for sock in sockets)
-            finally:
-                for task in accepting:
-                    task.cancel()
-                await runner.cleanup()  # open requests end
-                server.accepts.cancel()
+        sockets = await _bound(listen)
+        urls = tuple(url_of(sock.getsockname(), scheme) for sock in sockets)
+        async with serving_accepted(
+            sockets,
+            server.accepts,
+            _new_guard(runner, server.limits),
+            server.limits,
+            tls=tls,
+            end=runner.cleanup,
+        ):
+            yield urls
     finally:
-        for sock in sockets:
-            sock.close()
         await runner.cleanup()
 
 
-class _Connections:
-    """Serves accepted connections with an HTTP server."""
+@asynccontextmanager
+async def listening_on(
+    app: web.Application,
+    sock: socket.socket,
+    options: ServerOptions,
+    limits: ConnectionLimits,
+    *,
+    behind_guard: ProtocolWrapper,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[None]:
+    """Serve an application on a bound socket until the block ends.
 
-    def __init__(
-        self, runner: web.AppRunner, limits: ConnectionLimits, tls: ssl.SSLContext | None
-    ) -> None:
-        self._new_protocol = cast(Callable[[], asyncio.Protocol], runner.server)
-        self._limits = limits
-        self._tls = tls
-
-    async def serve(self, connection: socket.socket) -> None:
-        """Serve a connection until it is closed."""
-        loop = asyncio.get_running_loop()
-        closed: asyncio.Future[None] = loop.create_future()
-        guard = _Observed(self._new_protocol(), self._limits, closed)
-        try:
-            await loop.connect_accepted_socket(
-                lambda: guard,
-                connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else self._limits.head_timeout_s,
-            )
-        except OSError:  # the TLS handshake failed or took too long
-            return
-        await closed
+    Args:
+        app: The application.
+        sock: The socket; it is closed at the end.
+        options: How connections are treated.
+        limits: The limits of connections.
+        behind_guard: Returns the protocol behind the guard, around that of the HTTP server.
+        tls: The TLS context, or None for plain HTTP.
+    """
+    runner = http_runner(app, options)
+    await runner.setup()
+    new_guard = _new_guard(runner, limits, behind_guard)
+    async with serving_guarded(sock, new_guard, limits, tls=tls, end=runner.cleanup):
+        yield
 
 
-class _Observed(ConnectionGuard):
-    """A guard that reports the end of its connection."""
-
-    def __init__(
-        self, inner: asyncio.Protocol, limits: ConnectionLimits, closed: "asyncio.Future[None]"
-    ) -> None:
-        super().__init__(inner, limits)
-        self._closed = closed
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection."""
-        super().connection_lost(exc)
-        if not self._closed.done():
-            self._closed.set_result(None)
+def _new_guard(
+    runner: web.AppRunner, limits: ConnectionLimits, behind_guard: ProtocolWrapper | None = None
+) -> NewGuard:
+    protocols = cast(Callable[[], asyncio.Protocol], runner.server)
+    if behind_guard is None:
+        return lambda: ConnectionGuard(protocols(), limits)
+    return lambda: ConnectionGuard(behind_guard(protocols()), limits)
 
 
 async def _bound(listen: str) -> list[socket.socket]:

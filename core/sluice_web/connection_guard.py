@@ -78,7 +78,7 @@ class ConnectionLimits:
         opened: OpenConnections,
         closed: ClosedConnections,
     ) -> None:
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._per_address_max = per_address_max
         self.head_timeout_s = head_timeout_s
         self.idle_timeout_s = idle_timeout_s
@@ -93,8 +93,8 @@ class ConnectionLimits:
     def enter(self, guard: "ConnectionGuard") -> bool:
         """Add a connection; return whether there is room for it, or an idle one made room."""
         is_greedy = self._addresses[guard.address] >= self._per_address_max
-        if is_greedy or len(self._open) >= self._connections_max:
-            self._warn_full(guard)
+        if is_greedy or len(self._open) >= self.connections_max:
+            self._warn_full(guard.port, guard.address)
             if not self.close_idle(guard.address if is_greedy else None):
                 self.closed.labels("too_many").inc()
                 return False
@@ -102,6 +102,11 @@ class ConnectionLimits:
         self._addresses[guard.address] += 1
         self._opened.inc()
         return True
+
+    def make_place(self, port: int) -> None:
+        """Close the longest idle connection, if there is one, for a client that waits at a port."""
+        self._warn_full(port, "")
+        self.close_idle()
 
     def leave(self, guard: "ConnectionGuard") -> None:
         """Remove a connection that `enter` added."""
@@ -137,14 +142,14 @@ class ConnectionLimits:
                 return True
         return False
 
-    def _warn_full(self, guard: "ConnectionGuard") -> None:
+    def _warn_full(self, port: int, peer: str) -> None:
         if self._may_warn("full"):
             log.warning(
                 "connections_full",
-                port=guard.port,
+                port=port,
                 connections=len(self._open),
                 idle=len(self._idle),
-                peer=guard.address,
+                peer=peer,
             )
 
     def _forget(self, guard: "ConnectionGuard") -> None:
@@ -164,7 +169,13 @@ class ObservedProtocol(asyncio.Protocol):
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """One connection: idle, waiting for a request head, or in a request."""
+    """One connection: idle, waiting for a request head, or in a request.
+
+    Attributes:
+        closed: Done when the connection has ended.
+        address: That of the client.
+        port: That of the server.
+    """
 
     def __init__(self, inner: asyncio.Protocol, limits: ConnectionLimits) -> None:
         self._protocol = inner
@@ -176,6 +187,7 @@ class ConnectionGuard(asyncio.Protocol):
         self._reason = ""
         self._idle = False
         self._has_request = False
+        self.closed: asyncio.Future[None] = self._loop.create_future()
         self.address = ""
         self.port = 0
 
@@ -230,6 +242,11 @@ class ConnectionGuard(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def close(self) -> None:
+        """Close the connection after what was written."""
+        if self._transport is not None:
+            self._transport.close()
+
     def eof_received(self) -> bool | None:
         """Pass the end of the client's data on."""
         return self._protocol.eof_received() if self._transport is not None else None
@@ -237,6 +254,8 @@ class ConnectionGuard(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the connection."""
         self._disarm()
+        if not self.closed.done():  # a server that stops cancels it
+            self.closed.set_result(None)
         if self._transport is None:
             return
         self._transport = None

@@ -5,11 +5,9 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from aiohttp import web
 
@@ -20,8 +18,6 @@ from sluice_web.server_log import HttpServerLog
 BACKLOG: Final = 1024
 READ_BYTES: Final = 64 * 1024
 """Half of the unread bytes of a connection before flow control stops the sender."""
-
-ProtocolWrapper = Callable[[asyncio.Protocol], asyncio.Protocol]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,43 +118,6 @@ def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise BadUsage(f"cannot use TLS files: {error}") from error
     return context
-
-
-@asynccontextmanager
-async def listening_on(
-    app: web.Application,
-    sock: socket.socket,
-    options: ServerOptions,
-    *,
-    wrap: ProtocolWrapper,
-    tls: ssl.SSLContext | None = None,
-    handshake_s: float | None = None,
-) -> AsyncIterator[None]:
-    """Serve an application on a bound socket until the block ends.
-
-    Args:
-        app: The application.
-        sock: The socket; it is closed at the end.
-        options: How connections are treated.
-        wrap: Returns the protocol of a connection around that of the HTTP server.
-        tls: The TLS context, or None for plain HTTP.
-        handshake_s: Longest time of a TLS handshake, seconds.
-    """
-    runner = http_runner(app, options)
-    await runner.setup()
-    protocols = cast(Callable[[], asyncio.Protocol], runner.server)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: wrap(protocols()),
-        sock=sock,
-        backlog=BACKLOG,
-        ssl=tls,
-        ssl_handshake_timeout=None if tls is None else handshake_s,
-    )
-    try:
-        yield
-    finally:
-        server.close()
-        await runner.cleanup()
 
 
 def http_runner(app: web.Application, options: ServerOptions) -> web.AppRunner:

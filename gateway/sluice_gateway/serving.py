@@ -12,9 +12,9 @@ from sluice_gateway.app import Gateway, body_pace
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.errors import BadUsage
-from sluice_web.bounded_listening import listening
-from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionGuard, ConnectionLimits
-from sluice_web.listening import ServerOptions, TlsFiles, listening_on, server_tls
+from sluice_web.bounded_listening import listening, listening_on
+from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionLimits
+from sluice_web.listening import ServerOptions, TlsFiles, server_tls
 from sluice_web.open_files import port_connections_max
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
             gateway.api.application(),
             sock,
             _server_options(SERVER_IDLE_S),
-            wrap=lambda protocol: ConnectionGuard(_behind_guard(protocol, gateway.doors), limits),
+            limits,
+            behind_guard=lambda protocol: _behind_guard(protocol, gateway.doors),
             tls=server_tls(_tls_files(settings)),
-            handshake_s=settings.head_timeout_s,
         ):
             yield
     finally:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -12,7 +13,16 @@ from pathlib import Path
 
 import aiohttp
 from support.door_client import TestSender
-from support.gateway import GatewayProcess, TestKey, clean_env, gateways, with_open_files
+from support.gateway import (
+    GatewayProcess,
+    TestKey,
+    clean_env,
+    frame_of,
+    gateways,
+    upload_fields,
+    with_open_files,
+)
+from support.gateway_tls import SERVER, TestAuthority
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=("json",))
@@ -75,6 +85,40 @@ def test_a_gateway_closes_the_longest_idle_connection_for_a_new_one(tmp_path: Pa
         (warned,) = events(server.log, "connections_full")
         assert (warned["port"], warned["connections"]) == (server.port, PORT_MAX)
         assert displaced(server) >= IDLE - PORT_MAX
+
+
+def test_unfinished_handshakes_leave_files_for_the_store(tmp_path: Path) -> None:
+    """Clients that connect and send nothing are served in turns, and time out."""
+    authority = TestAuthority(tmp_path / "ca")
+    pem = authority.issue("server", usage=SERVER)
+    tls = ("--tls-certificate", str(pem.certificate), "--tls-key", str(pem.key))
+    flags = (*tls, "--head-timeout-s", "0.5")
+    start = with_open_files(OPEN_FILES)
+    with gateways(tmp_path, HOST, flags=flags, prefix=start) as (server,):
+        before = open_files(server)
+        with idle_clients(server.port):
+            time.sleep(0.2)
+            assert PORT_MAX // 2 < open_files(server) - before <= PORT_MAX + 2
+            context = authority.client_context(None)
+            assert asyncio.run(upload_over_tls(server.port, context)) == 200
+        (warned,) = events(server.log, "connections_full")
+        assert (warned["port"], warned["peer"]) == (server.port, "")
+        assert events(server.log, "accept_failed") == []
+
+
+def open_files(server: GatewayProcess) -> int:
+    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+async def upload_over_tls(port: int, context: ssl.SSLContext) -> int:
+    frame = frame_of()
+    fields = HOST.sign(upload_fields(frame), f"127.0.0.1:{port}")
+    url = f"https://127.0.0.1:{port}/v1/batches"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=frame, headers=fields, ssl=context) as response,
+    ):
+        return response.status
 
 
 def displaced(server: GatewayProcess) -> float:
