@@ -1,5 +1,6 @@
 """The shape of the checkout: packages, their pages, and the lists that follow from them."""
 
+import os
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, metadata
@@ -102,3 +103,14 @@ def test_each_locked_package_supports_the_oldest_python_of_the_product() -> None
         if not SpecifierSet(needed).contains(oldest):
             too_new.append(f"{line}: needs Python {needed}")
     assert too_new == []
+
+
+def test_no_file_has_the_marks_of_an_unfinished_merge() -> None:
+    marks = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    folders = {".git", ".venv", "node_modules", "site", "dist"}
+    for folder, below, names in os.walk(ROOT):
+        below[:] = [one for one in below if one not in folders]
+        for name in names:
+            path = Path(folder, name)
+            if path.suffix in {".py", ".md", ".toml", ".yaml", ".json", ".js", ".css", ".sh"}:
+                assert marks.search(path.read_bytes()) is None, path
