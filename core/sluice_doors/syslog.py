@@ -190,8 +190,6 @@ def _parse_3164(
 ) -> _Parsed:
     """Read time, host and tag as far as they are there; the rest is the body."""
     time = scan_time(text, start, zone=zone, received_ns=received_ns)
-    if time is not None and text[: time.end].endswith((" am", " pm")):  # the name of the host
-        time = scan_time(text[: time.end - 3], start, zone=zone, received_ns=received_ns)
     end = None if time is None else _TIME_END.match(text, time.end)
     if time is None or end is None:
         return _Parsed(body=text[start:])
