@@ -71,9 +71,13 @@ def test_rfc_5424_is_read_back(
     )
 
 
+OF_TIME = "(19|2[0-2])[0-9]{2}|[ap]m|utc|gmt"
+"""Names of hosts that would be a part of the time in front of them."""
+
+
 @given(
     priority=st.integers(0, 191), ago=st.timedeltas(timedelta(days=-1), timedelta(days=363)),
-    host=st.from_regex(r"(?!((19|2[0-2])[0-9]{2}|[ap]m|utc|gmt)\Z)[a-z0-9.-]{1,30}", fullmatch=True),
+    host=st.from_regex(rf"(?!({OF_TIME})\Z)[a-z0-9.-]{{1,30}}", fullmatch=True),
     tag=st.from_regex(r"[A-Za-z0-9_/.-]{1,32}", fullmatch=True), pid=st.integers(0, 9999),
     text=texts,
 )  # fmt: skip
