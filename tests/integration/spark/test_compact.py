@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from support.repetitions import times
 from support.spark_lake import T0_NS, Deployment, assert_lake_holds, lake_rows, make_batch
 from support.spark_local import ingest_locally
 
@@ -358,7 +359,7 @@ def test_compact_concurrent_with_ingest_loses_no_record(spark: Any, tmp_path: Pa
     """Ingestion and two compactions run concurrently on the open partition: every record exactly
     once.
     """
-    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=10, seconds=600)
+    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=10, seconds=times(90))
 
 
 def race(spark: Any, deployment: Deployment, *, rounds: int, seconds: float) -> None:
