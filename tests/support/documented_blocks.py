@@ -30,7 +30,7 @@ READY_S = 60.0
 ARRIVED_S = 60.0
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?: {4}\S[^\n]*\n)+(?=\n|\Z)")
-_TOKEN = re.compile(r"slt_\w[\w-]+")
+_TOKEN = re.compile(r"slt_[\w-]{43}")
 _OWN_PATH = re.compile(r"(?<![\w.:/~-])/(?=(?:etc|opt|run|var)/)")
 """The start of an absolute path of a page, which is moved into the folder of the test."""
 
