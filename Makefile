@@ -23,10 +23,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(STAMP)
 
-# A file of tests runs in one process, so its tests share their fixtures. Two processes more than
+# A file of tests runs in one process, so its tests share their fixtures. Three processes more than
 # cores, because many tests wait for other processes.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-PARALLEL := -n $(shell expr $(CORES) + 2) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(shell expr $(CORES) + 3) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 
 # For targets whose tests measure, open browsers or start many processes each.
 TWO_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder

@@ -103,17 +103,14 @@ class ServiceClient:
         return ""
 
     async def refused_doors(self) -> tuple[RefusedDoor, ...]:
-        """Return the doors whose clients a gateway refused; none if it is older than this list.
+        """Return the doors whose clients a gateway refused; none if it sends no list of them.
 
-        Raises:
-            ServiceFailed: The gateway is unreachable, refused the request, or sent another type.
+        An older gateway has none, and one that does not respond is found by what else is read.
         """
         try:
             return await self.get(REFUSED_PATH, tuple[RefusedDoor, ...])
-        except ServiceFailed as error:
-            if error.status == _NOT_FOUND:
-                return ()
-            raise
+        except ServiceFailed:
+            return ()
 
     async def get(self, path: str, kind: type[_Body]) -> _Body:
         """Return the JSON of a path.

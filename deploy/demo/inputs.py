@@ -6,6 +6,7 @@ agent must follow a growing file, and because a gateway is killed between them.
 
 import os
 import shutil
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,9 @@ class Input:
     fed: Path
 
     def lines(self) -> list[bytes]:
-        """Return the lines that must arrive, without their line feeds."""
-        return self.copy.read_bytes().split(b"\n")[:-1]
+        """Return the lines that must arrive, without their ends and without a byte order mark."""
+        lines = self.copy.read_bytes().removeprefix(BOM_UTF8).split(b"\n")[:-1]
+        return [line.removesuffix(b"\r") for line in lines]
 
 
 def copy_inputs(named: list[Path], folder: Path) -> list[Input]:
