@@ -20,7 +20,6 @@ from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.keys import QUEUE, chain_key, digest_of
 from sluice_protocol.maintenance import (
     RunOutcome,
-    TaskProgress,
     TaskRecord,
     TaskRun,
     task_record_key,
@@ -89,12 +88,6 @@ def plant_in_store(world: ConsoleWorld) -> None:
     done = msgspec.structs.replace(run, outcome=RunOutcome.DONE.value, reason="")
     for task in (
         TaskRecord(task="rollup", revision=1, nonce="n", runs=(run,), failures=3),
-        TaskRecord(
-            task="ingest",
-            revision=1,
-            nonce="n",
-            progress=TaskProgress(at_unix_ns=now_ns, figures={"dead_letters_open": 2.0}),
-        ),
         TaskRecord(task="gc", revision=1, nonce="n", halted="the plan names an accepted blob"),
         TaskRecord(
             task="compact",
