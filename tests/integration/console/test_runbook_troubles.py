@@ -57,7 +57,7 @@ STOPPED: Final = {
 WITHOUT_ITEM: Final = {"SluiceQueueLarge", "SluiceManyListings"}
 """Alerts about cost; nothing in the store is wrong, so the console shows no item."""
 WITH_A_LAKE: Final = {"SluiceDeadLetters"}
-"""Counted in tables, which this deployment does not have: `tests/integration/path/test_ways_back.py`."""
+"""Counted in tables, which are not part of this deployment: see `path/test_ways_back.py`."""
 DENIALS: Final = {
     "SluiceDenialLost": (
         "1 denial of the policies is lost",
