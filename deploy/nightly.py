@@ -36,8 +36,9 @@ ENDED_S: Final = 60.0
 BEGIN: Final = "<!-- written by `make nightly`: last run -->"
 END: Final = "<!-- end -->"
 
-_CLOSING: Final = re.compile(r"^=* ?(\d+ (?:passed|failed|error).*?)(?: in [\d.:hms ()]+)? ?=*$")
-
+_CLOSING: Final = re.compile(
+    r"^=* ?(\d+ (?:passed|failed|error).*?|all checks passed:)(?: in [\d.:hms ()]+)? ?=*$"
+)
 
 _MAKE: Final = re.compile(r"make(\[\d+\])?: ")
 _ROW: Final = re.compile(
@@ -56,7 +57,7 @@ class StageResult:
         name: The target of the Makefile.
         passed: Whether its exit code was 0.
         seconds: Its wall-clock time.
-        summary: The closing line of pytest, or the last line of the output.
+        summary: The closing line of pytest or of the demonstration, or the last line of the output.
     """
 
     def row(self, *, revision: str, at: datetime) -> str:
@@ -76,12 +77,12 @@ class StageResult:
 
 
 def summary_of(output: str) -> str:
-    """Return the last closing line of pytest, or else the last line that is not empty."""
+    """Return the last closing line of pytest or the demonstration, or else the last line."""
     stripped = (line.strip() for line in output.splitlines())
     lines = [line for line in stripped if line and not _MAKE.match(line)]
     closing = [found[1] for line in lines if (found := _CLOSING.match(line)) is not None]
     if closing:
-        return closing[-1]
+        return closing[-1].removesuffix(":")
     return lines[-1][:120] if lines else "no output"
 
 

@@ -32,6 +32,10 @@ def test_lines_of_make_are_no_summary() -> None:
     assert summary_of(output) == "all checks passed"
 
 
+def test_the_commands_that_the_demonstration_shows_at_its_end_are_no_summary() -> None:
+    assert summary_of("all checks passed:\n\n  sluice console --store URL\n") == "all checks passed"
+
+
 def row_of(name: str, *, passed: bool = True, summary: str = "12 passed") -> str:
     result = StageResult(name=name, passed=passed, seconds=119.6, summary=summary)
     return result.row(revision="abc", at=DAY)
