@@ -43,7 +43,7 @@ async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> 
             return {}
         # Read before the tables: a running ingestion acknowledges what they contain already.
         acked = {lane: await _read_acked(store, lane) for lane in range(lanes)}
-        return await asyncio.to_thread(_read, url, acked)
+        return await _read(url, acked, pause_s=0.0)
     return {}
 
 
@@ -59,12 +59,7 @@ async def fence_ingestion(store: ObjectStore, url: str, lane: Lane) -> int:
     """
     acked = {lane.lane: await _read_acked(store, lane.lane)}
     await asyncio.to_thread(_commit_fence, url, lane.lane)
-    for _ in range(_READS_MAX - 1):
-        try:
-            return (await asyncio.to_thread(_read_once, url, acked))[lane]
-        except BadUsage:
-            await SystemClock().sleep(_READ_PAUSE_S)
-    return (await asyncio.to_thread(_read_once, url, acked))[lane]
+    return (await _read(url, acked, pause_s=_READ_PAUSE_S))[lane]
 
 
 def _commit_fence(url: str, lane: int) -> None:
@@ -93,13 +88,13 @@ async def _read_acked(store: ObjectStore, lane: int) -> int:
         return 0
 
 
-def _read(url: str, acked: Mapping[int, int]) -> dict[Lane, int]:
+async def _read(url: str, acked: Mapping[int, int], *, pause_s: float) -> dict[Lane, int]:
     for _ in range(_READS_MAX - 1):
         try:
-            return _read_once(url, acked)
+            return await asyncio.to_thread(_read_once, url, acked)
         except BadUsage:
-            continue
-    return _read_once(url, acked)
+            await SystemClock().sleep(pause_s)
+    return await asyncio.to_thread(_read_once, url, acked)
 
 
 def _read_once(url: str, acked: Mapping[int, int]) -> dict[Lane, int]:
