@@ -69,7 +69,6 @@ class QueueUpkeep:
         now_ns, last_ns = self._clock.monotonic_ns(), self._measured_at_ns
         if last_ns is not None and now_ns - last_ns < MEASURE_S * NS_PER_S:
             return
-        self._measured_at_ns = now_ns
         for part, prefix in MEASURED.items():
             objects = size_bytes = 0
             async for page in self._store.list(prefix):
@@ -77,6 +76,7 @@ class QueueUpkeep:
                 size_bytes += sum(one.size_bytes for one in page.objects)
             self._metrics.queue_objects.labels(part).set(objects)
             self._metrics.queue_bytes.labels(part).set(size_bytes)
+        self._measured_at_ns = now_ns  # a measurement that failed is due in the next round
 
     async def check_registers(self) -> tuple[ObjectKey, ...]:
         """Return the registers and lane states that are lost or damaged; log each.

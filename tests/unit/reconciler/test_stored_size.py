@@ -2,11 +2,15 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from typing import Any
 
+import pytest
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept
 
 from sluice_protocol.authority import Authority
+from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import DEAD_LETTER_FILES, GATEWAY_JOURNALS
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Runtime
@@ -51,6 +55,32 @@ def test_objects_and_bytes_of_the_queue_are_measured_once_an_hour() -> None:
         await clock.sleep(MEASURE_S)
         await reconciler._queue_upkeep.run()
         assert sizes("journals") == (2, 10)
+
+    asyncio.run(run())
+
+
+def test_a_measurement_that_failed_is_due_in_the_next_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        store = SimStore(clock=SimClock())
+        await accept(store, 0)
+        reconciler = make(store)
+        await reconciler.once()
+        await store.create(ObjectKey(f"{GATEWAY_JOURNALS}p/1"), b"12345")
+        plain = store.list
+
+        def refuse(prefix: str, **options: Any) -> AsyncIterator[ListPage]:
+            if prefix == GATEWAY_JOURNALS:
+                raise StoreUnavailable("list", prefix, "503")
+            return plain(prefix, **options)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "list", refuse)
+            with pytest.raises(StoreUnavailable):
+                await reconciler._queue_upkeep.run()
+        await reconciler._queue_upkeep.run()
+        assert value(reconciler, "sluice_queue_bytes", part="journals") == 5
 
     asyncio.run(run())
 
