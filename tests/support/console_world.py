@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from support.builders import log_columns, make_identity, salted_frame
 from support.gateway import (
     Client,
     GatewayProcess,
+    Running,
     TestKey,
     running,
     start_gateway,
@@ -28,7 +29,6 @@ from support.gateway import (
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings
 from sluice_maintain.lake_reader import make_lake_reader
-from sluice_protocol.authority import Authority
 from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key, digest_of
@@ -44,7 +44,6 @@ from sluice_store.authority import create_authority
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import seal_result, write_result
 from sluice_store.local import open_local_store
-from sluice_store.port import ObjectStore
 from sluice_web.bounded_listening import listening
 from sluice_web.listening import ServerOptions
 
@@ -155,7 +154,14 @@ async def deployment(
         store = await stack.enter_async_context(open_local_store(world.store_folder))
         authority = await create_authority(store)
         if trouble:
-            await _accept(world, store, authority)
+            async with AsyncExitStack() as sender:
+                gateway = await sender.enter_async_context(
+                    running(world.folder, SENDER, store=store, authority=authority)
+                )
+                await _accept(world, gateway)
+                if services:
+                    stack.push_async_exit(sender.pop_all())
+                    await stack.enter_async_context(_reporting(gateway))
         settings = ReconcilerSettings(
             api_token=SERVICE_TOKEN, tail_interval_s=0.0, http_queues=http_queues
         )
@@ -186,25 +192,36 @@ async def deployment(
         yield world
 
 
-async def _accept(world: ConsoleWorld, store: ObjectStore, authority: Authority) -> None:
-    """Upload batches: a gap, a conflict, a blob that disappears, and a gateway that dies."""
+async def _accept(world: ConsoleWorld, gateway: Running) -> None:
+    """Upload batches: a gap, a conflict and a blob that disappears."""
     accepted = frame(AGENT, 0, lines(0))
-    async with running(world.folder, SENDER, store=store, authority=authority) as gateway:
-        send = gateway.client.upload
-        assert (await send(accepted)).status == 200
-        for start in (3, 6, 15, 18):  # 9 to 14 are missing
-            assert (await send(frame(AGENT, start, lines(start)))).status == 200
-        assert (await send(REFUSED)).status == 409
-        world.conflict = make_identity(0, count=3, agent=AGENT)
-        hostile = frame("db-2", 0, list(HOSTILE))
-        assert (await send(hostile)).status == 200
-        assert (await send(frame("db-2", 0, list(reversed(HOSTILE)), "again"))).status == 409
-        assert (await send(frame(HOSTILE_AGENT, 0, list(HOSTILE), boot=HOSTILE[1]))).status == 200
-        lost = frame("web-2", 0, lines(0))
-        assert (await send(lost)).status == 200
-        world.held = make_identity(0, count=3, agent="web-2")
-        (world.store_folder / blob_key(digest_of(lost))).unlink()
-        shutil.copytree(world.store_folder / "gateways", world.folder / "gateways")
+    send = gateway.client.upload
+    assert (await send(accepted)).status == 200
+    for start in (3, 6, 15, 18):  # 9 to 14 are missing
+        assert (await send(frame(AGENT, start, lines(start)))).status == 200
+    assert (await send(REFUSED)).status == 409
+    world.conflict = make_identity(0, count=3, agent=AGENT)
+    hostile = frame("db-2", 0, list(HOSTILE))
+    assert (await send(hostile)).status == 200
+    assert (await send(frame("db-2", 0, list(reversed(HOSTILE)), "again"))).status == 409
+    assert (await send(frame(HOSTILE_AGENT, 0, list(HOSTILE), boot=HOSTILE[1]))).status == 200
+    lost = frame("web-2", 0, lines(0))
+    assert (await send(lost)).status == 200
+    world.held = make_identity(0, count=3, agent="web-2")
+    (world.store_folder / blob_key(digest_of(lost))).unlink()
+    shutil.copytree(world.store_folder / "gateways", world.folder / "gateways")
+
+
+@asynccontextmanager
+async def _reporting(gateway: Running) -> AsyncIterator[None]:
+    """Let a gateway report until the block ends; a silent one needs attention after seconds."""
+    task = asyncio.create_task(gateway.gateway.uploads.journal.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def let_gateway_lapse(world: ConsoleWorld) -> None:
