@@ -28,9 +28,9 @@ import aiohttp
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_agent.app import run_agent
-from sluice_agent.settings import AgentSettings, FrameVersion
+from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key
-from sluice_protocol.compression import COMPRESSION_LEVEL, compress_payload
+from sluice_protocol.compression import COMPRESSION_LEVEL, compress_column
 from sluice_protocol.zstd_frames import compress_zstd
 
 FILE_BYTES: Final = 64 * 1024 * 1024
@@ -70,14 +70,12 @@ def write_log(path: Path) -> int:
     return count
 
 
-def ship(
-    folder: Path, log: Path, url: str, *, records: int, key: Path | None, version: FrameVersion = 1
-) -> float:
+def ship(folder: Path, log: Path, url: str, *, records: int, key: Path | None) -> float:
     """Run the agent once over the file."""
     spool = Path(tempfile.mkdtemp(dir=folder))
     settings = AgentSettings(
         gateway=url, spool=spool, agent_id="bench", paths=(str(log),), once=True, host_metrics_s=0,
-        key=key, frame_version=version,
+        key=key,
     )  # fmt: skip
     outcome = asyncio.run(run_agent(settings, stop=asyncio.Event()))
     if (outcome.sealed_records, outcome.waiting, outcome.parked) != (records, 0, 0):
@@ -145,18 +143,17 @@ def measure(folder: Path, url: str, records: int) -> None:
     """Measure and report the ratios."""
     log = folder / "app.log"
 
-    def agent(version: FrameVersion) -> float:
+    def agent() -> float:
         key = folder / "key.pem"
-        return ship(folder, log, url, records=records, key=key, version=version)
+        return ship(folder, log, url, records=records, key=key)
 
     def control(compress: Callable[[bytes], bytes]) -> float:
         return asyncio.run(send_blocks(folder, log, url, compress))
 
     subjects: dict[str, Callable[[], Sample]] = {
-        "agent": lambda: timed(lambda: agent(1)),
-        "agent, frames of version 2": lambda: timed(lambda: agent(2)),
+        "agent": lambda: timed(agent),
         "control": lambda: timed(lambda: control(compress_as_level)),
-        "control, tables of frames": lambda: timed(lambda: control(compress_payload)),
+        "control, tables of frames": lambda: timed(lambda: control(compress_column)),
     }
     samples = interleave(subjects)
     lines = [f"{records} lines, {log.stat().st_size / MIB:.0f} MiB, until all is accepted"]
@@ -167,8 +164,7 @@ def measure(folder: Path, url: str, records: int) -> None:
             f"{who}: {speeds[len(speeds) // 2]:.1f} MiB/s ({speeds[0]:.1f} to {speeds[-1]:.1f}),"
             f" {cpu[len(cpu) // 2]:.1f} ms CPU per MiB"
         )
-    agents, controls = list(samples)[:2], list(samples)[2:]
-    for subject, other in [agents[::-1], *itertools.product(agents, controls)]:
+    for subject, other in itertools.product(["agent"], list(samples)[1:]):
         for what, value in (
             ("throughput", lambda s: s.per_second),
             ("CPU per MiB", lambda s: s.cpu_per_unit),

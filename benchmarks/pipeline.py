@@ -82,7 +82,7 @@ def plain(root: Path, manifests: Sequence[AcceptedManifest], place: Path, *, wri
         if not write:
             continue
         waiting.append(DecodedBatch(frame=frame, accepted_at_ns=T0_NS, sequence=1))
-        size += frame.payload_raw_bytes
+        size += frame.raw_bytes
         if size >= ROW_GROUP_BYTES:
             writer, size = _flush(writer, waiting, place), 0
     if waiting:

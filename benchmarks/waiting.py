@@ -17,7 +17,6 @@ from benchmarks.manifests import log_manifest
 from benchmarks.measure import interleave, ratio, report, timed
 from sluice_lake.blobs import fetch_frame
 from sluice_lake.records import DecodedBatch, records_table
-from sluice_protocol import envelope, payload
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import Frame, encode_frame
 from sluice_protocol.identity import Identity
@@ -97,11 +96,7 @@ async def _fetch_alone(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    with (
-        patch.object(reading, "fetch_batches", _fetch_alone),
-        patch.object(payload, "read_short_map", lambda *_: None),
-        patch.object(envelope, "read_short_map", lambda *_: None),
-    ):
+    with patch.object(reading, "fetch_batches", _fetch_alone):
         yield
 
 

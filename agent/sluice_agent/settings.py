@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from yarl import URL
 
@@ -33,8 +33,6 @@ from sluice_protocol.request_identity import check_sender_id
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
 
-FrameVersion = Literal[1, 2]
-"""The versions of frames that an agent can write."""
 Zone = tzinfo | None
 """A time zone; None is the system's zone."""
 
@@ -72,7 +70,6 @@ class SpoolSettings:
         directory: The spool's directory; one process at a time locks it.
         agent_id: The agent's id, part of every identity.
         resource: Attributes of every frame.
-        frame_version: The version of new frames.
         bytes_max: Maximum bytes of batches, including parked ones.
         sync: Make a commit durable against a power cut, not only against a kill.
         give_up_s: End with an error after an operation has failed for this long, seconds; 0 never.
@@ -81,7 +78,6 @@ class SpoolSettings:
     directory: Path
     agent_id: str
     resource: tuple[tuple[str, str], ...] = ()
-    frame_version: FrameVersion = 1
     bytes_max: int = 1024 * 1024 * 1024
     sync: bool = True
     give_up_s: float = 0.0
@@ -189,8 +185,6 @@ class AgentSettings:
         timezone: Zone of timestamps that specify none, such as `Europe/Berlin`; empty is the
             system's.
         resource: `key=value` attributes of every record.
-        frame_version: Version of new frames, 1 or 2. Those of version 2 are smaller, but gateways,
-            jobs and queries of earlier releases do not read them.
         health: `host:port` of /livez, /readyz and /metrics; empty disables them.
         allowed_hosts: Names under which clients reach doors and `health`, without ports, separated
             by commas. The address of the connection is always allowed.
@@ -236,7 +230,6 @@ class AgentSettings:
     drain_s: float = 5.0
     timezone: str = ""
     resource: tuple[str, ...] = ()
-    frame_version: FrameVersion = 1
     health: str = ""
     allowed_hosts: str = ""
     tls_ca: Path | None = None
@@ -291,7 +284,6 @@ class AgentSettings:
             directory=self.spool,
             agent_id=self.agent_id,
             resource=self._resource(),
-            frame_version=self.frame_version,
             bytes_max=self.spool_bytes,
             sync=sync,
             give_up_s=ONCE_GIVE_UP_S if self.once else 0.0,

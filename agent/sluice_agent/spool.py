@@ -190,7 +190,6 @@ class Spool:
             identity=identity,
             columns=columns,
             resource=self.settings.resource,
-            version=self.settings.frame_version,
         )
         header = EntryHeader(
             version=FORMAT_VERSION,

@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from sluice_agent.settings import (
     AgentSettings,
     Durability,
-    FrameVersion,
     WhenFull,
     default_agent_id,
 )
@@ -41,7 +40,6 @@ class ForwardSettings:
         when_full: What happens when the spool is full: `block`, or `drop_newest` (counted).
         timezone: Zone of timestamps without one; empty is the machine's zone.
         resource: `key=value` attributes of every record.
-        frame_version: Version of new frames; those of version 2 need gateways that read it.
         tls_ca: File of CA certificates, PEM; empty uses the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
         tls_key: File of the client certificate's key.
@@ -62,7 +60,6 @@ class ForwardSettings:
     when_full: WhenFull = WhenFull.BLOCK
     timezone: str = ""
     resource: tuple[str, ...] = ()
-    frame_version: FrameVersion = 1
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -83,7 +80,6 @@ class ForwardSettings:
             when_full=self.when_full,
             timezone=self.timezone,
             resource=self.resource,
-            frame_version=self.frame_version,
             tls_ca=self.tls_ca,
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,

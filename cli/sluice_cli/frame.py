@@ -3,27 +3,27 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 from cyclopts import App, Parameter
 
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.frame import FLAG_ZSTD, Frame, decode_frame, encode_frame, frame_version
+from sluice_protocol.frame import FRAME_VERSION, Frame, decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_protocol.units import FRAME_BYTES_MAX, PAYLOAD_RAW_BYTES_MAX, Digest, ObjectKey
+from sluice_protocol.units import FRAME_BYTES_MAX, RAW_BYTES_MAX, Digest, ObjectKey
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 app = App(name="frame", help="Make frames from NDJSON, and inspect them.")
 
-INPUT_BYTES_MAX: Final = 4 * PAYLOAD_RAW_BYTES_MAX
+INPUT_BYTES_MAX: Final = 4 * RAW_BYTES_MAX
 """NDJSON is larger than columns; no frame can contain more than this."""
 
 
@@ -34,8 +34,7 @@ class FrameReport:
     frame_sha256: Digest
     frame_bytes: int
     frame_version: int
-    payload_raw_bytes: int
-    zstd: bool
+    raw_bytes: int
     kind: Kind
     agent_id: str
     boot_id: str
@@ -59,8 +58,7 @@ class NewFrame:
         seq_start: Sequence number of the first record.
         kind: Kind of the records.
         resource: Pairs of the resource, each as `KEY=VALUE`.
-        plain: Store the payload without compression.
-        frame_version: Version of the frame, 1 or 2; those of version 2 need gateways that read it.
+        plain: Store the columns without compression.
         out: File to write; by default standard output.
     """
 
@@ -70,7 +68,6 @@ class NewFrame:
     kind: Kind
     resource: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     plain: Annotated[bool, Parameter(negative="")] = False
-    frame_version: Literal[1, 2] = 1
     out: Path | None = None
 
 
@@ -90,7 +87,6 @@ def encode(new: Annotated[NewFrame, Parameter(name="*")]) -> None:
         columns=columns,
         resource=resource,
         compress=not new.plain,
-        version=new.frame_version,
     )
     _write(frame, new.out)
 
@@ -126,9 +122,8 @@ def report_of(data: bytes, frame: Frame) -> FrameReport:
     return FrameReport(
         frame_sha256=digest,
         frame_bytes=len(data),
-        frame_version=frame_version(data),
-        payload_raw_bytes=frame.payload_raw_bytes,
-        zstd=bool(frame.flags & FLAG_ZSTD),
+        frame_version=FRAME_VERSION,
+        raw_bytes=frame.raw_bytes,
         kind=envelope.kind,
         agent_id=envelope.agent_id,
         boot_id=envelope.boot_id,
@@ -144,7 +139,7 @@ def report_of(data: bytes, frame: Frame) -> FrameReport:
 
 
 def _draw(console: "Console", report: FrameReport) -> None:
-    size = f"{format_size(report.frame_bytes)}, {format_size(report.payload_raw_bytes)} raw"
+    size = f"{format_size(report.frame_bytes)}, {format_size(report.raw_bytes)} before compression"
     span = "-" if report.min_ts is None else f"{report.min_ts} to {report.max_ts}"
     rows = (
         ("agent", report.agent_id),
@@ -152,7 +147,7 @@ def _draw(console: "Console", report: FrameReport) -> None:
         ("sequence", f"{report.seq_start} to {report.seq_end}"),
         ("records", f"{report.record_count} {report.kind}"),
         ("times", span),
-        ("size", f"{size}, {'zstd' if report.zstd else 'plain'}"),
+        ("size", size),
         ("version", str(report.frame_version)),
         ("resource", ", ".join(f"{key}={value}" for key, value in report.resource.items()) or "-"),
         ("sha256", report.frame_sha256),

@@ -10,11 +10,11 @@ import hashlib
 from dataclasses import replace
 from typing import Final
 
+import cbor2
 import numpy as np
 
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.texts import take_texts
-from sluice_protocol.cbor import encode_map_head, encode_text
 from sluice_protocol.columns import (
     I32,
     I64,
@@ -24,7 +24,7 @@ from sluice_protocol.columns import (
     MetricColumns,
     kind_of,
 )
-from sluice_protocol.payload import encode_payload
+from sluice_protocol.frame_columns import encode_columns
 
 CANONICAL_FORM: Final = "c1"
 
@@ -55,16 +55,17 @@ def content_digest(records: DecodedRecords) -> bytes:
 
 
 def form_digest(form: DecodedRecords) -> bytes:
-    """Return the sha256 over the form's name, the kind, the resource and the encoded columns.
+    """Return the sha256 over the form's name, the kind, the resource and the columns.
 
     Args:
         form: What `canonical` returned.
     """
-    digest = hashlib.sha256(encode_text(CANONICAL_FORM) + encode_text(kind_of(form.columns)))
-    digest.update(encode_map_head(len(form.resource)))
-    for key, value in form.resource:
-        digest.update(encode_text(key) + encode_text(value))
-    digest.update(encode_payload(form.columns))
+    columns = encode_columns(form.columns)
+    directory = [(name, one.type, one.coding, len(one.data)) for name, one in columns.items()]
+    head = (CANONICAL_FORM, kind_of(form.columns), form.resource, directory)
+    digest = hashlib.sha256(cbor2.dumps(head))
+    for one in columns.values():
+        digest.update(one.data)
     return digest.digest()
 
 

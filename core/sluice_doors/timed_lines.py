@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
+import cbor2
 import msgspec
 
 from sluice_doors.decoded import RECORDS_MAX
@@ -18,7 +19,6 @@ from sluice_doors.json_columns import columns_of
 from sluice_doors.json_lines import decode_json, decode_objects
 from sluice_doors.json_records import RecordFields, parse_time
 from sluice_doors.json_values import read_json_lines
-from sluice_protocol.cbor import encode_text
 from sluice_protocol.columns import LogColumns, MetricColumns
 from sluice_protocol.json_errors import UNREADABLE_JSON
 
@@ -87,7 +87,7 @@ def lines_digest(found: TimedLines) -> bytes:
 
 @lru_cache(maxsize=_HEADS_MAX)
 def _form_head(fields: tuple[str, str]) -> bytes:
-    return b"".join(map(encode_text, (LINES_FORM, *fields)))
+    return cbor2.dumps((LINES_FORM, *fields))
 
 
 def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns | MetricColumns:

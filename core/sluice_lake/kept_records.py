@@ -39,5 +39,5 @@ def _cut(frame: Frame, start: int, end: int) -> Frame:
         min_ts_ns=min_ts_ns,
         max_ts_ns=max_ts_ns,
     )
-    share = frame.payload_raw_bytes * (end - start) // whole.count
-    return replace(frame, envelope=envelope, columns=columns, payload_raw_bytes=share)
+    share = frame.raw_bytes * (end - start) // whole.count
+    return replace(frame, envelope=envelope, columns=columns, raw_bytes=share)

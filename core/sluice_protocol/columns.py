@@ -19,6 +19,8 @@ from sluice_protocol.manifests import Kind
 
 SEVERITY_MAX: Final = 24
 METRIC_TYPE_MAX: Final = 2
+FEW: Final = 64
+"""Up to this many values, a list of Python costs less than a call of numpy."""
 _UTF8_STEP_BYTES: Final = 1 << 20
 """Text is decoded in steps: in one piece, a single wide character would make a copy of four times
 the size.
@@ -136,6 +138,13 @@ class EntryColumns:
 Columns = LogColumns | MetricColumns | EntryColumns
 
 
+def largest_of(values: npt.NDArray[np.integer]) -> int:
+    """Return the largest of some integers that are not negative, 0 if there is none."""
+    if len(values) <= FEW:
+        return max(values.tolist(), default=0)
+    return int(values.max())
+
+
 def kind_of(columns: Columns) -> Kind:
     """Return the kind that an envelope names for these columns."""
     match columns:
@@ -184,13 +193,13 @@ def _check_metrics(columns: MetricColumns, count: int) -> None:
     ):
         _check_length(field, column, count)
     _check_most("type", columns.type, METRIC_TYPE_MAX)
-    _check_names("names", columns.names, "name", columns.name)
+    _check_names("name", columns.names, columns.name)
     _check_attributes(columns.attributes, count)
 
 
 def _check_entries(columns: EntryColumns, count: int) -> None:
-    _check_offsets("key_off", columns.key.offsets, count, len(columns.key.data))
-    _check_offsets("val_off", columns.value.offsets, count, len(columns.value.data))
+    _check_offsets("key", columns.key.offsets, count, len(columns.key.data))
+    _check_offsets("val", columns.value.offsets, count, len(columns.value.data))
     if columns.ts is not None:
         _check_length("ts", columns.ts, count)
 
@@ -199,9 +208,9 @@ def _check_attributes(columns: AttributeColumns | None, count: int) -> None:
     if columns is None:
         return
     pairs = len(columns.keys)
-    _check_offsets("attr_off", columns.offsets, count, pairs)
+    _check_offsets("attrs", columns.offsets, count, pairs)
     _check_text("attr_val", columns.values, pairs)
-    _check_names("attr_names", columns.names, "attr_key", columns.keys)
+    _check_names("attr_key", columns.names, columns.keys)
     _check_key_once(columns)
 
 
@@ -211,7 +220,7 @@ def _check_length(field: str, column: npt.NDArray[np.generic], count: int) -> No
 
 
 def _check_most(field: str, column: npt.NDArray[np.unsignedinteger], most: int) -> None:
-    if len(column) and int(column.max()) > most:
+    if largest_of(column) > most:
         raise InvalidFrame(field, f"contains a value above {most}")
 
 
@@ -220,14 +229,21 @@ def _check_offsets(field: str, offsets: npt.NDArray[np.int32], count: int, end: 
         raise InvalidFrame(field, f"must have {count + 1} offsets, has {len(offsets)}")
     if offsets[0] != 0:
         raise InvalidFrame(field, "does not start at 0")
-    if (offsets[1:] < offsets[:-1]).any():
+    if _falls(offsets):
         raise InvalidFrame(field, "falls")
     if offsets[-1] != end:
         raise InvalidFrame(field, f"does not end at {end}")
 
 
+def _falls(offsets: I32) -> bool:
+    if len(offsets) <= FEW:
+        edges = offsets.tolist()
+        return bool(sorted(edges) != edges)
+    return bool((offsets[1:] < offsets[:-1]).any())
+
+
 def _check_text(field: str, column: TextColumn, count: int) -> None:
-    _check_offsets(f"{field}_off", column.offsets, count, len(column.data))
+    _check_offsets(field, column.offsets, count, len(column.data))
     if column.data.isascii():
         return
     _check_utf8(field, column.data)
@@ -235,7 +251,7 @@ def _check_text(field: str, column: TextColumn, count: int) -> None:
     starts = column.offsets[np.flatnonzero(column.offsets < len(column.data))]
     lead = np.frombuffer(column.data, np.uint8)[starts]
     if np.any((lead & _CONTINUATION_MASK) == _CONTINUATION):
-        raise InvalidFrame(f"{field}_off", "cuts a UTF-8 character")
+        raise InvalidFrame(field, "cuts a UTF-8 character")
 
 
 def _check_utf8(field: str, data: bytes) -> None:
@@ -249,38 +265,45 @@ def _check_utf8(field: str, data: bytes) -> None:
         raise InvalidFrame(field, "is not valid UTF-8") from error
 
 
-def _check_names(field: str, names: tuple[str, ...], index_field: str, index: U32) -> None:
+def _check_names(field: str, names: tuple[str, ...], index: U32) -> None:
     if "" in names:
         raise InvalidFrame(field, "contains an empty name")
     if len(set(names)) != len(names):
         raise InvalidFrame(field, "contains a name twice")
-    last = int(index.max()) if len(index) else -1
+    last = largest_of(index) if len(index) else -1
     if last >= len(names):
-        raise InvalidFrame(index_field, f"points past the {len(names)} names")
-    if len(names) == 1 and last == 0:
-        return  # the one name is used
-    used = np.zeros(len(names), np.bool_)
-    used[index] = True
-    if not used.all():
+        raise InvalidFrame(field, f"points past the {len(names)} names")
+    if _count_used(index, last) != len(names):
         raise InvalidFrame(field, "contains a name that no record uses")
 
 
+def _count_used(index: U32, last: int) -> int:
+    if len(index) <= FEW:
+        return len(set(index.tolist()))
+    if last <= 0:
+        return last + 1
+    used = np.zeros(last + 1, np.bool_)
+    used[index] = True
+    return int(np.count_nonzero(used))
+
+
 def _check_key_once(columns: AttributeColumns) -> None:
-    keys = columns.keys
-    if len(keys) and np.diff(columns.offsets).max() <= 1:
-        return  # no record has two
-    if _rises_within_records(columns):
+    if _is_key_once(columns):
         return
     record = np.repeat(np.arange(len(columns.offsets) - 1), np.diff(columns.offsets))
-    pairs = record * len(columns.names) + keys
+    pairs = record * len(columns.names) + columns.keys
     pairs.sort()
     if np.any(pairs[1:] == pairs[:-1]):
         raise InvalidFrame("attr_key", "a record has an attribute key twice")
 
 
-def _rises_within_records(columns: AttributeColumns) -> bool:
-    # Keys that increase inside each record, as our encoder writes them, need no sort.
+def _is_key_once(columns: AttributeColumns) -> bool:
+    """Return True if a short look shows that no record has a key twice; False decides nothing."""
     keys = columns.keys
+    if len(keys) <= FEW and len(columns.offsets) <= FEW:
+        edges, listed = columns.offsets.tolist(), keys.tolist()
+        return all(len(set(listed[a:b])) == b - a for a, b in itertools.pairwise(edges))
+    # Keys that increase inside each record, as our encoder writes them, need no sort.
     rises = np.ones(len(keys) + 1, np.bool_)
     rises[1:-1] = keys[1:] > keys[:-1]
     rises[columns.offsets] = True

@@ -1,30 +1,47 @@
-"""The envelope of a frame: the identity, kind, time span and resource of its batch."""
+"""The envelope of a frame: what a batch is, and the directory of its columns, as one CBOR map.
 
-from collections.abc import Callable
-from typing import Final, cast, get_args
+cbor2 reads and writes it. What was read is encoded again and compared, so an envelope has exactly
+one encoding: that of RFC 8949, section 4.2.1. Source: `docs/protocol.md`, Frame.
+"""
 
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from itertools import chain
+from types import NoneType
+from typing import Final, NoReturn, get_args
+
+import cbor2
 import msgspec
 
-from sluice_protocol.cbor import (
-    CborReader,
-    encode_integer,
-    encode_map_head,
-    encode_text,
-    key_order,
-    shown,
-)
-from sluice_protocol.errors import InvalidFrame, UnsupportedVersion
+from sluice_protocol.column_codings import ZSTD, StoredColumn
+from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import Kind
-from sluice_protocol.short_cbor import ShortForm, read_short_map, short_keys
+from sluice_protocol.units import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, RAW_BYTES_MAX
 
 WIRE_VERSION: Final = 1
+"""The version of the envelope, which manifests state; each version of frames has one."""
 RESOURCE_ENTRIES_MAX: Final = 64
-_KINDS: Final = get_args(Kind)
-_I64: Final = range(-(2**63), 2**63)
-
 ENCODER_KEY: Final = "sluice.encoder"
 """The pair of a resource with the version of what encoded a frame; it belongs to no user."""
+DEPTH_MAX: Final = 2
+"""Levels of an envelope: itself, and the resource or the directory of columns."""
+
+_FIELDS: Final = (
+    *("agent_id", "boot_id", "seq_start", "seq_end", "count", "kind", "min_ts", "max_ts"),
+    *("resource", "columns"),
+)
+"""The items of an envelope, in order, by their names in records, errors and documentation."""
+_TYPES: Final = (str, str, int, int, int, str, int, int, dict, list)
+_WITHOUT_TIMES: Final = (str, str, int, int, int, str, NoneType, NoneType, dict, list)
+_SHOWN: Final = {str: "a text", int: "an integer", dict: "a map", list: "an array"}
+_KINDS: Final = get_args(Kind)
+_I64: Final = range(-(2**63), 2**63)
+_ENTRY_TYPES: Final = (str, int, int, int, int, bytes, int)
+_ENTRY_ITEMS: Final = len(_ENTRY_TYPES)
+_CHECKSUM_BYTES: Final = 4
+_NAME_SHOWN_MAX: Final = 40
+_ARRAY_OF_TEN: Final = 0x80 + len(_FIELDS)
 
 Resource = tuple[tuple[str, str], ...]
 
@@ -42,7 +59,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         min_ts_ns: Smallest `ts`, Unix ns; None when entries have no `ts`.
         max_ts_ns: Largest `ts`, Unix ns; None when entries have no `ts`.
         resource: Pairs of the resource, in the order of the frame.
-        wire_version: Version of the envelope.
     """
 
     agent_id: str
@@ -54,7 +70,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     min_ts_ns: int | None
     max_ts_ns: int | None
     resource: Resource = ()
-    wire_version: int = WIRE_VERSION
 
     @property
     def identity(self) -> Identity:
@@ -67,165 +82,249 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(pair for pair in self.resource if pair[0] != ENCODER_KEY)
 
 
-def encode_envelope(envelope: Envelope) -> bytes:
-    """Return the canonical encoding of an envelope, with the resource sorted.
+def encode_envelope(envelope: Envelope, columns: Sequence[StoredColumn]) -> bytes:
+    """Return the encoding of an envelope, with the resource sorted.
+
+    Args:
+        envelope: The description of the batch.
+        columns: The directory of its columns, in `key_order`.
 
     Raises:
-        InvalidFrame: The resource has too many entries, a key twice, or text that is not UTF-8.
+        InvalidFrame: The resource has too many entries, a key twice, or text that is not UTF-8; or
+            the envelope would be too large.
     """
-    parts = {
-        "wire_version": encode_integer(envelope.wire_version),
-        "agent_id": encode_text(envelope.agent_id),
-        "boot_id": encode_text(envelope.boot_id),
-        "seq_start": encode_integer(envelope.seq_start),
-        "seq_end": encode_integer(envelope.seq_end),
-        "count": encode_integer(envelope.count),
-        "kind": encode_text(envelope.kind),
-        "resource": _encode_resource(envelope.resource),
-    }
-    if envelope.min_ts_ns is not None and envelope.max_ts_ns is not None:
-        parts["min_ts"] = encode_integer(envelope.min_ts_ns)
-        parts["max_ts"] = encode_integer(envelope.max_ts_ns)
-    pairs = (encode_text(key) + parts[key] for key in sorted(parts, key=key_order))
-    return encode_map_head(len(parts)) + b"".join(pairs)
-
-
-def _encode_resource(resource: Resource) -> bytes:
-    values = dict(resource)
-    if len(values) != len(resource):
-        raise InvalidFrame("resource", "has a key twice")
-    if len(values) > RESOURCE_ENTRIES_MAX:
-        raise InvalidFrame("resource", f"has more than {RESOURCE_ENTRIES_MAX} entries")
+    _check_resource(envelope.resource)
     try:
-        pairs = [
-            encode_text(key) + encode_text(values[key]) for key in sorted(values, key=key_order)
-        ]
+        encoded = _encode(envelope, columns)
     except UnicodeEncodeError as error:
         raise InvalidFrame("resource", "text is not valid UTF-8") from error
-    return encode_map_head(len(pairs)) + b"".join(pairs)
+    if len(encoded) > ENVELOPE_BYTES_MAX:
+        raise InvalidFrame("resource", f"makes the envelope larger than {ENVELOPE_BYTES_MAX} bytes")
+    return encoded
 
 
-def decode_envelope(view: memoryview) -> Envelope:
+def _encode(envelope: Envelope, columns: Sequence[StoredColumn]) -> bytes:
+    return cbor2.dumps(
+        (
+            envelope.agent_id,
+            envelope.boot_id,
+            envelope.seq_start,
+            envelope.seq_end,
+            envelope.count,
+            envelope.kind,
+            envelope.min_ts_ns,
+            envelope.max_ts_ns,
+            dict(sorted(envelope.resource, key=_pair_order)),
+            tuple(chain.from_iterable(columns)),
+        )
+    )
+
+
+def key_order(key: str) -> tuple[int, bytes]:
+    """Return the sort key of a text key: the order of the bytes of its encoding.
+
+    Source: RFC 8949, section 4.2.1; the head of a text grows with its length.
+    """
+    raw = key.encode()
+    return len(raw), raw
+
+
+def _pair_order(pair: tuple[str, str]) -> tuple[int, bytes]:
+    return key_order(pair[0])
+
+
+def _check_resource(resource: Resource) -> None:
+    if len(dict(resource)) != len(resource):
+        raise InvalidFrame("resource", "has a key twice")
+    if len(resource) > RESOURCE_ENTRIES_MAX:
+        raise InvalidFrame("resource", f"has more than {RESOURCE_ENTRIES_MAX} entries")
+
+
+def decode_envelope(data: bytes) -> tuple[Envelope, tuple[StoredColumn, ...]]:
     """Decode an envelope strictly.
+
+    Returns:
+        The description of the batch, and the directory of its columns, whose bytes follow each
+        other without gaps. Whether its kind has such columns is not checked here.
 
     Raises:
         InvalidFrame: It breaks a rule; the error names the field.
-        UnsupportedVersion: `wire_version` is not 1.
+        TooLarge: The columns exceed a limit.
     """
-    short = _read_short(view)
-    if short is not None:
-        return _build(short)
-    reader = CborReader(view, "envelope")
-    found: dict[str, object] = {}
-    key: str | None = None
-    for _ in range(reader.map_size(len(_READERS))):
-        reader.field = "envelope"
-        key = reader.key(key)
-        if key not in _READERS:
-            raise reader.refuse(f"contains an unknown key, key=`{shown(key)}`")
-        reader.field = key
-        found[key] = _READERS[key](reader)
-    reader.field = "envelope"
-    reader.end()
-    return _build(found)
+    try:
+        found = _loads(data)
+    except (cbor2.CBORError, *_OTHER_ERRORS) as error:
+        raise _fault_in(data) from error
+    envelope, entries = _build(found)
+    columns = _directory(entries)
+    if _encode(envelope, columns) != data:
+        raise _fault_in(data)
+    return envelope, columns
 
 
-def _read_resource(reader: CborReader) -> Resource:
+class _HasTag(ValueError):
+    """An item has a tag."""
+
+
+class _NoTags(dict[int, Callable[[object, bool], object]]):
+    """A table of decoders of tags in which each look-up fails."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        raise _HasTag(tag)
+
+
+_NO_TAGS: Final = _NoTags()
+_OTHER_ERRORS: Final = (ValueError, TypeError, OverflowError)
+"""What cbor2 raises next to its own errors."""
+
+
+def _loads(data: bytes) -> object:
+    return cbor2.loads(
+        data,
+        semantic_decoders=_NO_TAGS,
+        max_depth=DEPTH_MAX,
+        allow_indefinite=False,
+        allow_duplicate_keys=False,
+    )
+
+
+def _build(found: object) -> tuple[Envelope, list[object]]:
+    """Return the description of the batch, and the items of the directory."""
+    if type(found) is not list or len(found) != len(_FIELDS):
+        raise InvalidFrame("envelope", f"must be an array of {len(_FIELDS)} items")
+    types = tuple(map(type, found))
+    if types not in {_TYPES, _WITHOUT_TIMES}:
+        raise _wrong_type(types)
+    agent_id, boot_id, seq_start, seq_end, count, kind, min_ts_ns, max_ts_ns, resource, entries = (
+        found
+    )
+    if kind not in _KINDS:
+        raise InvalidFrame("kind", f"must be one of {', '.join(_KINDS)}, kind=`{_shown(kind)}`")
+    _check_times(kind, min_ts_ns, max_ts_ns)
+    envelope = Envelope(
+        agent_id=agent_id,
+        boot_id=boot_id,
+        seq_start=seq_start,
+        seq_end=seq_end,
+        count=count,
+        kind=kind,
+        min_ts_ns=min_ts_ns,
+        max_ts_ns=max_ts_ns,
+        resource=_texts_of(resource),
+    )
+    if count != envelope.identity.count:
+        raise InvalidFrame("count", "is not seq_end - seq_start + 1")
+    return envelope, entries
+
+
+def _check_times(kind: str, min_ts_ns: int | None, max_ts_ns: int | None) -> None:
+    if min_ts_ns is None or max_ts_ns is None:
+        if kind != "entries":
+            raise InvalidFrame("min_ts", f"is missing: {kind} need it")
+    elif min_ts_ns not in _I64 or max_ts_ns not in _I64:
+        field = "max_ts" if min_ts_ns in _I64 else "min_ts"
+        raise InvalidFrame(field, "is outside the range of a 64-bit integer")
+
+
+def _texts_of(resource: dict[object, object]) -> Resource:
+    if len(resource) > RESOURCE_ENTRIES_MAX:
+        raise InvalidFrame("resource", f"map has more than {RESOURCE_ENTRIES_MAX} pairs")
     pairs: list[tuple[str, str]] = []
-    for _ in range(reader.map_size(RESOURCE_ENTRIES_MAX)):
-        key = reader.key(pairs[-1][0] if pairs else None)
-        pairs.append((key, reader.text()))
+    for key, value in resource.items():
+        if type(key) is not str or type(value) is not str:
+            raise InvalidFrame("resource", "must be a map from text to text")
+        pairs.append((key, value))
     return tuple(pairs)
 
 
-def _read_kind(reader: CborReader) -> str:
-    kind = reader.text()
-    if kind not in _KINDS:
-        raise reader.refuse(f"must be one of {', '.join(_KINDS)}, kind=`{shown(kind)}`")
-    return kind
+def _wrong_type(types: tuple[type, ...]) -> InvalidFrame:
+    for name, found, wanted in zip(_FIELDS, types, _TYPES, strict=True):
+        if found is not wanted and not (found is NoneType and name in {"min_ts", "max_ts"}):
+            return InvalidFrame(name, f"must be {_SHOWN[wanted]}")
+    return InvalidFrame("min_ts", "must be null exactly if max_ts is")
 
 
-def _read_version(reader: CborReader) -> int:
-    version = reader.integer()
-    if version != WIRE_VERSION:
-        raise UnsupportedVersion("wire_version", version, (WIRE_VERSION,))
-    return version
+def _directory(found: list[object]) -> tuple[StoredColumn, ...]:
+    """Return the directory of columns: an array of seven items for each."""
+    if not found or len(found) % _ENTRY_ITEMS:
+        raise InvalidFrame("columns", f"must be an array of {_ENTRY_ITEMS} items for each column")
+    columns: list[StoredColumn] = []
+    end = raw_bytes = 0
+    before = (-1, b"")
+    for items in zip(*[iter(found)] * _ENTRY_ITEMS, strict=True):
+        if tuple(map(type, items)) != _ENTRY_TYPES:
+            raise InvalidFrame("columns", "has an item of another type in an entry")
+        column = StoredColumn._make(items)
+        _check_entry(column, end)
+        order = key_order(column.name)
+        if order <= before:
+            reason = "occurs twice" if order == before else "is out of order"
+            raise InvalidFrame(column.name, reason)
+        before, end, raw_bytes = order, end + column.length, raw_bytes + column.raw_length
+        columns.append(column)
+    if end > FRAME_BYTES_MAX:
+        raise TooLarge("columns", end, FRAME_BYTES_MAX)
+    if raw_bytes > RAW_BYTES_MAX:
+        raise TooLarge("columns before compression", raw_bytes, RAW_BYTES_MAX)
+    return tuple(columns)
 
 
-def _read_i64(reader: CborReader) -> int:
-    value = reader.integer()
-    if value not in _I64:
-        raise reader.refuse("is outside the range of a 64-bit integer")
-    return value
+def _check_entry(column: StoredColumn, end: int) -> None:
+    name, _, coding, offset, length, checksum, uncompressed_length = column
+    if offset != end:
+        raise InvalidFrame(name, f"begins at {offset}, and not behind the column before")
+    if len(checksum) != _CHECKSUM_BYTES:
+        raise InvalidFrame(name, "must have a checksum of four bytes")
+    if length <= 0:
+        raise InvalidFrame(name, "is empty")
+    if coding < 0 or (uncompressed_length > 0) != bool(coding & ZSTD) or uncompressed_length < 0:
+        reason = "must have the length before compression if it is compressed, and 0 otherwise"
+        raise InvalidFrame(name, reason)
 
 
-_READERS: Final[dict[str, Callable[[CborReader], object]]] = {
-    "wire_version": _read_version,
-    "agent_id": CborReader.text,
-    "boot_id": CborReader.text,
-    "seq_start": _read_i64,
-    "seq_end": _read_i64,
-    "count": _read_i64,
-    "kind": _read_kind,
-    "min_ts": _read_i64,
-    "max_ts": _read_i64,
-    "resource": _read_resource,
-}
-_SHORT_FORMS: Final = {
-    "agent_id": ShortForm.TEXT,
-    "boot_id": ShortForm.TEXT,
-    "kind": ShortForm.TEXT,
-    "resource": ShortForm.TEXT_MAP,
-}
-_SHORT_KEYS: Final = short_keys(
-    (name, _SHORT_FORMS.get(name, ShortForm.INTEGER), None) for name in _READERS
-)
+def _fault_in(data: bytes) -> InvalidFrame:
+    """Return the error of an envelope that cannot be read or is encoded in another way.
 
-
-def _read_short(view: memoryview) -> dict[str, object] | None:
-    """Return the values of an envelope that breaks no rule of a reader; None if it may."""
-    found = read_short_map(view, _SHORT_KEYS)
-    if (
-        found is None
-        or found.get("wire_version") != WIRE_VERSION
-        or found.get("kind") not in _KINDS
-    ):
-        return None
-    for value in found.values():
-        if isinstance(value, int) and value not in _I64:
-            return None
-        if isinstance(value, tuple) and len(value) > RESOURCE_ENTRIES_MAX:
-            return None
-    return dict(found)
-
-
-_REQUIRED: Final = tuple(key for key in _READERS if key not in ("min_ts", "max_ts"))
-
-
-def _build(found: dict[str, object]) -> Envelope:
-    for key in _REQUIRED:
-        if key not in found:
-            raise InvalidFrame(key, "is missing")
-    envelope = Envelope(
-        agent_id=cast("str", found["agent_id"]),
-        boot_id=cast("str", found["boot_id"]),
-        seq_start=cast("int", found["seq_start"]),
-        seq_end=cast("int", found["seq_end"]),
-        count=cast("int", found["count"]),
-        kind=cast("Kind", found["kind"]),
-        min_ts_ns=cast("int | None", found.get("min_ts")),
-        max_ts_ns=cast("int | None", found.get("max_ts")),
-        resource=cast("Resource", found["resource"]),
+    The items are read one after another, so that the error names the first wrong one.
+    """
+    if not data or data[0] != _ARRAY_OF_TEN:
+        return InvalidFrame("envelope", f"must be an array of {len(_FIELDS)} items")
+    stream = BytesIO(data)
+    start = stream.seek(1)
+    decoder = cbor2.CBORDecoder(
+        stream,
+        read_size=1,
+        semantic_decoders=_NO_TAGS,
+        max_depth=DEPTH_MAX - 1,
+        allow_indefinite=False,
+        allow_duplicate_keys=False,
     )
-    if envelope.count != envelope.identity.count:
-        raise InvalidFrame("count", "is not seq_end - seq_start + 1")
-    _check_span(envelope)
-    return envelope
+    for field in _FIELDS:
+        try:
+            value = decoder.decode()
+        except (cbor2.CBORError, *_OTHER_ERRORS) as error:
+            return InvalidFrame(field, _reason_of(error))
+        if isinstance(value, dict) and list(value) != sorted(value, key=_any_order):
+            return InvalidFrame(field, "has keys out of order")
+        if cbor2.dumps(value) != data[start : stream.tell()]:
+            return InvalidFrame(field, "has a number or length that is not in its shortest form")
+        start = stream.tell()
+    return InvalidFrame("envelope", "bytes follow the last item")
 
 
-def _check_span(envelope: Envelope) -> None:
-    if (envelope.min_ts_ns is None) != (envelope.max_ts_ns is None):
-        missing = "min_ts" if envelope.min_ts_ns is None else "max_ts"
-        raise InvalidFrame(missing, "is missing although the other end of the time span is set")
-    if envelope.min_ts_ns is None and envelope.kind != "entries":
-        raise InvalidFrame("min_ts", f"is missing: {envelope.kind} need it")
+def _any_order(key: object) -> tuple[int, bytes]:
+    encoded = cbor2.dumps(key)
+    return len(encoded), encoded
+
+
+def _reason_of(error: Exception) -> str:
+    if isinstance(error.__cause__ or error.__context__, _HasTag):
+        return "has a tag"
+    if isinstance(error, cbor2.CBORDecodeEOF):
+        return "ends too early"
+    return f"cannot be read: {_shown(error)}"
+
+
+def _shown(value: object) -> str:
+    """Return something foreign in a form that is safe in an error message: ASCII and short."""
+    return ascii(str(value)[:_NAME_SHOWN_MAX])[1:-1]

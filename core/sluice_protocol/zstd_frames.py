@@ -5,6 +5,7 @@ section 3.1.1.1; ADR 0002.
 """
 
 import sys
+import threading
 from typing import Final, NamedTuple
 
 if sys.version_info >= (3, 14):
@@ -18,6 +19,7 @@ ZstdError = zstd.ZstdError
 _DESCRIPTOR_AT: Final = 4
 _SINGLE_SEGMENT: Final = 0x20
 _HEAD_BYTES_MAX: Final = 18
+_OF_THREAD: Final = threading.local()
 
 
 class ZstdHead(NamedTuple):
@@ -54,15 +56,22 @@ def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None
         level: The level of the library.
         tables: Tables of other sizes than those of the level. Any reader decodes the frame.
     """
-    if tables is None:
-        return zstd.compress(raw, level)
-    parameter = zstd.CompressionParameter
-    options: dict[int, int] = {
-        parameter.compression_level: level,
-        parameter.hash_log: tables.long_log,
-        parameter.chain_log: tables.short_log,
-    }
-    return zstd.compress(raw, options=options)
+    compressor = _compressor(level, tables)
+    return compressor.compress(raw, compressor.FLUSH_FRAME)
+
+
+def _compressor(level: int, tables: ZstdTables | None) -> zstd.ZstdCompressor:
+    """Return this thread's compressor; a new one for each frame costs more than a small frame."""
+    known: dict[object, zstd.ZstdCompressor] = _OF_THREAD.__dict__.setdefault("known", {})
+    found = known.get((level, tables))
+    if found is None:
+        parameter = zstd.CompressionParameter
+        options: dict[int, int] = {parameter.compression_level: level}
+        if tables is not None:
+            options[parameter.hash_log] = tables.long_log
+            options[parameter.chain_log] = tables.short_log
+        found = known[level, tables] = zstd.ZstdCompressor(options=options)
+    return found
 
 
 def decompress_zstd(frame: bytes | memoryview, bytes_max: int) -> bytes:

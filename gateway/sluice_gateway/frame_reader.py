@@ -8,7 +8,6 @@ memory must stay bounded.
 """
 
 import asyncio
-import contextlib
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -16,12 +15,11 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from sluice_protocol.cbor import TooManyTexts
+from sluice_protocol.column_codings import NAMES
 from sluice_protocol.envelope import Envelope
-from sluice_protocol.errors import DigestMismatch, ErrorCode
-from sluice_protocol.frame import HEAD_BYTES_MAX, check_frame, is_compressed
+from sluice_protocol.errors import DigestMismatch, ErrorCode, TooLarge
+from sluice_protocol.frame import FrameHead, decode_body, decode_head
 from sluice_protocol.keys import digest_of
-from sluice_protocol.short_cbor import SHORT_TEXTS_MAX
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
 from sluice_protocol.upload_http import HIGH_WATER_HEADER, RETRY_HEADER, parse_high_water
@@ -30,13 +28,16 @@ from sluice_web.connection_guard import BodyPace
 from sluice_web.problems import HttpRefusal
 
 BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
-INLINE_PLAIN_BYTES_MAX: Final = 1024 * 1024 + HEAD_BYTES_MAX
+INLINE_PLAIN_BYTES_MAX: Final = 1024 * 1024
 INLINE_COMPRESSED_BYTES_MAX: Final = 64 * 1024
 INLINE_RAW_BYTES_MAX: Final = 256 * 1024
 """Limits of frames that are decoded on the event loop: about 4 ms in the worst case (ADR 0191)."""
+INLINE_NAMES_BYTES_MAX: Final = 16 * 1024
+"""Each name of a metric or attribute becomes a separate string, so names cost more time than any
+other bytes of a frame.
+"""
 LARGE_RAW_BYTES: Final = 8 * 1024 * 1024
 THREADS: Final = 2
-_RAW_BYTES_AT: Final = slice(16, 20)
 
 
 class ReceivedBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,40 +108,35 @@ class FrameReader:
             UnsupportedVersion: This build does not know the version of the frame.
             TooLarge: The frame is above a limit.
         """
-        if decodes_inline(frame):
-            with contextlib.suppress(TooManyTexts):
-                return check_frame(
-                    frame, frame_bytes_max=self._frame_bytes_max, names_max=SHORT_TEXTS_MAX
-                )
-        if max(announced_raw_bytes(frame), len(frame)) <= LARGE_RAW_BYTES:
-            return await self._check_in_thread(frame)
+        if len(frame) > self._frame_bytes_max:
+            raise TooLarge("frame", len(frame), self._frame_bytes_max)
+        head = decode_head(frame)
+        if decodes_inline(head):
+            return decode_body(head, frame).envelope
+        if max(head.raw_bytes, len(frame)) <= LARGE_RAW_BYTES:
+            return await self._decode_in_thread(head, frame)
         async with self._large:
-            return await self._check_in_thread(frame)
+            return await self._decode_in_thread(head, frame)
 
     def close(self) -> None:
         """Stop the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _check(self, frame: bytes) -> Envelope:
-        return check_frame(frame, frame_bytes_max=self._frame_bytes_max)
-
-    async def _check_in_thread(self, frame: bytes) -> Envelope:
+    async def _decode_in_thread(self, head: FrameHead, frame: bytes) -> Envelope:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._check, frame)
+        decoded = await loop.run_in_executor(self._threads, decode_body, head, frame)
+        return decoded.envelope
 
 
-def announced_raw_bytes(frame: bytes) -> int:
-    """Return the decompressed size that the header announces; used for scheduling only."""
-    return int.from_bytes(frame[_RAW_BYTES_AT], "little")
-
-
-def decodes_inline(frame: bytes) -> bool:
-    """Return True if the size of a frame bounds its decoding enough for the event loop."""
-    if not is_compressed(frame):
-        return len(frame) <= INLINE_PLAIN_BYTES_MAX
+def decodes_inline(head: FrameHead) -> bool:
+    """Return True if the sizes of columns bound their decoding enough for the event loop."""
+    names = sum(one.raw_length for one in head.columns if one.type in NAMES.types)
+    if names > INLINE_NAMES_BYTES_MAX:
+        return False
+    if not head.is_compressed:
+        return head.frame_bytes <= INLINE_PLAIN_BYTES_MAX
     return (
-        len(frame) <= INLINE_COMPRESSED_BYTES_MAX
-        and announced_raw_bytes(frame) <= INLINE_RAW_BYTES_MAX
+        head.frame_bytes <= INLINE_COMPRESSED_BYTES_MAX and head.raw_bytes <= INLINE_RAW_BYTES_MAX
     )
 
 

@@ -6,9 +6,9 @@ import msgspec
 
 from sluice_protocol.acceptance import Accepted
 from sluice_protocol.conflicts import ConflictName, DecisionAction, Decisions
-from sluice_protocol.envelope import Envelope
+from sluice_protocol.envelope import WIRE_VERSION, Envelope
 from sluice_protocol.errors import ErrorCode
-from sluice_protocol.frame import frame_version
+from sluice_protocol.frame import FRAME_VERSION
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
@@ -58,8 +58,8 @@ def accepted_manifest(
         raw_blob_key=blob_key(upload.digest),
         accepted_at_unix_ns=accepted_at_ns,
         collector_id=collector_id,
-        wire_version=envelope.wire_version,
-        frame_version=frame_version(upload.frame),
+        wire_version=WIRE_VERSION,
+        frame_version=FRAME_VERSION,
         attempt_id=upload.attempt_id,
         kind=envelope.kind,
         record_count=envelope.count,

@@ -295,7 +295,7 @@ def newest_lines(manifest: AcceptedManifest, blob: bytes, bytes_max: int) -> lis
     frame = decode_frame(blob)
     count = len(frame.columns)
     # JSON is hardly ever smaller than the columns, so no more records than these can fit.
-    few = min(count, 1 + count * bytes_max // max(1, frame.payload_raw_bytes))
+    few = min(count, 1 + count * bytes_max // max(1, frame.raw_bytes))
     start = count - few
     kept = manifest.kept
 

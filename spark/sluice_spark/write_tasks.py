@@ -196,7 +196,7 @@ def write_rows(
         yield from _finish_other_lanes(writers, lane=target.lane)
         writer = writers.setdefault(target, RecordFileWriter(target, task, clock, ids))
         for batch in kept_batches(frame, fetched.row.manifest, fetched.row.sequence):
-            yield from writer.add(batch, batch.frame.payload_raw_bytes)
+            yield from writer.add(batch, batch.frame.raw_bytes)
     read_failpoint().reach("in_write")
     yield from _finish_other_lanes(writers, lane=None)
 

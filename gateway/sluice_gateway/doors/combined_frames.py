@@ -10,16 +10,22 @@ import msgspec
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.outer_attributes import with_resource_in_records
 from sluice_doors.timed_lines import TimedLines, columns_of_lines
+from sluice_protocol.column_codings import U8, ZSTD, StoredColumn
 from sluice_protocol.column_joins import columns_bytes, join_columns
 from sluice_protocol.columns import check_columns, kind_of
 from sluice_protocol.envelope import Envelope, Resource, encode_envelope
-from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.frame import encode_frame
+from sluice_protocol.frame_columns import COLUMNS
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import Kind
 from sluice_protocol.request_identity import DOOR_AGENT_PREFIX, IdentitySource, RequestIdentity
 from sluice_protocol.request_parts import REQUEST_BYTES, RequestPart, encode_parts
-from sluice_protocol.units import AGENT_ID_BYTES_MAX, BOOT_ID_BYTES_MAX, ENVELOPE_BYTES_MAX
+from sluice_protocol.units import (
+    AGENT_ID_BYTES_MAX,
+    BOOT_ID_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    RAW_BYTES_MAX,
+)
 
 DOOR_LANES: Final = 4
 """Agents among which the small requests of a principal are divided."""
@@ -34,6 +40,10 @@ _ANY_ENVELOPE: Final = Envelope(
     kind="metrics",
     min_ts_ns=0,
     max_ts_ns=0,
+)
+_ANY_COLUMNS: Final = tuple(
+    StoredColumn(name, U8, ZSTD, FRAME_BYTES_MAX, FRAME_BYTES_MAX, b"crc.", RAW_BYTES_MAX)
+    for name in COLUMNS["metrics"]
 )
 
 
@@ -120,8 +130,7 @@ def check_records(records: DecodedRecords) -> None:
     """
     check_columns(records.columns, len(records.columns))
     envelope = msgspec.structs.replace(_ANY_ENVELOPE, resource=records.resource)
-    if len(encode_envelope(envelope)) > ENVELOPE_BYTES_MAX:
-        raise InvalidFrame("resource", f"makes the envelope larger than {ENVELOPE_BYTES_MAX} bytes")
+    encode_envelope(envelope, _ANY_COLUMNS)
 
 
 def combine(

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
+from sluice_protocol.payload import encode_payload
 
 from sluice_doors.canonical import canonical
 from sluice_doors.decoded import DecodedRecords
@@ -16,7 +17,6 @@ from sluice_doors.json_lines import decode_json
 from sluice_doors.json_records import RecordFields, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
-from sluice_protocol.payload import encode_payload
 
 NOW = 1_763_000_000_000_000_000
 KEYS = st.sampled_from(["time", "message", "a", "b", "a.b", "at", "a.time", "", "é", "b#2"])

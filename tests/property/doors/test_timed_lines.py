@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
+from sluice_protocol.payload import encode_payload
 
 from sluice_doors.canonical import canonical
 from sluice_doors.decoded import DecodedRecords
@@ -14,7 +15,6 @@ from sluice_doors.json_columns import SHAPES_MAX
 from sluice_doors.json_lines import decode_json
 from sluice_doors.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines
 from sluice_protocol.column_joins import columns_bytes, join_columns
-from sluice_protocol.payload import encode_payload
 
 TIMES = st.sampled_from(["2025-11-22T00:00:00.5Z", " 2025-11-22T00:00:00", 1_763_000_000.25, "1"])
 VALUES = (

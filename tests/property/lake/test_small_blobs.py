@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sluice_protocol.payload import encode_payload
+from sluice_protocol.payload_layout import LAYOUTS
 from support.builders import manifest_of
 
 from sluice_lake.records import DecodedBatch, records_table
@@ -16,8 +18,6 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind
-from sluice_protocol.payload import encode_payload
-from sluice_protocol.payload_layout import LAYOUTS
 from sluice_protocol.records import (
     EntryRecord,
     LogRecord,

@@ -10,6 +10,8 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sluice_protocol.payload import encode_payload
+from sluice_protocol.payload_layout import LAYOUTS
 from support.frames import assert_same
 from support.mutations import damaged, seeds
 from support.repetitions import times
@@ -28,8 +30,6 @@ from sluice_protocol.frame import (
 )
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
-from sluice_protocol.payload import encode_payload
-from sluice_protocol.payload_layout import LAYOUTS
 from sluice_protocol.records import (
     EntryRecord,
     LogRecord,

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sluice_protocol.payload_layout import LAYOUTS
 
 from sluice_protocol import envelope, payload, short_cbor
 from sluice_protocol.columns import Columns
 from sluice_protocol.errors import InvalidFrame, SluiceError
 from sluice_protocol.frame import decode_frame, encode_frame, frame_version
 from sluice_protocol.identity import Identity
-from sluice_protocol.payload_layout import LAYOUTS
 from sluice_protocol.records import (
     EntryRecord,
     LogRecord,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from msgspec import structs
+from sluice_protocol.payload import encode_payload
 
 from sluice_door_http.identities import identity_of_lines
 from sluice_doors.canonical import canonical, form_digest
@@ -28,7 +29,6 @@ from sluice_protocol.envelope import Resource
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.frame import decode_frame, frame_version
 from sluice_protocol.ndjson import ndjson_from_columns
-from sluice_protocol.payload import encode_payload
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.request_identity import request_identity
 from sluice_protocol.request_parts import decode_parts

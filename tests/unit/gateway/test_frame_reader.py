@@ -3,6 +3,7 @@ import threading
 
 import numpy as np
 import pytest
+from sluice_protocol.short_cbor import SHORT_TEXTS_MAX
 from support.gateway import frame_of, identity
 
 from sluice_gateway.frame_reader import (
@@ -18,7 +19,6 @@ from sluice_gateway.frame_reader import (
 from sluice_protocol.columns import MetricColumns
 from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.frame import decode_head, encode_frame, is_compressed
-from sluice_protocol.short_cbor import SHORT_TEXTS_MAX
 from sluice_web.connection_guard import BodyPace
 
 PACE = BodyPace(grace_s=1.0, rate_min=1)

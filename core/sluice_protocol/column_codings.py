@@ -1,0 +1,291 @@
+"""The bytes of one column: how numbers and texts are written, compressed and checked.
+
+A column has a type, which is the layout of its bytes, and a coding, which is what was done to them
+afterwards. Each set of values has exactly one encoding before compression: counts, lengths and
+indexes have the smallest width that holds them. Source: `docs/protocol.md`, Frame.
+"""
+
+import itertools
+import zlib
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sluice_protocol.columns import FEW, I32, I64, U32, TextColumn, largest_of
+from sluice_protocol.compression import compress_column, decompress_column
+from sluice_protocol.errors import InvalidFrame
+
+U8, U16, U32_TYPE, I64_TYPE, F64_TYPE = range(1, 6)
+"""Types of numbers, little-endian."""
+TEXT_U8, TEXT_U16, TEXT_U32 = range(6, 9)
+"""Types of strings: n lengths of this width, then the strings end to end."""
+NAMES_U8, NAMES_U16, NAMES_U32 = range(9, 12)
+"""Types of n texts of which many are equal: n indexes, then the length of each distinct text, both
+of this width, then the distinct texts end to end.
+"""
+DIFFERENCES: Final = 1
+"""Coding: each number is the difference to the number before, modulo 2^64; the first is itself."""
+ZSTD: Final = 2
+"""Coding: one zstd frame that states its size."""
+COMPRESSED_BYTES_MIN: Final = 48
+"""A shorter column is never compressed: the header of zstd would cost more than it saves."""
+_ENTRY_BYTES: Final = 2
+"""What the size before compression adds to the entry of a column, about."""
+
+_WIDTHS: Final = ("<u1", "<u2", "<u4")
+_DTYPES: Final = dict(enumerate(map(np.dtype, (*_WIDTHS, "<i8", "<f8", *_WIDTHS, *_WIDTHS)), 1))
+"""The numbers of each type, or those at the beginning of its bytes."""
+_U8_MAX: Final = 0xFF
+_U16_MAX: Final = 0xFFFF
+
+
+class ColumnForm(NamedTuple):
+    """What a column may contain.
+
+    Attributes:
+        types: The types from which its writer chooses the first that is wide enough.
+        has_differences: Whether its numbers are written as differences.
+    """
+
+    types: tuple[int, ...]
+    has_differences: bool = False
+
+
+TIMES: Final = ColumnForm((I64_TYPE,), has_differences=True)
+BYTES: Final = ColumnForm((U8,))
+FLOATS: Final = ColumnForm((F64_TYPE,))
+COUNTS: Final = ColumnForm((U8, U16, U32_TYPE))
+TEXTS: Final = ColumnForm((TEXT_U8, TEXT_U16, TEXT_U32))
+NAMES: Final = ColumnForm((NAMES_U8, NAMES_U16, NAMES_U32))
+
+
+class ColumnBytes(NamedTuple):
+    """The bytes of a column before compression.
+
+    Attributes:
+        type: Their layout.
+        coding: `DIFFERENCES` or 0.
+        data: The bytes.
+    """
+
+    type: int
+    coding: int
+    data: bytes | memoryview
+
+
+class StoredColumn(NamedTuple):
+    """One entry of a frame's directory of columns.
+
+    Attributes:
+        name: The name of the column.
+        type: The layout of its bytes.
+        coding: A sum of `DIFFERENCES` and `ZSTD`.
+        offset: Where its bytes begin, counted from the end of the envelope.
+        length: Number of its bytes as stored.
+        checksum: CRC-32 of its bytes as stored, four bytes, little-endian.
+        uncompressed_length: Number of its bytes before compression; 0 if it is not compressed.
+    """
+
+    name: str
+    type: int
+    coding: int
+    offset: int
+    length: int
+    checksum: bytes
+    uncompressed_length: int
+
+    @property
+    def raw_length(self) -> int:
+        """Number of its bytes before compression."""
+        return self.uncompressed_length or self.length
+
+
+def checksum_of(data: bytes | memoryview) -> bytes:
+    """Return the checksum of a column's stored bytes."""
+    return zlib.crc32(data).to_bytes(4, "little")
+
+
+def store_column(
+    name: str, column: ColumnBytes, offset: int, *, compress: bool
+) -> tuple[StoredColumn, bytes | memoryview]:
+    """Return the entry of a column and the bytes to store: compressed if that is smaller."""
+    kind, coding, stored = column
+    uncompressed_length = 0
+    if compress and len(stored) >= COMPRESSED_BYTES_MIN:
+        packed = compress_column(stored)
+        if len(packed) + _ENTRY_BYTES < len(stored):
+            uncompressed_length, stored, coding = len(stored), packed, coding | ZSTD
+    length, checksum = len(stored), checksum_of(stored)
+    return StoredColumn(name, kind, coding, offset, length, checksum, uncompressed_length), stored
+
+
+def load_column(entry: StoredColumn, body: memoryview) -> memoryview:
+    """Return the bytes of a column before compression, from the bytes behind the envelope.
+
+    Raises:
+        InvalidFrame: They do not match the checksum, or are not one zstd frame of the stated size.
+    """
+    stored = body[entry.offset : entry.offset + entry.length]
+    if checksum_of(stored) != entry.checksum:
+        raise InvalidFrame(entry.name, "does not match its checksum")
+    if entry.coding & ZSTD:
+        return memoryview(decompress_column(entry.name, stored, entry.uncompressed_length))
+    return stored
+
+
+def encode_times(values: I64) -> ColumnBytes:
+    """Encode times as differences, so that equal steps are equal bytes."""
+    differences = values.astype("<i8")
+    np.subtract(values[1:], values[:-1], out=differences[1:])
+    return ColumnBytes(I64_TYPE, DIFFERENCES, differences.tobytes())
+
+
+def decode_times(data: memoryview, field: str) -> I64:
+    """Decode times; the sum wraps around as the differences do."""
+    return np.cumsum(_numbers(data, I64_TYPE, field), dtype=np.int64)
+
+
+def encode_numbers(kind: int, values: npt.NDArray[np.generic]) -> ColumnBytes:
+    """Encode numbers of a fixed width, `U8` or `F64_TYPE`."""
+    return ColumnBytes(kind, 0, np.ascontiguousarray(values, _DTYPES[kind]).tobytes())
+
+
+def decode_bytes(data: memoryview, field: str) -> npt.NDArray[np.uint8]:
+    """Decode numbers of one byte."""
+    return _numbers(data, U8, field).view(np.uint8)
+
+
+def decode_floats(data: memoryview, field: str) -> npt.NDArray[np.float64]:
+    """Decode numbers of 64 bits; every bit pattern is kept."""
+    found = _numbers(data, F64_TYPE, field).view(np.float64)
+    return found if found.flags.aligned else found.copy()
+
+
+def encode_counts(values: npt.NDArray[np.integer]) -> ColumnBytes:
+    """Encode numbers from 0 to 2^32 - 1 in the smallest width."""
+    kind = COUNTS.types[_width_place(largest_of(values))]
+    return ColumnBytes(kind, 0, values.astype(_DTYPES[kind]).tobytes())
+
+
+def decode_counts(kind: int, data: memoryview, field: str) -> npt.NDArray[np.unsignedinteger]:
+    """Decode numbers from 0 to 2^32 - 1.
+
+    Raises:
+        InvalidFrame: A smaller width would hold them.
+    """
+    values = _numbers(data, kind, field)
+    _check_width(values, COUNTS.types.index(kind), field)
+    return values
+
+
+def encode_texts(column: TextColumn) -> ColumnBytes:
+    """Encode strings."""
+    lengths = column.offsets[1:] - column.offsets[:-1]
+    kind = TEXTS.types[_width_place(largest_of(lengths))]
+    return ColumnBytes(kind, 0, lengths.astype(_DTYPES[kind]).tobytes() + column.data)
+
+
+def decode_texts(kind: int, data: memoryview, count: int, field: str) -> TextColumn:
+    """Decode `count` strings; their characters are not checked.
+
+    Raises:
+        InvalidFrame: The lengths are cut off, too wide, or do not add up to the bytes behind them.
+    """
+    lengths, rest = _head_numbers(kind, data, count, field)
+    _check_width(lengths, TEXTS.types.index(kind), field)
+    return TextColumn(offsets=offsets_of(lengths, len(rest), field), data=bytes(rest))
+
+
+def encode_names(names: tuple[str, ...], indexes: U32) -> ColumnBytes:
+    """Encode texts of which many are equal.
+
+    Args:
+        names: The distinct texts, each used.
+        indexes: The text of each value, an index into `names`.
+    """
+    texts = [name.encode() for name in names]
+    lengths = list(map(len, texts))
+    kind = NAMES.types[_width_place(max(len(names) - 1, *lengths))]
+    dtype = _DTYPES[kind]
+    head = indexes.astype(dtype).tobytes() + np.array(lengths, dtype).tobytes()
+    return ColumnBytes(kind, 0, head + b"".join(texts))
+
+
+def decode_names(
+    kind: int, data: memoryview, count: int, field: str
+) -> tuple[tuple[str, ...], npt.NDArray[np.unsignedinteger]]:
+    """Decode `count` texts of which many are equal, at least one.
+
+    Returns:
+        The distinct texts, and the index of each value into them.
+
+    Raises:
+        InvalidFrame: The indexes or lengths are cut off, too wide, or do not match the bytes behind
+            them; or a text is not UTF-8.
+    """
+    indexes, rest = _head_numbers(kind, data, count, field)
+    distinct = largest_of(indexes) + 1
+    if distinct > count:
+        raise InvalidFrame(field, f"points past the {count} texts that its values can use")
+    lengths, rest = _head_numbers(kind, rest, distinct, field)
+    sizes = lengths.tolist()
+    if _width_place(max(distinct - 1, *sizes)) != NAMES.types.index(kind):
+        raise InvalidFrame(field, "has a smaller type for these values")
+    if sum(sizes) != len(rest):
+        raise _uneven(field, len(rest))
+    ends = itertools.accumulate(sizes)
+    try:
+        names = tuple(
+            [str(rest[end - size : end], "utf-8") for size, end in zip(sizes, ends, strict=True)]
+        )
+    except UnicodeDecodeError as error:
+        raise InvalidFrame(field, "contains a text that is not valid UTF-8") from error
+    return names, indexes
+
+
+def offsets_of(lengths: npt.NDArray[np.unsignedinteger], end: int, field: str) -> I32:
+    """Return where each value begins and ends, of values with these lengths.
+
+    Raises:
+        InvalidFrame: The lengths do not add up to `end`.
+    """
+    total = sum(lengths.tolist()) if len(lengths) <= FEW else int(lengths.sum(dtype=np.int64))
+    if total != end:
+        raise _uneven(field, end)
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, dtype=np.int32, out=offsets[1:])
+    return offsets
+
+
+def _uneven(field: str, end: int) -> InvalidFrame:
+    return InvalidFrame(field, f"has lengths that do not add up to its {end} bytes")
+
+
+def _numbers(data: memoryview, kind: int, field: str) -> npt.NDArray[np.unsignedinteger]:
+    """Return the numbers of a column, which may not be aligned."""
+    dtype = _DTYPES[kind]
+    if len(data) % dtype.itemsize:
+        raise InvalidFrame(field, "is not a whole number of values")
+    return np.frombuffer(data, dtype)
+
+
+def _head_numbers(
+    kind: int, data: memoryview, count: int, field: str
+) -> tuple[npt.NDArray[np.unsignedinteger], memoryview]:
+    """Return the numbers at the beginning of a column, and the bytes behind them."""
+    dtype = _DTYPES[kind]
+    end = count * dtype.itemsize
+    if end > len(data):
+        reason = f"must begin with {count} numbers, has bytes for {len(data) // dtype.itemsize}"
+        raise InvalidFrame(field, reason)
+    return np.frombuffer(data, dtype, count), data[end:]
+
+
+def _width_place(largest: int) -> int:
+    return 0 if largest <= _U8_MAX else 1 if largest <= _U16_MAX else 2
+
+
+def _check_width(values: npt.NDArray[np.unsignedinteger], place: int, field: str) -> None:
+    if place and _width_place(largest_of(values)) != place:
+        raise InvalidFrame(field, "has a smaller type for these values")
