@@ -47,7 +47,7 @@ from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
 from sluice_web.bounded_listening import listening
 from sluice_web.endpoints import Endpoint
-from sluice_web.health import live_endpoint, metrics_endpoint
+from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import ServerOptions, stop_event
 from sluice_web.problems import problem_middleware
 from sluice_web.tokens import CHALLENGE
@@ -128,6 +128,7 @@ async def open_console(
                 *PolicyPages(settings.policies, policies).endpoints(),
                 *ExploreApi(clients.query).endpoints(),
                 live_endpoint(),
+                ready_endpoint(),
                 metrics_endpoint(metrics.registry),
             ],
             middlewares=(problem_middleware(challenge=CHALLENGE), access.middleware()),
