@@ -1,8 +1,7 @@
 """The conformance suite: the promises that every adapter and every server behind it must keep.
 
 The checks are plain async functions over any store. Each uses a separate prefix that ends in a
-slash, and raises `Nonconforming`. A server that is known to deviate must deviate in the way that
-`sluice_store.deviations` states.
+slash, and raises `Nonconforming`.
 """
 
 import asyncio

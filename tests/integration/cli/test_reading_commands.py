@@ -261,9 +261,8 @@ def test_a_store_that_moves_away_is_not_created_again(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def bucket_url() -> Iterator[str]:
     """Return the URL of an empty prefix of a bucket."""
+    from support.memory_bucket.server import serve_memory  # noqa: PLC0415 - a server of tests
     from support.store_versitygw import ACCESS, CREDENTIALS, SECRET  # noqa: PLC0415 - names only
-
-    from sluice_store.memory.server import serve_memory  # noqa: PLC0415 - a server of tests
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from support.memory_bucket.server import serve_memory
 from support.policies_settings import GOLDEN
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
 
 from sluice_cli.main import run
 from sluice_store import open_store
 from sluice_store.doctor_result import DoctorResult, read_doctor
-from sluice_store.memory.server import serve_memory
 from sluice_store.port import Versioning
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import aioboto3
 import pytest
 from support.gateway import TestKey, write_principals
+from support.memory_bucket.server import MemoryServer, serve_memory
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port, running
 
 from sluice_cli.main import run
 from sluice_store import open_store
-from sluice_store.memory.server import MemoryServer, serve_memory
 from sluice_store.port import Versioning
 from sluice_store.replication import ReplicationReader, ReplicationRule
 from sluice_store.s3.store import S3Store

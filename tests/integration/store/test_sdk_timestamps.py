@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from botocore import utils
 from botocore.utils import parse_timestamp as parse_any
+from support.memory_bucket.server import serve_memory
 
 from sluice_protocol.units import ObjectKey
 from sluice_store.conformance import collect_keys
-from sluice_store.memory.server import serve_memory
 from sluice_store.s3.sdk import open_s3_store, parse_timestamp
 from sluice_store.s3.settings import parse_s3_url
 
