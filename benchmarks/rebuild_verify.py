@@ -91,9 +91,9 @@ class CountedRequests:
 async def seed(url: str, layout: str) -> None:
     """Write a store in which every batch is indexed and enqueued."""
     from benchmarks.reconcile_world import accept_many, full_pass  # noqa: PLC0415
-    from sluice_store import open_store  # noqa: PLC0415
+    from sluice_store import StoreMode, open_store  # noqa: PLC0415
 
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await accept_many(store, range(batches_of(url)))
         await full_pass(store, **LAYOUTS[layout])
 
