@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import aioboto3
-from moto.server import ThreadedMotoServer
+from support.moto_server import moto_server
 from support.policies_live import ADMIN_PROFILE, BUCKET
 
 from sluice_policies.settings import RoleName
@@ -31,10 +30,6 @@ def moto_with_bucket() -> Iterator[str]:
 
     The profiles of `write_profiles` must be selected.
     """
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
 
     async def make_bucket(s3: Any) -> None:
         await s3.create_bucket(Bucket=BUCKET)
@@ -46,11 +41,10 @@ def moto_with_bucket() -> Iterator[str]:
                 RoleName=name.value, Path="/sluice/", AssumeRolePolicyDocument=trust
             )
 
-    with_client("s3", address, make_bucket)
-    with_client("iam", address, make_roles)
-    yield address
-    urllib.request.urlopen(f"{address}/moto-api/reset", data=b"").close()
-    server.stop()
+    with moto_server() as server:
+        with_client("s3", server.endpoint, make_bucket)
+        with_client("iam", server.endpoint, make_roles)
+        yield server.endpoint
 
 
 def drop_statement(endpoint: str, sid: str) -> None:

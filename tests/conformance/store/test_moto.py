@@ -1,14 +1,12 @@
 """The conformance suite over moto's server: a mock that calibrates the client, not a reference."""
 
 import asyncio
-import sys
-from collections.abc import Iterator
 
 import pytest
 from support.store_buckets import make_bucket
 from support.store_conformance import assert_conforms
 from support.store_slow_put import assert_dated_when_complete, put_slowly
-from support.store_versitygw import CREDENTIALS, Server, free_port, running
+from support.store_versitygw import Server
 
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import ObjectKey
@@ -16,21 +14,10 @@ from sluice_store import open_store
 from sluice_store.conformance import CHECKS, Check
 
 
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    port = free_port()
-    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as started:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in CREDENTIALS.items():
-                patch.setenv(name, value)
-            asyncio.run(make_bucket(started.url("bucket")))
-        yield started
+def server(moto: Server) -> Server:
+    asyncio.run(make_bucket(moto.url("bucket")))
+    return moto
 
 
 DEAR = ("check_list_pages", "check_counter")

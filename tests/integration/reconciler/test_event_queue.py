@@ -3,15 +3,13 @@
 import asyncio
 import contextlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aioboto3
 import pytest
 from support.reconciler_seed import accept, enqueued
-from support.store_versitygw import CREDENTIALS, Server, free_port, running
+from support.store_versitygw import Server
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreError
@@ -24,13 +22,6 @@ from sluice_store.local import open_local_store
 from sluice_store.s3.events import open_event_queue
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    port = free_port()
-    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as started:
-        yield started
-
-
 async def left_in(client: Any, url: str) -> tuple[int, int]:
     """Return how many messages are visible, and how many were received and not removed."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -40,11 +31,9 @@ async def left_in(client: Any, url: str) -> tuple[int, int]:
 
 
 def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, moto: Server
 ) -> None:
     """S3 and EventBridge events, a repeated one, an invalid message; then the queue is empty."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
 
     async def run(endpoint: str) -> None:
         async with (
@@ -89,15 +78,13 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
                 with pytest.raises(StoreError):
                     await source.receive(wait_s=0)
 
-    asyncio.run(run(server.endpoint))
+    asyncio.run(run(moto.endpoint))
 
 
 def test_parallel_polls_empty_a_queue_of_many_messages(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, moto: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service with 4 polls: 40 messages, each batch once."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
     async def run(endpoint: str) -> None:
@@ -137,4 +124,4 @@ def test_parallel_polls_empty_a_queue_of_many_messages(
             found = [one.identity for one in await enqueued(store)]
             assert len(found) == len(set(found)) == 40
 
-    asyncio.run(run(server.endpoint))
+    asyncio.run(run(moto.endpoint))
