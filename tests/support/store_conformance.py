@@ -9,6 +9,7 @@ from typing import Final
 
 from sluice_store.checks import Nonconforming
 from sluice_store.conformance import Check
+from sluice_store.doctor_result import DoctorResult
 from sluice_store.port import ObjectStore
 
 
@@ -95,6 +96,50 @@ KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
     "versitygw": VERSITYGW,
 }
 """Deviations by server, of the versions in `docs/store.md`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """What the doctor reports of a server.
+
+    Attributes:
+        always: The probes that fail in every run.
+        sometimes: The probes of races that fail in some.
+    """
+
+    always: frozenset[str] = frozenset()
+    sometimes: frozenset[str] = frozenset()
+
+
+DOCTOR: Final = {
+    "moto": Broken(
+        always=frozenset({"checksum", "head-checksum"}),
+        sometimes=frozenset({"race-create", "race-replace"}),
+    ),
+    "versitygw": Broken(always=frozenset({"marker-create"})),
+}
+"""The probes of `sluice doctor` that report a broken promise of a bucket with versioning."""
+
+MOTO_ALLOWS: Final = frozenset(
+    {
+        *("put-without-header", "console-overwrite-approval"),
+        *("overwrite-registration", "overwrite-journal"),
+        *("put-other-encryption", "put-unnamed-key", "gc-lock-blob"),
+        *("copy-into-accepted", "copy-into-blobs", "copy-into-journals"),
+    }
+)
+"""The probes of `sluice policies verify` that moto does not deny: conditions of a bucket policy.
+
+moto evaluates the policies of roles, but no condition. It denies every request to a bucket whose
+policy has a conditional denial, with a response that is not the store's.
+"""
+
+
+def assert_doctor(server: str, result: DoctorResult) -> None:
+    """Check that the doctor found exactly the known deviations of a server."""
+    broken = {one.probe for one in result.findings if not one.kept}
+    known = DOCTOR[server]
+    assert known.always <= broken <= known.always | known.sometimes
 
 
 async def assert_conforms(server: str, check: Check, store: ObjectStore, place: str) -> None:
