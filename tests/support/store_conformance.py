@@ -135,6 +135,13 @@ policy has a conditional denial, with a response that is not the store's.
 """
 
 
+MOTO_DEFAULT_RETENTION: Final = "MissingUploadObjectWithObjectLockHeaders"
+"""The error of a PUT without `x-amz-sdk-checksum-algorithm` in a bucket with default retention.
+
+S3 accepts any `x-amz-checksum-` header there, and the adapter sends one.
+"""
+
+
 def assert_doctor(server: str, result: DoctorResult) -> None:
     """Check that the doctor found exactly the known deviations of a server."""
     broken = {one.probe for one in result.findings if not one.kept}
