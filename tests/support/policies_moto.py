@@ -1,14 +1,20 @@
-"""A bucket and the roles of a deployment on moto, which stores documents and enforces none."""
+"""A bucket and the roles of a deployment on moto.
+
+moto enforces nothing until `enforced_roles`, and then the policies of roles without conditions.
+"""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import aioboto3
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.authorization import enable_iam_authentication
 from support.moto_server import moto_server
-from support.policies_live import ADMIN_PROFILE, BUCKET
+from support.policies_live import ADMIN_PROFILE, BUCKET, profile
 
 from sluice_policies.settings import RoleName
 
@@ -45,6 +51,31 @@ def moto_with_bucket() -> Iterator[str]:
         with_client("s3", server.endpoint, make_bucket)
         with_client("iam", server.endpoint, make_roles)
         yield server.endpoint
+
+
+@contextmanager
+def enforced_roles(endpoint: str, folder: Path) -> Iterator[None]:
+    """Replace the profiles of the roles by sessions of the roles, and enforce their policies.
+
+    Signatures are then checked with the signer of the SDK.
+    """
+    sessions: list[str] = []
+
+    async def assume(sts: Any) -> None:
+        for name in RoleName:
+            role = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:role/sluice/{name.value}"
+            made = await sts.assume_role(RoleArn=role, RoleSessionName=name.value)
+            keys = made["Credentials"]
+            sessions.append(
+                f"[{profile(name)}]\naws_access_key_id = {keys['AccessKeyId']}\n"
+                f"aws_secret_access_key = {keys['SecretAccessKey']}\n"
+                f"aws_session_token = {keys['SessionToken']}\n"
+            )
+
+    with_client("sts", endpoint, assume)
+    (folder / "credentials").write_text("".join(sessions))
+    with enable_iam_authentication():
+        yield
 
 
 def drop_statement(endpoint: str, sid: str) -> None:
