@@ -1,10 +1,12 @@
 """The S3 adapter on moto, the S3 of ordinary tests: the conformance suite, and what only S3 has."""
 
 import asyncio
+import gc
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from aiohttp import ClientResponse
 from support.store_buckets import NEXT_SECOND_S, make_bucket
 from support.store_conformance import MOTO_DEFAULT_RETENTION, assert_conforms, assert_doctor
 from support.store_slow_put import assert_dated_when_complete, put_slowly
@@ -16,7 +18,7 @@ from sluice_protocol.outcomes import Applied, Found, Mismatch, NotFound, ObjectI
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_store import StoreMode, open_store
-from sluice_store.administration import open_administration
+from sluice_store.administration import Trial, open_administration
 from sluice_store.conformance import CHECKS, Check, collect_incarnations, collect_keys
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import DoctorResult
@@ -228,3 +230,24 @@ def test_moto_refuses_writes_under_a_default_retention(server: Server) -> None:
                 await store.create(ObjectKey("key"), b"x")
 
     asyncio.run(run())
+
+
+def test_a_trial_that_may_read_leaves_no_connection_in_use(server: Server) -> None:
+    """The SDK keeps an unread response in a cycle of references, with its connection."""
+    url, key = server.url("bucket", "trial"), ObjectKey("large")
+
+    async def run() -> list[object]:
+        async with open_store(url) as store:
+            await store.create(key, b"x" * 2**20)
+        async with open_administration(parse_s3_url(url)) as admin:
+            gc.collect()
+            response = await admin.attempt(Trial.GET, f"trial/{key}", {})
+            assert (response.status, response.refused) == (200, False)
+            found = [one for one in gc.get_objects() if issubclass(type(one), ClientResponse)]
+            return [one for one in found if one.connection is not None]
+
+    gc.disable()
+    try:
+        assert asyncio.run(run()) == []
+    finally:
+        gc.enable()
