@@ -128,12 +128,11 @@ MOTO_ALLOWS: Final = frozenset(
         *("copy-into-accepted", "copy-into-blobs", "copy-into-journals"),
     }
 )
-"""The probes of `sluice policies verify` that moto does not deny: conditions of a bucket policy.
+"""The probes of `sluice policies verify` that only the bucket policy denies.
 
-moto evaluates the policies of roles, but no condition. It denies every request to a bucket whose
-policy has a conditional denial, with a response that is not the store's.
+moto evaluates no condition: under the bucket policy it denies every request, with a response that
+is not the store's. So it is tested with the policies of the roles alone.
 """
-
 
 MOTO_DEFAULT_RETENTION: Final = "MissingUploadObjectWithObjectLockHeaders"
 """The error of a PUT without `x-amz-sdk-checksum-algorithm` in a bucket with default retention.

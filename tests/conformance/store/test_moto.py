@@ -69,7 +69,7 @@ def test_moto_dates_an_object_by_its_application(server: Server) -> None:
 
 
 def test_moto_doctor_finds_its_deviations(server: Server) -> None:
-    """The doctor of the product reports what the table says, and no gateway starts on moto."""
+    """The doctor of the product reports the table's deviations, and no gateway starts on moto."""
 
     async def run() -> DoctorResult:
         async with open_store(server.url("bucket", "doctor")) as store:

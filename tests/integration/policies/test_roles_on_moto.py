@@ -1,7 +1,7 @@
 """The rendered policies of roles on moto, which enforces them for sessions of these roles.
 
-It evaluates no condition. With a bucket policy that denies under a condition it refuses every
-request, so that policy is dropped here; `test_enforcing_server.py` tests its rules.
+It evaluates no condition, so the bucket policy is dropped here: moto would deny every request.
+`test_enforcing_server.py` tests the rules of that policy.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def applied(folder: Path) -> Iterator[S3Settings]:
 
 
 def test_roles_may_do_what_they_need_and_nothing_else(applied: S3Settings, folder: Path) -> None:
-    """Every probe has its result, except for those that need a condition of the bucket policy."""
+    """Every probe has its result, except for those that only the bucket policy denies."""
     settings = read_settings(settings_file(folder, "aws", tls=True))
 
     async def probe() -> dict[str, ProbeOutcome]:
