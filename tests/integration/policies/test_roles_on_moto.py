@@ -14,7 +14,7 @@ from support.policies_live import ADMIN_PROFILE, BUCKET, profile, settings_file,
 from support.policies_moto import enforced_roles, moto_with_bucket, with_client
 from support.store_conformance import MOTO_ALLOWS
 
-from sluice_cli.main import run
+from sluice_policies.live_documents import apply, changes, read_live
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
 from sluice_policies.settings import RoleName, Target
@@ -24,6 +24,7 @@ from sluice_protocol import keys
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
+from sluice_store.administration import open_administration
 from sluice_store.conformance import collect_keys
 from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import S3Settings
@@ -39,17 +40,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def applied(folder: Path) -> Iterator[S3Settings]:
     """Apply the documents to a bucket, drop its policy, and enforce those of the roles."""
+    settings = read_settings(settings_file(folder, "aws", tls=True))
+
+    async def write(where: S3Settings) -> None:
+        async with open_administration(replace(where, profile=ADMIN_PROFILE)) as admin:
+            live = await read_live(settings, Target.AWS, admin)
+            await apply(settings, Target.AWS, admin, changes(settings, Target.AWS, live))
+
     with pytest.MonkeyPatch.context() as patch:
         write_profiles(folder, patch)
-        settings = settings_file(folder, "aws", tls=True)
         with moto_with_bucket() as endpoint:
-            where = ["--endpoint", endpoint, "--profile", ADMIN_PROFILE]
-            assert run(["policies", "apply", "--yes", "--settings", str(settings), *where]) == 0
+            where = S3Settings(bucket=BUCKET, prefix="prod/", endpoint=endpoint, region="us-east-1")
+            asyncio.run(write(where))
             with_client("s3", endpoint, lambda s3: s3.delete_bucket_policy(Bucket=BUCKET))
             with enforced_roles(endpoint, folder):
-                yield S3Settings(
-                    bucket=BUCKET, prefix="prod/", endpoint=endpoint, region="us-east-1"
-                )
+                yield where
 
 
 def test_roles_may_do_what_they_need_and_nothing_else(applied: S3Settings, folder: Path) -> None:
