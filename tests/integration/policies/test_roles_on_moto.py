@@ -21,7 +21,7 @@ from sluice_policies.settings import RoleName, Target
 from sluice_policies.settings_file import read_settings
 from sluice_policies.verify import ProbeOutcome, open_with_profiles, send_probes
 from sluice_protocol import keys
-from sluice_protocol.errors import StoreDenied
+from sluice_protocol.errors import StoreDenied, StoreUnavailable
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.administration import open_administration
@@ -46,6 +46,10 @@ def applied(folder: Path) -> Iterator[S3Settings]:
         async with open_administration(replace(where, profile=ADMIN_PROFILE)) as admin:
             live = await read_live(settings, Target.AWS, admin)
             await apply(settings, Target.AWS, admin, changes(settings, Target.AWS, live))
+        async with open_s3_store(replace(where, profile=ADMIN_PROFILE)) as store:
+            # moto takes the bucket policy as a denial of everything.
+            with pytest.raises(StoreUnavailable, match="403"):
+                await store.get(KEY)
 
     with pytest.MonkeyPatch.context() as patch:
         write_profiles(folder, patch)
