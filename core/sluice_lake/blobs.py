@@ -67,7 +67,7 @@ def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | Rejec
     except UnsupportedVersion as error:
         rejected = _rejected(manifest, BlobFault.INVALID_FRAME, str(error))
         key = manifest.raw_blob_key
-        named = UnsupportedVersion(error.field, error.found, error.supported, key)
+        named = UnsupportedVersion(error.what, error.found, error.known, key)
         return replace(rejected, unsupported=named)
     except (InvalidFrame, TooLarge) as error:
         return _rejected(manifest, BlobFault.INVALID_FRAME, str(error))
