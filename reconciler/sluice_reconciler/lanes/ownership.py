@@ -57,7 +57,7 @@ def unread_ownership(lane: int, members: LiveMembers) -> LaneOwnership:
 
 def _claim_of(record: LaneRecord | None) -> OwnerClaim | None:
     """Return who claims a lane now; None after a release, and for a claim without a name."""
-    return record.owner or None if record is not None and record.has_owner else None
+    return record.owner if record is not None and record.has_owner else None
 
 
 def _name_of(member: MemberRecord, claim: OwnerClaim | None) -> OwnerName:

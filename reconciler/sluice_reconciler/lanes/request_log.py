@@ -171,7 +171,7 @@ class RequestLog:
         Raises:
             StoreError: The store is unreachable or refused a request.
         """
-        runs = [(one, await _read_run(self._store, self._lane, one)) for one in record.request_runs]
+        runs = [(one, await _read_run(self._store, self._lane, one)) for one in record.requests]
         kept = [(one, run) for one, run in runs if run is not None]
         self._named = tuple(one for one, _ in kept)
         self.window = RequestWindow([run for _, run in kept])
@@ -237,7 +237,7 @@ class RequestLog:
         Args:
             record: The state that this owner swapped in.
         """
-        prefix, named = requests_prefix(self._lane), {one.name for one in record.request_runs}
+        prefix, named = requests_prefix(self._lane), {one.name for one in record.requests}
         with contextlib.suppress(StoreError):
             async for page in self._store.list(prefix):
                 listed = {one.key.removeprefix(prefix) for one in page.objects}

@@ -4,7 +4,6 @@ import asyncio
 import random
 
 import pytest
-from msgspec import UNSET
 from msgspec.structs import replace
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept
@@ -251,7 +250,7 @@ def test_an_owner_of_an_earlier_release_leaves_no_wrong_name() -> None:
         assert (found.state, found.owners) == (OwnershipState.UNKNOWN, ())
         after = await read_lane_state(world.store, LANE)
         assert after is not None
-        assert after.record.owner is UNSET
+        assert after.record.owner is None
         assert after.record.owner_term == stored.record.owner_term + 1
 
     asyncio.run(run())
