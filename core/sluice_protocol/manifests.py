@@ -50,22 +50,32 @@ def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
         raise _other_version(key, body, kind) or InvalidRecord(key, str(error)) from error
 
 
-class _AnySchema(msgspec.Struct):
-    schema: str
-
-
 def _other_version(key: str, body: bytes, kind: type[msgspec.Struct]) -> UnsupportedRecord | None:
-    """Return the error for a record of this kind of another version; None for any other body."""
-    defaults = {one.name: one.default for one in msgspec.structs.fields(kind)}
+    """Return the error for a record of this kind of another version; None for any other body.
+
+    The schema of a signed record is in the record inside.
+    """
     try:
-        found = msgspec.json.decode(body, type=_AnySchema).schema
+        found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except UNREADABLE_JSON:
         return None
-    name, _, version = found.rpartition(".v")
-    known_name, _, known = str(defaults.get("schema", "")).rpartition(".v")
-    if name != known_name or version == known or not (version.isdecimal() and known.isdecimal()):
+    for one in msgspec.structs.fields(kind):
+        if one.name == "schema":
+            return _compare_versions(key, bytes(found.get("schema", b"")), one.default)
+    for one in msgspec.structs.fields(kind):
+        if isinstance(one.type, type) and issubclass(one.type, msgspec.Struct):
+            inside = _other_version(key, bytes(found.get(one.encode_name, b"")), one.type)
+            if inside is not None:
+                return inside
+    return None
+
+
+def _compare_versions(key: str, found: bytes, known: str) -> UnsupportedRecord | None:
+    name, _, version = found.strip(b'"').decode(errors="replace").rpartition(".v")
+    known_name, _, known_version = known.rpartition(".v")
+    if name != known_name or version == known_version or not version.isdecimal():
         return None
-    return UnsupportedRecord(name, int(version), int(known), key)
+    return UnsupportedRecord(name, int(version), int(known_version), key)
 
 
 class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
