@@ -54,7 +54,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
         lanes: The lanes that it works on, of every queue, in order.
         leaving: Whether it stopped: its lanes may be taken.
         process: The process, so that another one of the same machine can see that it has ended.
-        host: The name of its machine; empty in records of earlier releases.
+        host: The name of its machine.
         stalled: Its loops that have failed for some seconds.
     """
 
