@@ -145,7 +145,7 @@ def describe_version(what: str, found: int, known: int) -> str:
         known: The only version of this structure that this build reads and writes.
     """
     writer = (
-        "an unreleased version of sluice made it: remove it, or use the build that made it"
+        "an unreleased version of sluice made it: create it again with this one"
         if found < known
         else "a newer version of sluice made it: update this one"
     )

@@ -26,7 +26,7 @@ def _refusal(body: bytes) -> InvalidRecord:
     [
         (2, "a newer version of sluice made it: update this one"),
         (10, "a newer version of sluice made it: update this one"),
-        (0, "an unreleased version of sluice made it: remove it, or use the build that made it"),
+        (0, "an unreleased version of sluice made it: create it again with this one"),
     ],
 )
 def test_a_record_of_another_version_names_its_writer_and_what_to_do(
