@@ -1,30 +1,10 @@
 """The register of one lane: the bytes that every producer and the one consumer swap.
 
-| offset | bytes | field |
-|---|---|---|
-| 0 | 4 | magic `LMQ1` |
-| 4 | 2 | version = 1 |
-| 6 | 2 | reserved = 0 |
-| 8 | 8 | revision: grows by one with every write |
-| 16 | 16 | nonce of the writer: equal bytes never recur, so an ETag never does |
-| 32 | 8 | epoch of the consumer |
-| 40 | 16 | owner of the epoch, zero before the first consumer |
-| 56 | 8 | next_sequence; the first entry of a lane is 1 |
-| 64 | 8 | acked_through; 0 before the first acknowledgement |
-| 72 | 4 | count of entries in this body, at most 4 096 |
-| 76 | 2 | count of writers, at most 64 |
-| 78 | 2 | reserved = 0 |
-| 80 | 4 | count of segments, at most 4 096 |
-| 84 | 4 | bytes of the entries |
-| 88 | 32 each | writers, latest first: id 16, counter 8, first sequence of the last write 8 |
-| … | 24 each | segments, oldest first: first sequence 8, last sequence 8, size in bytes 8 |
-| … | … | entries (`entries.py`), oldest first; the body ends exactly there |
+`docs/queue.md` has the table of its bytes. The entries of the body are the newest `count`; older
+entries after `acked_through` are in the segments. Append and dequeue copy entries as bytes and
+never decode them. Pure: no I/O, clock or randomness.
 
-All integers are little-endian and unsigned. The entries of the body are the newest `count`;
-older entries after `acked_through` are in the segments. Append and dequeue copy entries as bytes
-and never decode them. Pure: no I/O, clock or randomness.
-
-Source: `docs/queue.md`; ADR 0040.
+Source: ADR 0040.
 """
 
 import struct

@@ -1,17 +1,8 @@
 """Segments: immutable objects with the older entries of a lane whose register is full.
 
-| offset | bytes | field |
-|---|---|---|
-| 0 | 4 | magic `LMQS` |
-| 4 | 2 | version = 1 |
-| 6 | 2 | reserved = 0 |
-| 8 | 8 | sequence of the first entry |
-| 16 | 8 | sequence of the last entry |
-| 24 | … | entries (`entries.py`), oldest first |
+`docs/queue.md` has the table of its bytes. Pure: no I/O, clock or randomness.
 
-All integers are little-endian and unsigned. Pure: no I/O, clock or randomness.
-
-Source: `docs/queue.md`; ADR 0040.
+Source: ADR 0040.
 """
 
 import struct
