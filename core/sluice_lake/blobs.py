@@ -35,7 +35,7 @@ class RejectedBlob:
     Attributes:
         fault: Why.
         detail: What exactly is wrong, with the key of the blob.
-        unsupported: Set if the blob is a frame of a later release, which is not a fault of it.
+        unsupported: Set if the blob is a frame of another version, which is not a fault of it.
     """
 
     fault: BlobFault

@@ -58,7 +58,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
         stalled: Its loops that have failed for some seconds.
     """
 
-    schema: Literal["sluice.reconciler_member.v1"] = "sluice.reconciler_member.v1"
+    schema: Literal["sluice.reconciler_member.v2"] = "sluice.reconciler_member.v2"
     member: str
     url: str = ""
     lanes: tuple[int, ...] = ()
