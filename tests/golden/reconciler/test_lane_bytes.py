@@ -3,9 +3,11 @@
 What is inside the zstd frame is pinned; the frame may differ between versions of the library.
 """
 
+import pytest
 import zstandard
 from support.golden import golden
 
+from sluice_protocol.errors import UnsupportedRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.ledger import IntendedBatch
@@ -100,6 +102,9 @@ def test_requests_of_combined_batches_are_pinned() -> None:
     }
     body = encode_run(run_of(known))
     assert body == bytes.fromhex(golden("reconciler/requests.hex", body.hex().encode()).decode())
+    for version in (0, 2):
+        with pytest.raises(UnsupportedRecord, match="of run of requests"):
+            decode_run("k", body[:4] + version.to_bytes(4, "little") + body[8:])
     found = decode_run("k", body)
     assert found.find(found.requests) == known
 

@@ -23,9 +23,11 @@ from sluice_agent.spool_format import (
     encode_state,
 )
 from sluice_protocol.errors import describe_version
+from sluice_protocol.journals import GatewayProcess, process_name, registration_key
 from sluice_protocol.keys import digest_of
 from sluice_protocol.maintenance import TaskRecord, task_record_key
 from sluice_protocol.manifests import encode_record
+from sluice_protocol.units import UnixNs
 from sluice_store.local import open_local_store
 
 UNRELEASED, NEWER = 0, 9
@@ -40,10 +42,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async with open_local_store(folder / ".sluice") as store:
             await accept_logs(store, ["a line"], seq=seq, at_ns=time.time_ns())
 
-    async def add_task() -> None:
+    async def add_records() -> None:
+        name = process_name(UnixNs(time.time_ns()), "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+        gateway = GatewayProcess(
+            collector_id="gw",
+            process=name,
+            acceptance="s3_manifest",
+            started_at_unix_ns=time.time_ns(),
+        )
+        task = TaskRecord(task="ingest", revision=1, nonce="n")
         async with open_local_store(folder / ".sluice") as store:
-            record = TaskRecord(task="ingest", revision=1, nonce="n")
-            await store.create(task_record_key("ingest"), encode_record(record))
+            await store.create(task_record_key("ingest"), encode_record(task))
+            await store.create(registration_key(name), encode_record(gateway))
 
     assert sluice("init", "--lanes", "1", folder=folder).returncode == 0
     assert sluice("doctor", folder=folder).returncode == 0
@@ -55,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         assert sluice(*command.split(), folder=folder).returncode == 0
     asyncio.run(accept(1))
-    asyncio.run(add_task())
+    asyncio.run(add_records())
     (folder / "principals.toml").touch()
     return folder
 
@@ -110,6 +120,14 @@ MANIFEST = Structure(
     b"accepted_batch.v%d",
     1,
     "reconciler --once",
+)
+REGISTRATION = Structure(
+    "sluice.gateway_process",
+    "gateways/v1/processes/*",
+    b"gateway_process.v%d",
+    1,
+    "reconciler --once",
+    0,
 )
 TASK = Structure("sluice.maintenance_task", "maintain/**/*.json", b"task.v%d", 1, "maintain status")
 REFUSED = [
@@ -202,6 +220,19 @@ def test_a_manifest_is_held(made: Path, tmp_path: Path, version: int) -> None:
     assert sentence in held
     explained = sluice("explain", "host-1/b1/1-1", folder=folder)
     assert (explained.returncode, sentence in explained.stdout) == (1, True)
+    assert path.read_bytes() == stored
+
+
+@pytest.mark.parametrize("version", [UNRELEASED, NEWER])
+def test_a_registration_of_a_gateway_is_logged(made: Path, tmp_path: Path, version: int) -> None:
+    """Its journal proves nothing, so the published time does not pass it."""
+    folder = copy(made, tmp_path)
+    path = REGISTRATION.change(folder, version)
+    stored = path.read_bytes()
+    done = sluice(*REGISTRATION.command.split(), folder=folder)
+    assert done.returncode == REGISTRATION.code
+    (line,) = (line for line in done.stderr.splitlines() if "registration_unreadable" in line)
+    assert describe_version(REGISTRATION.what, version, REGISTRATION.known) in line
     assert path.read_bytes() == stored
 
 
