@@ -2,10 +2,10 @@
 
 It measures `LaneOwner.enqueue`, which writes work lists and registers to a directory in memory.
 
-The bar compares the same flushes: batches of the same 500 active lives,
-in a lane that was given 10^6 or 10^3 lives before. The other case is no bar, because its flushes
-differ: all lives are equally active, so at 10^6 lives each flush changes lives that have not
-changed for long, and a change is rewritten once per size class of the parts.
+The bar compares the same flushes: batches of the same 500 active lives, in a lane that was given
+10^6 or 10^3 lives before. The other case is no bar, because its flushes differ: all lives are
+equally active, so at 10^6 lives each flush changes lives that have not changed for long, and a
+change is rewritten once per size class of the parts.
 """
 
 import asyncio
