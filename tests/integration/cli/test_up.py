@@ -97,6 +97,14 @@ def test_the_commands_of_the_readme_run(deployment: LocalDeployment) -> None:
     assert "nothing needs attention" in shown
 
 
+def test_every_service_has_the_paths_that_others_request(deployment: LocalDeployment) -> None:
+    """`sluice status` and the console request the readiness of each service."""
+    deployment.shell("sluice status")
+    with urllib.request.urlopen(f"http://{deployment.state['addresses']['console']}/readyz") as one:
+        assert one.read() == b"ready\n"
+    assert "http_path_unknown" not in (deployment.folder / ".sluice-up" / "up.log").read_text()
+
+
 def on_this_machine(commands: str, deployment: LocalDeployment) -> str:
     return commands.replace("127.0.0.1:8080", deployment.state["addresses"]["gateway"])
 
