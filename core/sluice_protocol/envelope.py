@@ -148,7 +148,7 @@ def _read_kind(reader: CborReader) -> str:
 def _read_version(reader: CborReader) -> int:
     version = reader.integer()
     if version != WIRE_VERSION:
-        raise UnsupportedVersion("wire_version", version, (WIRE_VERSION,))
+        raise UnsupportedVersion("envelope of a frame", version, WIRE_VERSION)
     return version
 
 

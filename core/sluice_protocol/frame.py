@@ -196,7 +196,7 @@ def _version_decoder(
     magic, version = _VERSION.unpack_from(view)
     if magic != MAGIC:
         raise InvalidFrame("magic", "is not LMB1")
-    return decoder_for(decoders, version, field="frame_version")
+    return decoder_for(decoders, version, what="frame")
 
 
 def is_compressed(data: bytes) -> bool:

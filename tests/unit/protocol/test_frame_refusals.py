@@ -83,13 +83,14 @@ def test_every_truncation_and_any_extra_byte_is_rejected() -> None:
 
 def test_other_versions_are_named() -> None:
     """Another version of a frame or envelope is distinguished from a broken one."""
-    for data, field, versions in (
-        (frame(envelope(), logs(), frame_version=3), "frame_version", (1, 2)),
-        (frame(envelope(wire_version=2), logs()), "wire_version", (1,)),
+    for data, what, found, known in (
+        (frame(envelope(), logs(), frame_version=3), "frame", 3, 2),
+        (frame(envelope(wire_version=2), logs()), "envelope of a frame", 2, 1),
     ):
         with pytest.raises(UnsupportedVersion) as caught:
             decode_frame(data)
-        assert (caught.value.field, caught.value.supported) == (field, versions)
+        assert (caught.value.what, caught.value.found) == (what, found)
+        assert caught.value.known == known
 
 
 def test_a_later_frame_version_is_read_next_to_the_others() -> None:

@@ -47,7 +47,7 @@ def test_the_records_that_differ_are_paired() -> None:
 @pytest.mark.parametrize(
     ("submitted", "problem"),
     [
-        (later_release(THEIRS)[0], "unsupported version: upgrade this reader"),
+        (later_release(THEIRS)[0], "unsupported version of frame: a newer version"),
         (b"no frame", "invalid frame"),
     ],
     ids=["later release", "no frame"],
