@@ -104,7 +104,7 @@ class ServiceClient:
     async def refused_doors(self) -> tuple[RefusedDoor, ...]:
         """Return the doors whose clients a gateway refused; none if it sends no list of them.
 
-        An older gateway has none, and one that does not respond is found by what else is read.
+        A gateway that does not respond is found by what else is read.
         """
         try:
             return await self.get(REFUSED_PATH, tuple[RefusedDoor, ...])

@@ -241,7 +241,7 @@ def test_a_store_of_a_newer_version_is_one_line(tmp_path: Path) -> None:
     (settings,) = (tmp_path / ".sluice" / "authority").rglob("settings.json")
     settings.write_bytes(settings.read_bytes().replace(b"authority.v1", b"authority.v9"))
     line = refused(tmp_path, *free_ports(), "--without", "maintain")
-    assert "upgrade this process" in line
+    assert "update this one" in line
 
 
 def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:

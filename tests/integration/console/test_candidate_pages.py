@@ -229,7 +229,7 @@ def test_damaged_and_missing_files_are_named_on_the_page(
     record.chmod(0o600)
     record.write_bytes(signed.replace(b"sluice.gc_plan.v1", b"sluice.gc_plan.v2"))
     problem.get_by_role("button", name="Try again").click()
-    expect(problem).to_contain_text("a newer version of sluice wrote it: upgrade this process")
+    expect(problem).to_contain_text("a newer version of sluice made it: update this one")
     record.unlink()
     problem.get_by_role("button", name="Try again").click()
     expect(problem).to_contain_text("no such plan: it was removed or never made")
