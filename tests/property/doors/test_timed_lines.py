@@ -132,5 +132,5 @@ def test_each_part_changes_the_digest_and_the_form_is_pinned() -> None:
     }
     assert len(digests) == 4
     assert lines_digest(read(body)).hex() == (
-        "27b5d0b9b1370a1bae94095b09fe720052b27e2b002fec1b16ad87ffd4358321"
+        "f8ccce4fb2d756dcd45c932ff3992a108106f60fb347e43b97c8b7a8003d025f"
     )

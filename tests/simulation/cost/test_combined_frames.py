@@ -61,7 +61,7 @@ def frames_made(flush: FlushLimits) -> int:
                 await one.accept(request(rng))
                 # Its frame begins within the time of a flush, and may follow another one.
                 assert loop.time() - began_s <= max(flush.age_s, 0.25) + 0.15
-                await clock.sleep(PAUSE_S)
+                await clock.sleep(PAUSE_S * (0.5 + rng.random()))  # equal ones fall into step
 
         async with asyncio.TaskGroup() as group:
             clients = [group.create_task(send()) for _ in range(CLIENTS)]

@@ -198,13 +198,12 @@ def test_a_request_that_was_offered_lately_is_left_out() -> None:
         ("logs", ['{"ts":1,"body":"é"}', '{"ts":2,"body":"","attributes":{"k":"v"}}'] * 20),
     ],
 )
-@pytest.mark.parametrize("version", [1, 2])
 def test_lines_of_every_kind_equal_the_records_of_the_frame(
-    kind: str, lines: list[str], version: int
+    kind: str, lines: list[str]
 ) -> None:
     """All lines, or as many of the newest as fit."""
     who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(lines) - 1)
-    frame = encode_frame(identity=who, columns=columns_from_ndjson(kind, lines), version=version)
+    frame = encode_frame(identity=who, columns=columns_from_ndjson(kind, lines))
     one = msgspec.structs.replace(manifest(0, count=len(lines), frame=frame), kind=kind)
     whole = newest_lines(one, frame, 1 << 20)
     records = [msgspec.json.decode(line) for line in whole]
