@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from sluice_protocol.columns import Columns
-from sluice_protocol.frame import decode_head, encode_frame, frame_version
+from sluice_protocol.frame import FRAME_VERSION, decode_head, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest, Kind
@@ -31,11 +31,11 @@ def log_columns(bodies: Sequence[str], *, from_ns: int = ACCEPTED_AT_NS) -> Colu
 
 
 def salted_frame(
-    identity: Identity, columns: Columns, salt: str = "", *, version: int = 1
+    identity: Identity, columns: Columns, salt: str = "", *, version: int = FRAME_VERSION
 ) -> bytes:
     """Return a frame; another `salt` results in other bytes of the same identity."""
     resource = (("salt", salt),)
-    return encode_frame(identity=identity, columns=columns, resource=resource, version=version)
+    return encode_frame(identity=identity, columns=columns, resource=resource)
 
 
 def accepted_manifest(
@@ -49,7 +49,7 @@ def accepted_manifest(
     collector_id: str = "gw-1",
     attempt_id: str | None = None,
     principal: str = "p",
-    version: int = 1,
+    version: int = FRAME_VERSION,
 ) -> AcceptedManifest:
     """Return the manifest of bytes with this digest; the time span defaults to `at_ns`."""
     first_ns, last_ns = (at_ns, at_ns) if span is None else span
@@ -99,19 +99,19 @@ def manifest_of(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> AcceptedManifes
         at_ns=at_ns,
         kind=envelope.kind,
         span=(envelope.min_ts_ns, envelope.max_ts_ns),
-        version=frame_version(frame),
+        version=FRAME_VERSION,
     )
 
 
 def later_release(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> tuple[bytes, AcceptedManifest]:
     """Return the frame with a version that no release reads yet, and its manifest."""
-    later = frame[:4] + b"\x03" + frame[5:]
+    later = frame[:4] + b"\x04" + frame[5:]
     digest = digest_of(later)
     manifest = replace(
         manifest_of(frame, at_ns=at_ns),
         frame_sha256=digest,
         raw_blob_key=blob_key(digest),
-        frame_version=3,
+        frame_version=4,
     )
     return later, manifest
 
