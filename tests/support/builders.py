@@ -30,9 +30,7 @@ def log_columns(bodies: Sequence[str], *, from_ns: int = ACCEPTED_AT_NS) -> Colu
     )
 
 
-def salted_frame(
-    identity: Identity, columns: Columns, salt: str = "", *, version: int = FRAME_VERSION
-) -> bytes:
+def salted_frame(identity: Identity, columns: Columns, salt: str = "") -> bytes:
     """Return a frame; another `salt` results in other bytes of the same identity."""
     resource = (("salt", salt),)
     return encode_frame(identity=identity, columns=columns, resource=resource)
@@ -49,7 +47,6 @@ def accepted_manifest(
     collector_id: str = "gw-1",
     attempt_id: str | None = None,
     principal: str = "p",
-    version: int = FRAME_VERSION,
 ) -> AcceptedManifest:
     """Return the manifest of bytes with this digest; the time span defaults to `at_ns`."""
     first_ns, last_ns = (at_ns, at_ns) if span is None else span
@@ -64,7 +61,7 @@ def accepted_manifest(
         accepted_at_unix_ns=at_ns,
         collector_id=collector_id,
         wire_version=1,
-        frame_version=version,
+        frame_version=FRAME_VERSION,
         attempt_id=attempt_id if attempt_id is not None else digest[:26].upper(),
         kind=kind,
         record_count=identity.count,
@@ -90,7 +87,7 @@ def manifest(
 
 
 def manifest_of(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> AcceptedManifest:
-    """Return the manifest of a valid frame, with its version and the span of its envelope."""
+    """Return the manifest of a valid frame, with the span of its envelope."""
     envelope = decode_head(frame).envelope
     return accepted_manifest(
         envelope.identity,
@@ -99,19 +96,18 @@ def manifest_of(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> AcceptedManifes
         at_ns=at_ns,
         kind=envelope.kind,
         span=(envelope.min_ts_ns, envelope.max_ts_ns),
-        version=FRAME_VERSION,
     )
 
 
 def later_release(frame: bytes, *, at_ns: int = ACCEPTED_AT_NS) -> tuple[bytes, AcceptedManifest]:
     """Return the frame with a version that no release reads yet, and its manifest."""
-    later = frame[:4] + b"\x04" + frame[5:]
+    later = frame[:4] + bytes((FRAME_VERSION + 1,)) + frame[5:]
     digest = digest_of(later)
     manifest = replace(
         manifest_of(frame, at_ns=at_ns),
         frame_sha256=digest,
         raw_blob_key=blob_key(digest),
-        frame_version=4,
+        frame_version=FRAME_VERSION + 1,
     )
     return later, manifest
 
