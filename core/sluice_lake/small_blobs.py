@@ -17,6 +17,7 @@ from sluice_lake.records import payload_arrays
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.column_joins import join_columns
+from sluice_protocol.columns import Columns, EntryColumns, LogColumns, MetricColumns
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.manifests import AcceptedManifest, Kind
@@ -38,14 +39,24 @@ def small_blobs_table(
         manifests: The accepted manifests, at least one.
         bodies: The bytes of each blob, or None when the store does not contain it.
     """
-    timed: list[_SmallBatch] = []
-    untimed: list[_SmallBatch] = []
+    by_columns: dict[tuple[bool, ...], list[_SmallBatch]] = {}
     for manifest, body in zip(manifests, bodies, strict=True):
         batch = _decode(kind, manifest, body)
         if batch is None:
             return None
-        (untimed if batch.frame.columns.ts is None else timed).append(batch)
-    return pa.concat_tables([_table(kind, group) for group in (timed, untimed) if group])
+        by_columns.setdefault(_absent(batch.frame.columns), []).append(batch)
+    return pa.concat_tables([_table(kind, group) for group in by_columns.values()])
+
+
+def _absent(columns: Columns) -> tuple[bool, ...]:
+    """Return which columns are absent, because an absent one differs from an empty one."""
+    match columns:
+        case LogColumns():
+            return columns.severity is None, columns.attributes is None
+        case MetricColumns():
+            return (columns.attributes is None,)
+        case EntryColumns():
+            return (columns.ts is None,)
 
 
 def _decode(kind: Kind, manifest: AcceptedManifest, body: bytes | None) -> _SmallBatch | None:

@@ -214,7 +214,7 @@ def encode_names(names: tuple[str, ...], indexes: U32) -> ColumnBytes:
 
 def decode_names(
     kind: int, data: memoryview, count: int, field: str
-) -> tuple[tuple[str, ...], npt.NDArray[np.unsignedinteger]]:
+) -> tuple[tuple[str, ...], U32]:
     """Decode `count` texts of which many are equal, at least one.
 
     Returns:
@@ -241,7 +241,7 @@ def decode_names(
         )
     except UnicodeDecodeError as error:
         raise InvalidFrame(field, "contains a text that is not valid UTF-8") from error
-    return names, indexes
+    return names, indexes.astype(np.uint32, copy=False)
 
 
 def offsets_of(lengths: npt.NDArray[np.unsignedinteger], end: int, field: str) -> I32:

@@ -16,7 +16,7 @@ from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.parked_inquiry import ParkedInquiry
-from sluice_agent.settings import FrameVersion, SpoolSettings, UploaderSettings, WhenFull
+from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.spool import Spool
 from sluice_agent.transport import UploadRequest, UploadResult
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
@@ -136,7 +136,6 @@ class SimAgent:
         bytes_max: int = 1 << 30,
         when_full: WhenFull = WhenFull.BLOCK,
         batch_bytes: int = 200,
-        frame_version: FrameVersion = 1,
     ) -> None:
         self.disk = disk or SimDisk()
         self.metrics = AgentMetrics()
@@ -145,7 +144,6 @@ class SimAgent:
             directory=DIRECTORY,
             agent_id="host-1",
             bytes_max=bytes_max,
-            frame_version=frame_version,
         )
         self.spool = Spool(spool, self.disk, boot_id=boot_id)
         limits = BatchLimits(bytes_max=batch_bytes, age_s_max=0.2)

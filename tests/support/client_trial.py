@@ -28,7 +28,7 @@ from support.store_versitygw import versitygw
 
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import LOGS, METRICS
-from sluice_protocol.frame import decode_head, raw_payload
+from sluice_protocol.frame import decode_head, raw_columns
 from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
@@ -161,8 +161,9 @@ class Arrived:
                     key = ObjectKey(decode_accepted(entry.key, found.body).raw_blob_key)
                     blob = await store.get(key)
                     assert isinstance(blob, Found)
-                    payload = bytes(raw_payload(decode_head(blob.body), blob.body))
-                    self.numbers.update(int(digits) for digits in NUMBER.findall(payload))
+                    for column in raw_columns(decode_head(blob.body), blob.body).values():
+                        found_numbers = NUMBER.findall(bytes(column.data))
+                        self.numbers.update(int(digits) for digits in found_numbers)
                     self.read.add(entry.key)
 
 

@@ -67,7 +67,6 @@ def frame_of(
     *,
     size: int = 0,
     compress: bool = True,
-    version: int = 1,
 ) -> bytes:
     """Return a frame of log records; `size` pads the first with bytes that do not compress."""
     who = who or identity()
@@ -81,7 +80,7 @@ def frame_of(
         severity=None,
         attributes=None,
     )
-    return encode_frame(identity=who, columns=columns, compress=compress, version=version)
+    return encode_frame(identity=who, columns=columns, compress=compress)
 
 
 @dataclass(frozen=True)

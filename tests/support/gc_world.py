@@ -80,9 +80,8 @@ class GcWorld:
     ids: SystemIds = field(default_factory=SystemIds)
 
     def frame(self, start: int, *, agent: str = "host-1", salt: str = "") -> bytes:
-        """Return a frame; orphans and refused bytes, which have a salt, are of version 2."""
-        version = 2 if salt else 1
-        return salted_frame(self.identity(start, agent), logs(), salt, version=version)
+        """Return a frame; orphans and refused bytes have a salt."""
+        return salted_frame(self.identity(start, agent), logs(), salt)
 
     def identity(self, start: int, agent: str = "host-1") -> Identity:
         return make_identity(start, count=3, agent=agent)

@@ -36,12 +36,11 @@ async def accept_logs(
     seq: int,
     at_ns: int,
     agent: str = "host-1",
-    version: int = 1,
 ) -> AcceptedManifest:
     """Write a batch whose frame can be decoded: one log record for each body."""
     who = make_identity(seq, count=len(bodies), agent=agent)
     columns = log_columns(bodies, from_ns=at_ns)
-    frame = encode_frame(identity=who, columns=columns, version=version)
+    frame = encode_frame(identity=who, columns=columns)
     one = manifest_of(frame, at_ns=at_ns)
     await store.create(blob_key(one.digest), frame)
     await store.create(accepted_key(one.identity), encode_record(one))

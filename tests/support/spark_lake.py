@@ -97,12 +97,11 @@ def make_batch(
     boot: str = "b1",
     kind: str = "logs",
     at_ns: int = T0_NS,
-    version: int = 1,
     text: str | None = None,
 ) -> Sent:
     columns, rows = _MAKERS[kind](start, count, text or agent)
     who = make_identity(start, count=count, agent=agent, boot=boot)
-    frame = encode_frame(identity=who, columns=columns, resource=RESOURCE, version=version)
+    frame = encode_frame(identity=who, columns=columns, resource=RESOURCE)
     full = tuple((agent, boot, start + n, *row) for n, row in enumerate(rows))
     return Sent(manifest=manifest_of(frame, at_ns=at_ns), frame=frame, rows=full)
 

@@ -37,7 +37,7 @@ def frame_of(number: int, mark: str = "") -> bytes:
         for n in range(start, start + LINES_EACH)
     ]
     who = make_identity(start, count=LINES_EACH, agent="host", boot="b")
-    return encode_frame(identity=who, columns=logs_from_records(records), version=1 + number % 2)
+    return encode_frame(identity=who, columns=logs_from_records(records))
 
 
 def sluice(*arguments: str) -> bytes:

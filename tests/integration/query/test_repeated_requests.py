@@ -49,7 +49,7 @@ def combined(
 
 
 FIRST = combined({"r1": ["a", "b"], "r2": ["c"]}, boot="g1")
-SECOND = combined({"r3": ["d"], "r2": ["c"], "r4": ["e"]}, boot="g2", version=2)
+SECOND = combined({"r3": ["d"], "r2": ["c"], "r4": ["e"]}, boot="g2")
 THIRD = combined({"r1": ["a", "b"], "r4": ["e"]}, boot="g1", start=3)
 
 

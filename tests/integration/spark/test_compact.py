@@ -67,7 +67,7 @@ def test_compact_merges_small_files_without_changing_records(spark: Any, tmp_pat
     for n in range(4):
         deployment.deliver(
             [
-                make_batch(n * 10, agent=f"{kind}-{n % 2}", kind=kind, version=1 + n // 2)
+                make_batch(n * 10, agent=f"{kind}-{n % 2}", kind=kind)
                 for kind in ("logs", "metrics", "entries")
             ]
         )

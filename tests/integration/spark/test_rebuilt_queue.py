@@ -50,7 +50,7 @@ def check_rebuild(
     The lanes are at different sequences, so that a single number for all of them would be wrong.
     """
     for n in range(2):
-        busy = [make_batch(n * 100 + k * 10, version=1 + k % 2) for k in range(6)]
+        busy = [make_batch(n * 100 + k * 10) for k in range(6)]
         deployment.accept([*busy, make_batch(n * 10, agent=f"host-{n + 2}", kind="metrics")])
         assert reconcile(deployment) == 7
         assert ingest(deployment).batches == 7
@@ -100,7 +100,7 @@ def test_spark_ingest_continues_after_the_queue_is_rebuilt(spark: Any, tmp_path:
 def test_a_dead_letter_is_ingested_after_the_lane_state_is_rebuilt(tmp_path: Path) -> None:
     """As after a job of an earlier release, which did not read the version of a frame."""
     deployment = Deployment(tmp_path, lanes=1).init()
-    unread = make_batch(0, version=2)
+    unread = make_batch(0)
     deployment.accept([unread, make_batch(10)])
     assert reconcile(deployment) == 2
     deployment.put_blob(unread, b"unreadable")

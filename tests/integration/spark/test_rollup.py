@@ -28,10 +28,7 @@ def test_rollup_counts_every_point_once_in_both_windows(
     deployment = Deployment(tmp_path).init()
     kinds = ("metrics", "logs")
     deployment.deliver(
-        [
-            make_batch(n * 40, 40, agent=f"host-{n}", kind=kinds[n % 2], version=1 + n // 2)
-            for n in range(4)
-        ]
+        [make_batch(n * 40, 40, agent=f"host-{n}", kind=kinds[n % 2]) for n in range(4)]
     )
     ingest_locally(deployment.url)
     commit = rollup._commit
@@ -40,7 +37,7 @@ def test_rollup_counts_every_point_once_in_both_windows(
         run_rollup(spark, deployment.url)
     monkeypatch.setattr(rollup, "_commit", commit)
     chunks = {path: path.read_bytes() for path in (tmp_path / "rollup").rglob("*.zst")}
-    deployment.deliver([make_batch(40, 40, agent="host-0", kind="metrics", version=2)])
+    deployment.deliver([make_batch(40, 40, agent="host-0", kind="metrics")])
     ingest_locally(deployment.url)
     assert run_rollup(spark, deployment.url).covers == 2
     assert run_rollup(spark, deployment.url).covers == 0

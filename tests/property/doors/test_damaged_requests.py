@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-from sluice_protocol.payload import encode_payload
 from support.door_bodies import BULK, LOKI, LOKI_JSON, NDJSON, REMOTE_WRITE, REMOTE_WRITE_2
 from support.event_bodies import ARN, COMMON, FIREHOSE, FORWARD, HEC
 from support.otlp_requests import damaged
@@ -21,6 +20,7 @@ from sluice_doors.loki import JSON, PROTOBUF, decode_loki
 from sluice_doors.prometheus import VERSION_2, decode_remote_write
 from sluice_doors.timed_lines import columns_of_lines, timed_lines
 from sluice_protocol.columns import check_columns
+from sluice_protocol.frame_columns import encode_columns
 
 TIMED = b"\n".join(
     b'{"time":"2025-11-22T00:00:0%d.5Z","message":"line \\u00e9 %d","a":%d.25,"b":[null,{}]}'
@@ -37,7 +37,7 @@ def decode_both_ways(body: bytes) -> tuple[DecodedRecords, ...]:
     lines = timed_lines(body, "time", "message")
     if lines is not None:
         (decoded,) = found
-        assert encode_payload(columns_of_lines([lines])) == encode_payload(decoded.columns)
+        assert encode_columns(columns_of_lines([lines])) == encode_columns(decoded.columns)
         assert (decoded.timed, decoded.unreadable) == (True, 0)
     return found
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from sluice_protocol.payload import encode_payload
 
 from sluice_doors.canonical import canonical
 from sluice_doors.decoded import DecodedRecords
@@ -17,6 +16,7 @@ from sluice_doors.json_lines import decode_json
 from sluice_doors.json_records import RecordFields, record_of
 from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
+from sluice_protocol.frame_columns import encode_columns
 
 NOW = 1_763_000_000_000_000_000
 KEYS = st.sampled_from(["time", "message", "a", "b", "a.b", "at", "a.time", "", "é", "b#2"])
@@ -61,7 +61,7 @@ def test_columns_are_those_of_records(
     event("columns" if found else "records")
     expected = by_records(read, time, message)
     if found is not None:
-        assert encode_payload(found.columns) == encode_payload(expected.columns)
+        assert encode_columns(found.columns) == encode_columns(expected.columns)
         assert (found.timed, 0) == (expected.timed, expected.unreadable)
 
 
@@ -73,10 +73,10 @@ def test_lines_are_decoded_as_record_by_record(
     body = "\n".join(map(json.dumps, objects)).encode()
     (found,) = decode_json(body, time_field=time, message_field=message, received_ns=NOW)
     expected = by_records(msgspec.json.Decoder().decode_lines(body), time, message)
-    assert encode_payload(found.columns) == encode_payload(expected.columns)
+    assert encode_columns(found.columns) == encode_columns(expected.columns)
     sorted_again = canonical(replace(found, is_canonical=False))
     if found.is_canonical:  # what the decoder claims
-        assert encode_payload(sorted_again.columns) == encode_payload(found.columns)
+        assert encode_columns(sorted_again.columns) == encode_columns(found.columns)
     assert (found.timed, found.unreadable) == (expected.timed, expected.unreadable)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
-from sluice_protocol.payload import encode_payload
 
 from sluice_doors.canonical import canonical
 from sluice_doors.decoded import DecodedRecords
@@ -15,6 +14,7 @@ from sluice_doors.json_columns import SHAPES_MAX
 from sluice_doors.json_lines import decode_json
 from sluice_doors.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines
 from sluice_protocol.column_joins import columns_bytes, join_columns
+from sluice_protocol.frame_columns import encode_columns
 
 TIMES = st.sampled_from(["2025-11-22T00:00:00.5Z", " 2025-11-22T00:00:00", 1_763_000_000.25, "1"])
 VALUES = (
@@ -49,7 +49,7 @@ def read(body: bytes) -> TimedLines:
 
 def payload_of(body: bytes) -> bytes:
     (decoded,) = decode_json(body, time_field="time", message_field="message", received_ns=1)
-    return encode_payload(decoded.columns)
+    return encode_columns(decoded.columns)
 
 
 @given(requests=st.lists(OBJECTS, min_size=1, max_size=3))
@@ -64,7 +64,7 @@ def test_a_group_has_the_columns_of_its_requests(requests: list[list[dict[str, A
     together = columns_of_lines(found)
     assert together.ts.tolist() == [at for one in found for at in one.times]
     joined = DecodedRecords(columns=join_columns(columns), resource=(), timed=True, unreadable=0)
-    assert encode_payload(together) == encode_payload(canonical(joined).columns)
+    assert encode_columns(together) == encode_columns(canonical(joined).columns)
     event(f"{len(requests)} requests")
 
 
@@ -114,7 +114,7 @@ def test_one_field_with_two_meanings_is_left_to_the_decoder() -> None:
 def test_a_group_with_more_shapes_than_the_limit_has_all_records() -> None:
     bodies = [body_of([{"time": 1, str(place): "v"}]) for place in range(SHAPES_MAX + 1)]
     columns = columns_of_lines([read(body) for body in bodies])
-    assert encode_payload(columns) == payload_of(b"\n".join(bodies))
+    assert encode_columns(columns) == payload_of(b"\n".join(bodies))
 
 
 def test_each_part_changes_the_digest_and_the_form_is_pinned() -> None:

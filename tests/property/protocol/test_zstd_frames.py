@@ -10,8 +10,8 @@ import zstandard
 from sluice_protocol.compression import (
     LARGE_BYTES,
     WINDOW_BYTES_MAX,
-    compress_payload,
-    decompress_payload,
+    compress_column,
+    decompress_column,
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
@@ -38,7 +38,7 @@ def expected(stored: bytes, raw_bytes: int) -> bytes | None:
 
 def accepted(stored: bytes, raw_bytes: int) -> bytes | None:
     try:
-        return decompress_payload(memoryview(stored), raw_bytes)
+        return decompress_column("body", memoryview(stored), raw_bytes)
     except InvalidFrame:
         return None
 
@@ -106,7 +106,7 @@ def test_another_implementation_reads_a_payload_of_any_size(size_bytes: int) -> 
         b"2026-11-21 GET /cart/%d 200\n" % rng.randrange(10**6) for _ in range(110_000)
     )
     raw = lines[:size_bytes]
-    frame = compress_payload(raw)
+    frame = compress_column(raw)
     assert expected(frame, len(raw)) == raw
     assert zstandard.get_frame_parameters(frame).window_size <= 2 << 20
 
@@ -115,7 +115,7 @@ def test_large_payloads_are_compressed_with_small_tables() -> None:
     """With other tables the frame has other bytes; its size hardly differs."""
     rng = random.Random(7)
     raw = b"".join(b"2026-11-21 GET /cart/%d 200\n" % rng.randrange(10**6) for _ in range(50_000))
-    frame, plain = compress_payload(raw), compress_zstd(raw, 3)
+    frame, plain = compress_column(raw), compress_zstd(raw, 3)
     assert frame != plain
     assert len(frame) < 1.02 * len(plain)
-    assert compress_payload(raw[:LARGE_BYTES]) == compress_zstd(raw[:LARGE_BYTES], 3)
+    assert compress_column(raw[:LARGE_BYTES]) == compress_zstd(raw[:LARGE_BYTES], 3)

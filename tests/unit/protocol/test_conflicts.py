@@ -82,7 +82,7 @@ def test_difference_of_equal_records() -> None:
     """Frames that differ only in their encoding have no differing record."""
     who = identity(count=50)
     accepted = frame_of(who, compress=False)
-    for submitted in (frame_of(who), frame_of(who, version=2)):
-        assert submitted != accepted
-        found = difference_of(decode_frame(accepted), decode_frame(submitted))
-        assert (found.differing_count, found.first_seq) == (0, None)
+    submitted = frame_of(who)
+    assert submitted != accepted
+    found = difference_of(decode_frame(accepted), decode_frame(submitted))
+    assert (found.differing_count, found.first_seq) == (0, None)

@@ -1,0 +1,89 @@
+"""A later build adds columns without another version of frames: one more row of the table."""
+
+import struct
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from support.frames import T0_NS, assert_same, identity, logs, metrics
+
+from sluice_protocol import frame_columns
+from sluice_protocol.column_codings import (
+    BYTES,
+    COUNTS,
+    NAMES,
+    TEXTS,
+    TIMES,
+    U8,
+    decode_bytes,
+    decode_counts,
+    decode_names,
+    decode_texts,
+    decode_times,
+    encode_counts,
+    encode_names,
+    encode_numbers,
+    encode_texts,
+    encode_times,
+)
+from sluice_protocol.envelope import decode_envelope, encode_envelope
+from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame, raw_columns
+from sluice_protocol.frame_columns import COLUMNS, encode_columns, write_columns
+
+LATER = {
+    "observed_ts": TIMES,
+    "severity_text": NAMES,
+    "attr_type": BYTES,
+    "trace_id": TEXTS,
+    "span_events": COUNTS,
+}
+OBSERVED = np.array([T0_NS + 9, T0_NS, T0_NS + 5], np.int64)
+
+
+def _later_frame(*, compress: bool) -> bytes:
+    """Return a frame of logs with the columns of a later build, as that build would write it."""
+    columns = logs()
+    base = encode_frame(identity=identity(3), columns=columns)
+    envelope, _ = decode_envelope(base[HEADER_BYTES : decode_head(base).body_start])
+    parts = encode_columns(columns) | {
+        "observed_ts": encode_times(OBSERVED),
+        "severity_text": encode_names(("WARN", "fatal"), np.array([0, 1, 0], np.uint32)),
+        "attr_type": encode_numbers(U8, np.array([0, 3, 1], np.uint8)),
+        "trace_id": encode_texts(columns.body),
+        "span_events": encode_counts(np.array([0, 300, 7], np.int64)),
+    }
+    directory, pieces = write_columns(parts, compress=compress)
+    head = encode_envelope(envelope, directory)
+    return b"".join((base[:6], struct.pack("<H", len(head)), head, *pieces))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_later_build_reads_its_columns(compress: bool) -> None:
+    """With the rows in the table, the same frame version has typed values of every form."""
+    data = _later_frame(compress=compress)
+    with patch.object(frame_columns, "COLUMNS", {**COLUMNS, "logs": COLUMNS["logs"] | LATER}):
+        assert_same(decode_frame(data).columns, logs())
+        raw = raw_columns(decode_head(data), data)
+    assert decode_times(raw["observed_ts"].data, "observed_ts").tolist() == OBSERVED.tolist()
+    names, indexes = decode_names(*raw["severity_text"], 3, "severity_text")
+    assert [names[at] for at in indexes] == ["WARN", "fatal", "WARN"]
+    assert decode_bytes(raw["attr_type"].data, "attr_type").tolist() == [0, 3, 1]
+    assert_same(decode_texts(*raw["trace_id"], 3, "trace_id"), logs().body)
+    assert decode_counts(*raw["span_events"], "span_events").tolist() == [0, 300, 7]
+
+
+def test_this_build_refuses_them_by_name() -> None:
+    """A reader without the row decides nothing about a column that it does not know."""
+    with pytest.raises(InvalidFrame, match="logs have no such column, column=`trace_id`"):
+        decode_frame(_later_frame(compress=True))
+
+
+def test_a_later_kind_is_a_row_too() -> None:
+    """The columns of a kind are known by the table alone."""
+    with (
+        patch.object(frame_columns, "COLUMNS", {**COLUMNS, "logs": {}}),
+        pytest.raises(InvalidFrame, match="no such column"),
+    ):
+        decode_frame(encode_frame(identity=identity(3), columns=logs()))
+    decode_frame(encode_frame(identity=identity(3), columns=metrics()))
