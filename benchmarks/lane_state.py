@@ -1,13 +1,11 @@
 """The cost of a flush by the number of lives that the lane was ever given: bytes and CPU.
 
-Subject: `LaneOwner.enqueue`. Control: the same, but the whole lane state is one record that each
-flush writes again, as it was before the state had parts. Both write the same work lists and
-registers to a directory in memory.
+It measures `LaneOwner.enqueue`, which writes work lists and registers to a directory in memory.
 
-The bar compares the subject with itself for the same flushes: batches of the same 500 active lives,
-in a lane that was given 10^6 or 10^3 lives before. The other case is no bar, because its flushes
-differ: all lives are equally active, so at 10^6 lives each flush changes lives that have not
-changed for long, and a change is rewritten once per size class of the parts.
+The bar compares the same flushes: batches of the same 500 active lives, in a lane that was given
+10^6 or 10^3 lives before. The other case is no bar, because its flushes differ: all lives are
+equally active, so at 10^6 lives each flush changes lives that have not changed for long, and a
+change is rewritten once per size class of the parts.
 """
 
 import asyncio
@@ -20,23 +18,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from benchmarks.measure import Sample, report
 from benchmarks.reconcile_world import manifest, scratch
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.outcomes import Applied
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lanes.ledger import IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import PartCache, read_ledger
-from sluice_reconciler.lanes.sequence_ranges import BootRanges
-from sluice_reconciler.lanes.state import (
-    StoredLaneState,
-    encode_lane,
-    lane_key,
-)
 from sluice_store.port import ObjectStore
 
 LANE: Final = Lane(queue="spark", lane=0)
@@ -65,53 +55,6 @@ class WrittenBytes:
             return await verb(key, body, **more)
 
         return counted
-
-
-class WholeLedger(Ledger):
-    """The control's ledger: every life is an object."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.boots: dict[tuple[str, str], BootRanges] = {}
-
-    def boot(self, agent_id: str, boot_id: str) -> BootRanges | None:
-        """Return the enqueued batches of one boot."""
-        return self.boots.get((agent_id, boot_id))
-
-    def add(self, batch: IntendedBatch) -> None:
-        """Record a batch as enqueued."""
-        self.boots.setdefault(batch.life, BootRanges()).add(batch.seq_start, batch.seq_end)
-
-
-class WholeRecordOwner(LaneOwner):
-    """The control: every write contains every life."""
-
-    async def _write(
-        self,
-        *,
-        writes: int,
-        pending: tuple[IntendedBatch, ...],
-        released: bool | UnsetType = UNSET,
-    ) -> None:
-        del released
-        if not isinstance(self.ledger, WholeLedger):
-            self.ledger = WholeLedger()
-        boots = tuple(
-            StoredBoot(agent_id=agent, boot_id=boot, ranges=ranges)
-            for (agent, boot), ranges in sorted(self.ledger.boots.items())
-        )
-        record = replace(
-            self._stored.record,
-            nonce=self._runtime.id_bytes().hex(),
-            writes=writes,
-            pending=pending,
-        )
-        body = encode_lane(record, boots)
-        match await self._store.replace(lane_key(LANE), body, if_match=self._stored.etag):
-            case Applied(etag=etag, date_ns=date_ns):
-                self._stored = StoredLaneState(record=record, etag=etag, date_ns=date_ns)
-            case other:
-                raise RuntimeError(other)
 
 
 def life_of(number: int) -> tuple[str, str]:
@@ -158,12 +101,10 @@ class FlushCost:
         return Sample(wall_s=time.perf_counter() - started, cpu_s=cpu_s, units=flushes)
 
 
-async def prepared(
-    kind: type[LaneOwner], store: ObjectStore, lives: int, choose: Callable[[int], int]
-) -> FlushCost:
+async def prepared(store: ObjectStore, lives: int, choose: Callable[[int], int]) -> FlushCost:
     """Return a lane that was given one batch of each life."""
     counted = WrittenBytes(store)
-    owner = await kind.take(counted, LANE, Runtime())
+    owner = await LaneOwner.take(counted, LANE, Runtime())
     for number in range(lives):
         agent, boot = life_of(number)
         owner.ledger.add(IntendedBatch(agent_id=agent, boot_id=boot, seq_start=0, seq_end=99))
@@ -185,35 +126,31 @@ def any_life(lives: int) -> Callable[[int], int]:
 async def measure(many: int, flushes: int, rounds: int) -> int:
     """Run every case in turn, print the ratios, and return 1 if a bar is missed."""
     few = 1000
-    cases: dict[str, tuple[type[LaneOwner], int, Callable[[int], int]]] = {}
+    cases: dict[str, tuple[int, Callable[[int], int]]] = {}
     for lives in (few, many):
-        cases[f"parts, {lives} lives"] = LaneOwner, lives, active(lives)
-        cases[f"parts, {lives} lives, all active"] = LaneOwner, lives, any_life(lives)
-        cases[f"whole record, {lives} lives"] = WholeRecordOwner, lives, active(lives)
+        cases[f"{lives} lives"] = lives, active(lives)
+        cases[f"{lives} lives, all active"] = lives, any_life(lives)
     samples: dict[str, list[Sample]] = {name: [] for name in cases}
     costs: dict[str, FlushCost] = {}
     async with AsyncExitStack() as stack:
-        for name, (kind, lives, choose) in cases.items():
+        for name, (lives, choose) in cases.items():
             store = await stack.enter_async_context(scratch())
-            costs[name] = await prepared(kind, store, lives, choose)
+            costs[name] = await prepared(store, lives, choose)
         for _ in range(rounds):
             for name, cost in costs.items():
-                count = max(2, flushes // 64) if "whole" in name else flushes
-                samples[name].append(await cost.flush(count))
+                samples[name].append(await cost.flush(flushes))
         lines = [_line(name, cost, samples[name]) for name, cost in costs.items()]
-        lines.append(await _takeover(costs[f"parts, {many} lives"]))
+        lines.append(await _takeover(costs[f"{many} lives"]))
     failed = False
     for what, of in (("CPU", _cpu), ("bytes", _bytes)):
-        old = of(costs, samples, f"whole record, {many} lives")
         for suffix in ("", ", all active"):
-            at_many = of(costs, samples, f"parts, {many} lives{suffix}")
-            grown = at_many / of(costs, samples, f"parts, {few} lives{suffix}")
+            at_many = of(costs, samples, f"{many} lives{suffix}")
+            grown = at_many / of(costs, samples, f"{few} lives{suffix}")
             missed = not suffix and grown > RATIO_MAX
             failed = failed or missed
             lines.append(
                 f"{what} per flush{suffix}, {many} to {few} lives: {grown:.2f}x"
-                f"{' (the bar of 1.5 is missed)' if missed else ''};"
-                f" whole record to parts at {many}: {old / at_many:.0f}x"
+                f"{' (the bar of 1.5 is missed)' if missed else ''}"
             )
     report("lane_state", lines, samples)
     return int(failed)

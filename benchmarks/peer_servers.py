@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,6 +20,7 @@ from tests.support.store_versitygw import Server, free_port
 
 from benchmarks.accept_servers import gateway_on, tree_cpu_of
 from benchmarks.peer_figures import BUCKET, COLLECTOR, DIRECTORY, KAFKA, NATS
+from sluice_cli.version import read_version
 from sluice_protocol.keys import blob_key
 from sluice_protocol.units import Digest
 
@@ -226,7 +226,7 @@ def sluice_gateway(
             kind="http",
             port=port,
             pid=pid,
-            version=f"sluice {version('sluice')}, {interpreter()}",
+            version=f"sluice {read_version()}, {interpreter()}",
             store_pid=store_pid,
         )
 

@@ -7,8 +7,8 @@ Without it only this checkout is measured. The earlier checkout writes one store
 because this one reads its formats. Both then compare it, one after the other, in several rounds,
 each in a new process. `SLUICE_BENCH_VERIFY` (default 20 000 batches) and `SLUICE_BENCH_ROUNDS` (3)
 set the sizes. The figures are requests and processor time per batch: of a directory in memory, and
-of the S3 adapter with a fifth of the batches on an HTTP server in another process, whose time does
-not count. The ratio is at most 0.4.
+of the S3 adapter with a fifth of the batches on versitygw, whose time does not count. The ratio is
+at most 0.4.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from tests.support.store_buckets import make_bucket
+from tests.support.store_versitygw import CREDENTIALS, versitygw
 
 FILE: Final = Path(__file__).resolve()
 HERE: Final = FILE.parent.parent
@@ -37,11 +39,6 @@ ON_S3: Final = max(BATCHES // 5, 1)
 ROUNDS: Final = int(os.environ.get("SLUICE_BENCH_ROUNDS", "3"))
 RATIO_MOST: Final = 0.4
 ROOMS: Final = ("", "core", "gateway", "reconciler", "spark", "gc", "query", "policies", "agent")
-CREDENTIALS: Final = {
-    "AWS_ACCESS_KEY_ID": "bench",
-    "AWS_SECRET_ACCESS_KEY": "bench",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
 LAYOUTS: Final[dict[str, dict[str, bool]]] = {
     "packed entries": {"pack_by_time": True},
     "single entries": {"pack_by_time": False},
@@ -94,9 +91,9 @@ class CountedRequests:
 async def seed(url: str, layout: str) -> None:
     """Write a store in which every batch is indexed and enqueued."""
     from benchmarks.reconcile_world import accept_many, full_pass  # noqa: PLC0415
-    from sluice_store import open_store  # noqa: PLC0415
+    from sluice_store import StoreMode, open_store  # noqa: PLC0415
 
-    async with open_store(url) as store:
+    async with open_store(url, StoreMode.CREATE) as store:
         await accept_many(store, range(batches_of(url)))
         await full_pass(store, **LAYOUTS[layout])
 
@@ -104,17 +101,6 @@ async def seed(url: str, layout: str) -> None:
 def batches_of(url: str) -> int:
     """Return the number of batches in a store."""
     return ON_S3 if url.startswith("s3:") else BATCHES
-
-
-async def serve() -> None:
-    """Serve a bucket in memory until standard input is closed; print the URL."""
-    from sluice_store.memory.server import serve_memory  # noqa: PLC0415
-
-    keys = {CREDENTIALS["AWS_ACCESS_KEY_ID"]: CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
-    async with serve_memory(keys) as server:
-        server.make_bucket("bench")
-        print(f"s3://bench/verify?endpoint={server.endpoint}&region=us-east-1", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
 
 
 async def verify(url: str) -> Spent:
@@ -140,20 +126,13 @@ def environment_of(checkout: Path) -> dict[str, str]:
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Run the HTTP server in a separate process; return the URL of its store."""
-    command = [sys.executable, "-P", str(FILE), "serve"]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment_of(HERE),
-    ) as process:
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("the server has no pipes")
-        yield process.stdout.readline().strip()
-        process.stdin.close()
+def server(folder: Path) -> Iterator[str]:
+    """Run the S3 server over a folder; return the URL of its store."""
+    with versitygw(folder) as started:
+        url = started.url("bench", "verify")
+        os.environ.update(CREDENTIALS)
+        asyncio.run(make_bucket(url))
+        yield url
 
 
 def run(checkout: Path, *arguments: str) -> str:
@@ -173,7 +152,7 @@ def main(control: Path | None) -> int:
         for layout in LAYOUTS:
             folder = (Path(parent) / layout.replace(" ", "-")).as_uri()
             worst = max(worst, compare(checkouts, folder, layout))
-            with server() as url:
+            with server(Path(parent) / "s3" / layout.replace(" ", "-")) as url:
                 worst = max(worst, compare(checkouts, url, layout))
     return 1 if worst > RATIO_MOST else 0
 
@@ -210,8 +189,6 @@ if __name__ == "__main__":
             asyncio.run(seed(url, layout))
         case ["verify", url]:
             print(json.dumps(asdict(asyncio.run(verify(url)))))
-        case ["serve"]:
-            asyncio.run(serve())
         case [checkout]:
             sys.exit(main(Path(checkout).resolve()))
         case _:

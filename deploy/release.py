@@ -113,7 +113,8 @@ def release(output: Path) -> list[Path]:
         BadUsage: The folder exists, the checkout has changes, the changelog has no section, or two
             builds differ.
     """
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = project["version"]
     tagged = check_tag(_git("tag", "--points-at", "HEAD").split(), version)
     notes = notes_of((ROOT / "CHANGELOG.md").read_text(), version if tagged else "Unreleased")
     if _git("status", "--porcelain", "--untracked-files=no"):
@@ -129,7 +130,7 @@ def release(output: Path) -> list[Path]:
         again = build(source, Path(scratch) / "again", epoch)
         if checksum_lines(built) != checksum_lines(again):
             raise BadUsage(f"two builds differ: see {scratch}, path=`{output}`")
-    bill = output / f"sluice-{version}.cdx.json"
+    bill = output / f"{project['name']}-{version}.cdx.json"
     _bill_of_materials(bill)
     text = output / "RELEASE_NOTES.md"
     text.write_text(notes)

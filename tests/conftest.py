@@ -6,12 +6,16 @@ import os
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from support.store_versitygw import Server
 
 # A slow machine fails no test: speed is measured in benchmarks.
 settings.register_profile("sluice", deadline=None)
@@ -80,6 +84,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.enable()
         atexit.register(gc.unfreeze)  # libraries report what is left at the end as a leak
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator["Server"]:
+    """The S3 of ordinary tests, once for each file: moto's server, with credentials for it."""
+    from support.moto_server import moto_with_credentials  # noqa: PLC0415 - most tests need no moto
+
+    with moto_with_credentials() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -61,26 +61,6 @@ class SpoolLocked(BadUsage):
         )
 
 
-class SpoolNewer(SluiceError):
-    """A file of the spool was written by a newer version of sluice.
-
-    Attributes:
-        found: The version of the file's format.
-        path: The file; empty until the reader adds it.
-    """
-
-    def __init__(self, found: int, path: str = "") -> None:
-        super().__init__(found, path)
-        self.found = found
-        self.path = path
-
-    def __str__(self) -> str:
-        return (
-            f"cannot read spool: a newer version of sluice wrote it: upgrade this process or "
-            f"choose another --spool, version=`{self.found}`, path=`{self.path}`"
-        )
-
-
 class CorruptEntry(SluiceError):
     """A spool file that does not contain the bytes that were written.
 

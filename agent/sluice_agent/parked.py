@@ -58,7 +58,7 @@ def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
 
     Raises:
         BadUsage: There is no spool at this path, or a batch in it is corrupt.
-        SpoolNewer: A newer version wrote a batch.
+        UnsupportedVersion: A batch has another version than this build's.
     """
     disk = RealDisk()
     return tuple(

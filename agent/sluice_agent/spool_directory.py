@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from sluice_agent.disk import Disk
-from sluice_agent.errors import CorruptEntry, SpoolBroken, SpoolLocked, SpoolNewer, SpoolUnwritable
+from sluice_agent.errors import CorruptEntry, SpoolBroken, SpoolLocked, SpoolUnwritable
 from sluice_agent.spool_format import (
     PREFIX,
     EntryHeader,
@@ -17,7 +17,7 @@ from sluice_agent.spool_format import (
     encode_state,
     header_end,
 )
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, UnsupportedVersion
 
 STATE: Final = "state.json"
 FOLDERS: Final = ("ready", "parked", "again", "corrupt")
@@ -87,7 +87,7 @@ class SpoolDirectory:
 
         Raises:
             CorruptEntry: The file differs from what was written; it was moved to `corrupt/`.
-            SpoolNewer: A newer version wrote the file.
+            UnsupportedVersion: The file has another version than this build's.
         """
         path = self.path("ready", name)
         try:
@@ -103,7 +103,7 @@ class SpoolDirectory:
         """Return a batch's header; move a corrupt file to `corrupt/` and return None.
 
         Raises:
-            SpoolNewer: A newer version wrote the file.
+            UnsupportedVersion: The file has another version than this build's.
         """
         path = self.path(folder, name)
         try:
@@ -137,7 +137,7 @@ class SpoolDirectory:
 
         Raises:
             BadUsage: It is corrupt, and an operator must decide.
-            SpoolNewer: A newer version wrote it.
+            UnsupportedVersion: It has another version than this build's.
         """
         path = self._directory / STATE
         try:
@@ -173,11 +173,11 @@ class SpoolDirectory:
 
 @contextlib.contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Add the path to `SpoolNewer`."""
+    """Add the path to `UnsupportedVersion`."""
     try:
         yield
-    except SpoolNewer as error:
-        raise SpoolNewer(error.found, str(path)) from error
+    except UnsupportedVersion as error:
+        raise UnsupportedVersion(error.what, error.found, error.known, str(path)) from error
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ An entry:
 | 8 | 32 | sha256 of the header |
 | 40 | … | header (JSON), then the frame until the end of the file |
 
-Every version keeps this prefix and the digest of the state, so that older versions read `version`
-and refuse the spool instead of treating its files as damaged.
+Every version keeps this prefix and the digest of the state. So a process can read `version`, and
+refuses a spool of another version instead of treating its files as damaged.
 
 The state contains the checkpoints and high-water marks of all entries up to the order `through`,
 and the window of their requests (`request_window`).
@@ -32,8 +32,9 @@ from typing import Final
 
 import msgspec
 
-from sluice_agent.errors import CorruptEntry, SpoolNewer
+from sluice_agent.errors import CorruptEntry
 from sluice_agent.request_window import add_requests
+from sluice_protocol.errors import UnsupportedVersion
 from sluice_protocol.identity import Identity
 from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import digest_of
@@ -45,7 +46,7 @@ PREFIX: Final = struct.Struct("<4sI32s")
 HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
 SUFFIX: Final = ".batch"
 _DIGEST_CHARS: Final = 64
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 
 class FileCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +85,7 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The header of an entry.
 
     Attributes:
-        version: Version of this format, 1.
+        version: `FORMAT_VERSION`.
         order: Ordinal of the batch among all that this spool ever sealed.
         agent_id: Part of the identity, as in the frame's envelope.
         boot_id: Part of the identity.
@@ -96,7 +97,7 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
         sealed_at_unix_ns: Time of sealing, by the local clock.
         checkpoints: The position of each file that the batch contains lines of; stored as `marks`.
         requests: The digests of the requests to doors whose records the batch contains, as a
-            `request_window`; added in 2026-11, empty in older entries.
+            `request_window`.
     """
 
     version: int
@@ -164,20 +165,18 @@ def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
 
     Raises:
         CorruptEntry: Header or size differ from what was written.
-        SpoolNewer: A newer version wrote the header.
+        UnsupportedVersion: The header has another version than this build's.
     """
     end = header_end(prefix)
     body = prefix[PREFIX.size : end]
     if hashlib.sha256(body).digest() != PREFIX.unpack_from(prefix)[2]:
         raise CorruptEntry("the digest of the header does not match")
+    _check_version("spool entry", body)
     try:
         header = msgspec.json.decode(body, type=EntryHeader)
     except UNREADABLE_JSON as error:
-        _refuse_newer(body)
         raise CorruptEntry("the header cannot be read") from error
-    if header.version > FORMAT_VERSION:
-        raise SpoolNewer(header.version)
-    if header.version != FORMAT_VERSION or file_bytes != end + header.frame_bytes:
+    if file_bytes != end + header.frame_bytes:
         raise CorruptEntry("the size of the file differs from its header")
     return header
 
@@ -187,7 +186,7 @@ def decode_entry(body: bytes) -> tuple[EntryHeader, bytes]:
 
     Raises:
         CorruptEntry: Header or frame differ from what was written.
-        SpoolNewer: A newer version wrote the entry.
+        UnsupportedVersion: The entry has another version than this build's.
     """
     header = decode_header(body, file_bytes=len(body))
     frame = body[len(body) - header.frame_bytes :]
@@ -205,11 +204,11 @@ class SpoolState(msgspec.Struct, frozen=True, kw_only=True):
     """The accumulated state of all entries sealed so far.
 
     Attributes:
-        version: Version of this format, 1.
+        version: `FORMAT_VERSION`.
         through: The highest order included; 0 before the first entry.
         checkpoints: The latest checkpoint of each file; stored as `marks`.
         high_water: The highest sequence number sealed, by boot id.
-        requests: The window of the last requests to doors; empty in states of older versions.
+        requests: The window of the last requests to doors.
     """
 
     version: int = FORMAT_VERSION
@@ -269,31 +268,28 @@ def decode_state(body: bytes) -> SpoolState:
 
     Raises:
         CorruptEntry: It differs from what was written.
-        SpoolNewer: A newer version wrote it.
+        UnsupportedVersion: It has another version than this build's.
     """
     text, _, digest = body.rstrip(b"\n").rpartition(b"\n")
     if len(digest) != _DIGEST_CHARS or hashlib.sha256(text).hexdigest().encode() != digest:
         raise CorruptEntry("the digest of the state does not match")
+    _check_version("state of the spool", text)
     try:
-        state = msgspec.json.decode(text, type=SpoolState)
+        return msgspec.json.decode(text, type=SpoolState)
     except UNREADABLE_JSON as error:
-        _refuse_newer(text)
         raise CorruptEntry("the state cannot be read") from error
-    if state.version > FORMAT_VERSION:
-        raise SpoolNewer(state.version)
-    return state
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    version: int = FORMAT_VERSION
+    version: int
 
 
-def _refuse_newer(body: bytes) -> None:
-    """Raise `SpoolNewer` if JSON that cannot be read states a newer version."""
+def _check_version(what: str, body: bytes) -> None:
+    """Raise `UnsupportedVersion` if JSON states another version, whatever else it contains."""
     with contextlib.suppress(*UNREADABLE_JSON):
         found = msgspec.json.decode(body, type=_Versioned).version
-        if found > FORMAT_VERSION:
-            raise SpoolNewer(found)
+        if found != FORMAT_VERSION:
+            raise UnsupportedVersion(what, found, FORMAT_VERSION)
 
 
 class ParkedReason(msgspec.Struct, frozen=True, kw_only=True):

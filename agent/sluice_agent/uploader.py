@@ -18,7 +18,7 @@ from sluice_agent.errors import SendingRefused
 from sluice_agent.foreign_responses import ForeignResponses
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
-from sluice_agent.listed_batches import BACKLOG_MIN, ListKnowledge, ListPlan
+from sluice_agent.listed_batches import BACKLOG_MIN, ListPlan
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.outages import OutageLog
 from sluice_agent.settings import UploaderSettings
@@ -69,7 +69,6 @@ class Uploader:
         self._clock = clock
         self._metrics = metrics
         self._gateways = gateways
-        self._lists = ListKnowledge()
         self.foreign = ForeignResponses(clock, metrics)
         self._waiting = WaitingBatches()
         self._left = 0
@@ -172,8 +171,6 @@ class Uploader:
         if len(batches) == 1:
             return fresh
         target = await self._next_gateway(SendAttempts())
-        if not self._lists.is_known_by(target, self._now_s()):
-            return fresh
         sent = await self._read_list(batches)
         if not sent:
             return []
@@ -181,8 +178,6 @@ class Uploader:
         results = await self._transport.send_list(target, [upload for _, upload in sent])
         tried = self._gateways.after(SendAttempts(), target)
         if isinstance(results, UploadResult):
-            if self._lists.note(target, results.response, self._now_s()):
-                tried = SendAttempts()  # no frame of it was read
             return [(batch, tried) for batch, _ in sent]
         unsettled = await self._settle(sent, target, results, self._now_s() - sent_s)
         return [(batch, tried) for batch in unsettled]

@@ -24,7 +24,7 @@ def build() -> App:
     app = App(
         name="sluice",
         help=SUMMARY,
-        version=_read_version,
+        version=_lazy_version,
         config=(Env("SLUICE_"), FromFile(*read_file())),
         result_action="return_value",
     )
@@ -33,10 +33,10 @@ def build() -> App:
     return app
 
 
-def _read_version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 - only for `--version`
+def _lazy_version() -> str:
+    from sluice_cli.version import read_version  # noqa: PLC0415 - only for `--version`
 
-    return version("sluice")
+    return read_version()
 
 
 def parse_command(tokens: list[str]) -> Callable[[], int] | None:

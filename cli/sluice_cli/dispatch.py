@@ -100,7 +100,7 @@ def _parse(tokens: list[str]) -> Callable[[], int] | None:
 def _print_version() -> int:
     read_file()  # the settings are checked for every command line except that of the help
     refuse_unknown_variables()
-    from importlib.metadata import version  # noqa: PLC0415 - only for `--version`
+    from sluice_cli.version import read_version  # noqa: PLC0415 - only for `--version`
 
-    sys.stdout.write(version("sluice") + "\n")
+    sys.stdout.write(read_version() + "\n")
     return ExitCode.DONE.value

@@ -19,6 +19,7 @@ from sluice_cli.output import emit
 from sluice_maintain.lake_state import read_lake_problems
 from sluice_policies.settings import Settings, Target
 from sluice_policies.settings_file import read_settings
+from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage, ExitCode, StoreDenied, StoreMisconfigured
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_deployment
@@ -143,7 +144,8 @@ async def _examine(
             sys.stderr.write(f"the lake was not compared with the queue: {error}\n")
             return result, ()
         if problems is None:
-            sys.stderr.write("the lake was not compared with the queue: install sluice[query]\n")
+            command = install_command("query")
+            sys.stderr.write(f"the lake was not compared with the queue: run `{command}`\n")
         return result, problems or ()
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from sluice_protocol.distribution import describe_missing_package
+
 PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "aioboto3": ("s3",),
     "aiobotocore": ("s3",),
@@ -44,4 +46,4 @@ def describe_missing(error: ImportError, command: str) -> str | None:
     if extras is None:
         return None
     extra = command if command in extras else extras[0]
-    return f"missing package: install sluice[{extra}], package=`{package}`, command=`{command}`"
+    return f"{describe_missing_package(extra, package)}, command=`{command}`"

@@ -34,6 +34,7 @@ from sluice_console.settings import ConsoleSettings, OidcSettings, split_list
 from sluice_console.site import ConsoleSite
 from sluice_maintain.lake_reader import make_lake_reader
 from sluice_protocol.clock import Clock
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -46,7 +47,7 @@ from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
 from sluice_web.bounded_listening import listening
 from sluice_web.endpoints import Endpoint
-from sluice_web.health import live_endpoint, metrics_endpoint
+from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import ServerOptions, stop_event
 from sluice_web.problems import problem_middleware
 from sluice_web.tokens import CHALLENGE
@@ -127,6 +128,7 @@ async def open_console(
                 *PolicyPages(settings.policies, policies).endpoints(),
                 *ExploreApi(clients.query).endpoints(),
                 live_endpoint(),
+                ready_endpoint(),
                 metrics_endpoint(metrics.registry),
             ],
             middlewares=(problem_middleware(challenge=CHALLENGE), access.middleware()),
@@ -161,7 +163,7 @@ def _oidc_endpoints(
     if not settings.issuer:
         return ()
     if find_spec("joserfc") is None:
-        raise BadUsage("logins by OpenID Connect need joserfc: install sluice[console-oidc]")
+        raise BadUsage(describe_missing_package("console-oidc", "joserfc"))
     provider = OidcProvider(session, settings, clock)
     logins = PendingLogins(clock, lambda: secrets.token_urlsafe(32))
     return OidcLogin(provider, settings, logins, sessions, limit, clock).endpoints()

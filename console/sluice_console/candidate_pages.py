@@ -9,6 +9,7 @@ from aiohttp import web
 
 from sluice_gc.candidate_views import CandidateDetail, CandidatePage
 from sluice_gc.errors import GcRefused
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage, ErrorCode
 from sluice_protocol.keys import parse_digest
 from sluice_store.port import ObjectStore
@@ -104,7 +105,7 @@ class CandidatePages:
             except GcRefused as error:
                 raise HttpRefusal(ErrorCode.CORRUPT_OBJECT, error.reason) from error
             except ModuleNotFoundError as error:
-                detail = f"missing package: install sluice[query], package=`{error.name}`"
+                detail = describe_missing_package("query", error.name)
                 raise HttpRefusal(ErrorCode.NOT_FOUND, detail) from error
 
 

@@ -88,7 +88,7 @@ class ServiceClient:
         return ServiceState(service=self.service, url=self.url, problem=reason, responds=True)
 
     async def why_not_ready(self) -> str:
-        """Return the reason in a 503 of `/readyz`; empty if the service is ready or has no path.
+        """Return the reason in a 503 of `/readyz`; empty if the service is ready.
 
         Raises:
             ServiceFailed: The service is unreachable or sent another status.
@@ -96,16 +96,15 @@ class ServiceClient:
         try:
             await self._read("/readyz")
         except ServiceFailed as error:
-            if error.status == _UNAVAILABLE:
-                return error.detail or "it is not ready: see its log"
-            if error.status != _NOT_FOUND:
+            if error.status != _UNAVAILABLE:
                 raise
+            return error.detail or "it is not ready: see its log"
         return ""
 
     async def refused_doors(self) -> tuple[RefusedDoor, ...]:
         """Return the doors whose clients a gateway refused; none if it sends no list of them.
 
-        An older gateway has none, and one that does not respond is found by what else is read.
+        A gateway that does not respond is found by what else is read.
         """
         try:
             return await self.get(REFUSED_PATH, tuple[RefusedDoor, ...])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.zstd_frames import ZstdError, open_zstd, read_zstd_head
 
 MEMBERS_MAX: Final = 1_000
@@ -134,9 +135,8 @@ def _snappy(body: bytes, bytes_max: int) -> bytes:
     try:
         from cramjam import DecompressionError, snappy  # noqa: PLC0415
     except ImportError as error:
-        raise BodyUnreadable(
-            "cannot decompress body: snappy is not installed; install sluice[doors]"
-        ) from error
+        missing = describe_missing_package("doors", error.name)
+        raise BodyUnreadable(f"cannot decompress body: {missing}") from error
     framed = body.startswith(_SNAPPY_STREAM)
     try:
         if framed:

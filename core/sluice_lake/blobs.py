@@ -35,7 +35,7 @@ class RejectedBlob:
     Attributes:
         fault: Why.
         detail: What exactly is wrong, with the key of the blob.
-        unsupported: Set if the blob is a frame of a later release, which is not a fault of it.
+        unsupported: Set if the blob is a frame of another version, which is not a fault of it.
     """
 
     fault: BlobFault
@@ -67,7 +67,7 @@ def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | Rejec
     except UnsupportedVersion as error:
         rejected = _rejected(manifest, BlobFault.INVALID_FRAME, str(error))
         key = manifest.raw_blob_key
-        named = UnsupportedVersion(error.field, error.found, error.supported, key)
+        named = UnsupportedVersion(error.what, error.found, error.known, key)
         return replace(rejected, unsupported=named)
     except (InvalidFrame, TooLarge) as error:
         return _rejected(manifest, BlobFault.INVALID_FRAME, str(error))

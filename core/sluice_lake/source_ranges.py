@@ -6,16 +6,13 @@ it ends. The object exists before its rows. The table contains the rows of range
 version of its transaction `ROLLUP_APP` is at least n. A reader takes the number from the state of
 the table that it reads, never from a listing of the objects.
 
-A range honours a set of deletes, which may be of any size (`delete_ids`). A set of few ids is
-stored as a list, as earlier versions stored sets of any size. A larger one is an object, which they
-refuse.
+A range honours a set of deletes, which may be of any size (`delete_ids`).
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, with_ids
 from sluice_protocol.clock import IdSource
@@ -32,9 +29,6 @@ HONOURED_DELETES_PREFIX: Final = f"{ROLLUP}deletes/"
 ROLLUP_APP: Final = "sluice-rollup"
 """The application id whose transaction version is the last source range in the table."""
 
-LISTED_SCHEMA: Final = "sluice.rollup_cover.v1"
-PARTS_SCHEMA: Final = "sluice.rollup_cover.v2"
-
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     """One source range; a lane that is not named is at 0.
@@ -46,34 +40,19 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
         deletes: The deletes that apply to every row up to this range. For those that the range
             before did not contain, the affected hours are aggregated again (ADR 0057).
         metrics_version: A version of the table `metrics` without rows later than `through`, so that
-            the next range needs only files that were added after it. A range of an earlier version
-            of sluice has none.
+            the next range needs only files that were added after it; None if none is known.
     """
 
-    schema: str = LISTED_SCHEMA
+    schema: Literal["sluice.rollup_cover.v3"] = "sluice.rollup_cover.v3"
     number: int
     after: dict[str, int]
     through: dict[str, int]
-    deletes: tuple[str, ...] | DeleteIds = ()
-    metrics_version: int | msgspec.UnsetType = msgspec.UNSET
+    deletes: DeleteIds = DeleteIds()
+    metrics_version: int | None = None
 
     def ends(self, lane: int) -> tuple[int, int]:
         """Return the sequences of a lane: after the first, through the second."""
         return self.after.get(str(lane), 0), self.through.get(str(lane), 0)
-
-    @property
-    def delete_ids(self) -> DeleteIds:
-        """The ids of its deletes, as a set whose parts may have to be read."""
-        if isinstance(self.deletes, DeleteIds):
-            return self.deletes
-        return DeleteIds(listed=self.deletes)
-
-
-def with_deletes(source: SourceRange, found: DeleteIds) -> SourceRange:
-    """Return a source range that honours a set of deletes, in the form that its size requires."""
-    if found.parts:
-        return replace(source, schema=PARTS_SCHEMA, deletes=found)
-    return replace(source, schema=LISTED_SCHEMA, deletes=found.listed)
 
 
 async def add_honoured(
@@ -90,7 +69,7 @@ async def add_honoured(
         OutcomeUnknown: No attempt to create a part had a known outcome.
         StoreError: The store is unreachable or refused a request.
     """
-    known = before.delete_ids if before is not None else DeleteIds()
+    known = before.deletes if before is not None else DeleteIds()
     return await with_ids(
         reader, known, new, prefix=HONOURED_DELETES_PREFIX, ids=ids, backoff=backoff
     )

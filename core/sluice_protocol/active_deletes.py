@@ -12,9 +12,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import ACTIVE_DELETES
+from sluice_protocol.manifests import decode_record
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
 from sluice_protocol.wider_deletes import WiderDeletes
@@ -53,10 +52,7 @@ def decode_active_deletes(body: bytes) -> ActiveDeletes:
     Raises:
         InvalidRecord: It is not of this schema, or contains a field that this build does not know.
     """
-    try:
-        return msgspec.json.decode(body, type=ActiveDeletes)
-    except UNREADABLE_JSON as error:
-        raise InvalidRecord(ACTIVE_DELETES, f"active deletes are not valid: {error}") from error
+    return decode_record(ACTIVE_DELETES, body, ActiveDeletes)
 
 
 def is_retention(record: DeleteRecord) -> bool:

@@ -136,34 +136,44 @@ class InvalidFrame(SluiceError):
         return f"invalid frame: {self.reason}, field=`{self.field}`"
 
 
+def describe_version(what: str, found: int, known: int) -> str:
+    """Return the sentence about a stored or sent structure whose version this build does not read.
+
+    Args:
+        what: The name of the structure.
+        found: The version that it states.
+        known: The only version of this structure that this build reads and writes.
+    """
+    writer = (
+        "an unreleased version of sluice made it: create it again with this one"
+        if found < known
+        else "a newer version of sluice made it: update this one"
+    )
+    return f"unsupported version of {what}: {writer}, found=`{found}`, supported=`{known}`"
+
+
 class UnsupportedVersion(SluiceError):
-    """A frame, envelope or stored record of a version that this build cannot read.
+    """A frame, or a structure that must not be replaced, of another version than this build's.
 
     Attributes:
-        field: The field that contains the version.
-        found: The version in that field.
-        supported: The versions that this build reads.
-        key: Key of the stored object; empty for a frame that has no key yet.
+        what: The name of the structure.
+        found: The version that it states.
+        known: The version that this build reads.
+        location: Key or path; empty for a frame that has no key yet.
     """
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
-    def __init__(
-        self, field: str, found: int | str, supported: tuple[int | str, ...], key: str = ""
-    ) -> None:
-        super().__init__(field, found, supported, key)
-        self.field = field
+    def __init__(self, what: str, found: int, known: int, location: str = "") -> None:
+        super().__init__(what, found, known, location)
+        self.what = what
         self.found = found
-        self.supported = supported
-        self.key = key
+        self.known = known
+        self.location = location
 
     def __str__(self) -> str:
-        known = ", ".join(str(version) for version in self.supported)
-        where = f", key=`{self.key}`" if self.key else ""
-        return (
-            f"unsupported version: upgrade this reader, field=`{self.field}`,"
-            f" found=`{self.found}`, supported=`{known}`{where}"
-        )
+        where = f", location=`{self.location}`" if self.location else ""
+        return describe_version(self.what, self.found, self.known) + where
 
 
 class TooLarge(SluiceError):
@@ -226,6 +236,20 @@ class InvalidRecord(SluiceError):
 
     def __str__(self) -> str:
         return f"stored record is not valid: {self.reason}, key=`{self.key}`"
+
+
+class UnsupportedRecord(InvalidRecord):
+    """A stored record of another version than this build's; it is handled as an unreadable one."""
+
+    def __init__(self, what: str, found: int, known: int, key: str) -> None:
+        super().__init__(key, describe_version(what, found, known))
+        self.args = (what, found, known, key)
+        self.what = what
+        self.found = found
+        self.known = known
+
+    def __str__(self) -> str:
+        return f"{self.reason}, location=`{self.key}`"
 
 
 class BadUsage(SluiceError):

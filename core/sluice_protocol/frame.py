@@ -108,7 +108,7 @@ def decode_head(data: bytes | memoryview) -> FrameHead:
     if magic != MAGIC:
         raise InvalidFrame("magic", "is not LMB1")
     if version != FRAME_VERSION:
-        raise UnsupportedVersion("frame_version", version, (FRAME_VERSION,))
+        raise UnsupportedVersion("frame", version, FRAME_VERSION)
     envelope = bytes(data[HEADER_BYTES : HEADER_BYTES + envelope_bytes])
     if len(envelope) != envelope_bytes:
         raise InvalidFrame("envelope_bytes", "frame ends inside the envelope")

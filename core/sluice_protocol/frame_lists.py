@@ -79,7 +79,7 @@ def parse_frame_list(body: bytes) -> tuple[ListedFrame, ...]:
     if magic != FRAME_LIST_MAGIC:
         raise InvalidFrame("magic", f"is not {FRAME_LIST_MAGIC.decode()}")
     if version != FRAME_LIST_VERSION:
-        raise UnsupportedVersion("list_version", version, (FRAME_LIST_VERSION,))
+        raise UnsupportedVersion("list of frames", version, FRAME_LIST_VERSION)
     if reserved:
         raise InvalidFrame("reserved", "must be 0")
     _check_count(count)

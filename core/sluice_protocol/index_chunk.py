@@ -19,22 +19,19 @@ Source: ADR 0054.
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
+from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.versions import decoder_for
 from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 
 MAGIC: Final = b"LMI1"
-SCHEMA: Final = "sluice.index.v1"
 GRAM_BYTES: Final = 6
 WINDOW_GRAMS: Final = 5
 TEXT_BYTES_MIN: Final = GRAM_BYTES + WINDOW_GRAMS - 1
@@ -81,12 +78,8 @@ class IndexedFile(msgspec.Struct, frozen=True, kw_only=True):
         return (1 << self.bits_log2) // 8
 
 
-class _Schema(msgspec.Struct, frozen=True, kw_only=True):
-    schema: str
-
-
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    schema: str = SCHEMA
+    schema: Literal["sluice.index.v1"] = "sluice.index.v1"
     table: str
     files: tuple[IndexedFile, ...]
 
@@ -104,9 +97,6 @@ class FileIndex:
         bits = np.frombuffer(self.filter, np.uint8)
         places = _places(found, self.file.bits_log2)
         return bool(np.all(bits[places >> np.uint64(3)] >> (places & np.uint64(7)) & 1))
-
-
-ChunkDecoder = Callable[[str, bytes], tuple[FileIndex, ...]]
 
 
 def minimizers(data: bytes | memoryview) -> Hashes:
@@ -167,8 +157,22 @@ def encode_chunk(table: str, files: Sequence[FileIndex]) -> bytes:
     return compress_zstd(body, level=3)
 
 
-def _decode_chunk_v1(key: str, raw: bytes) -> tuple[FileIndex, ...]:
-    at = _HEAD.size + _HEAD.unpack_from(raw)[1]
+def decode_chunk(key: str, body: bytes) -> tuple[FileIndex, ...]:
+    """Decode a chunk.
+
+    Args:
+        key: Key of the chunk, for errors.
+        body: The stored bytes.
+
+    Raises:
+        InvalidRecord: The bytes are not a chunk, are cut short, or have another version than this
+            build's. A search then reads the files of the chunk without pruning.
+    """
+    raw = _decompress(key, body)
+    magic, size_bytes = _HEAD.unpack_from(raw)
+    if magic != MAGIC:
+        raise InvalidRecord(key, "index chunk does not begin with LMI1")
+    at = _HEAD.size + size_bytes
     head = decode_record(key, raw[_HEAD.size : at], _Head)
     # Views: a copy of every filter costs as much as decompressing the chunk.
     view, found = memoryview(raw), []
@@ -178,36 +182,6 @@ def _decode_chunk_v1(key: str, raw: bytes) -> tuple[FileIndex, ...]:
     if at != len(raw):
         raise InvalidRecord(key, "index chunk does not end where its head states")
     return tuple(found)
-
-
-CHUNK_DECODERS: Final[Mapping[str, ChunkDecoder]] = MappingProxyType({SCHEMA: _decode_chunk_v1})
-"""The decoder of each chunk schema that this build reads."""
-
-
-def decode_chunk(
-    key: str, body: bytes, *, decoders: Mapping[str, ChunkDecoder] = CHUNK_DECODERS
-) -> tuple[FileIndex, ...]:
-    """Decode a chunk.
-
-    Args:
-        key: Key of the chunk, for errors.
-        body: The stored bytes.
-        decoders: The decoder of each schema to read.
-
-    Raises:
-        InvalidRecord: The bytes are not a chunk, are cut short, or have a schema that this build
-            cannot read. A search then reads the files of the chunk without pruning.
-    """
-    raw = _decompress(key, body)
-    magic, size_bytes = _HEAD.unpack_from(raw)
-    if magic != MAGIC:
-        raise InvalidRecord(key, "index chunk does not begin with LMI1")
-    schema = decode_record(key, raw[_HEAD.size : _HEAD.size + size_bytes], _Schema).schema
-    try:
-        decode = decoder_for(decoders, schema, field="schema", key=key)
-    except UnsupportedVersion as error:
-        raise InvalidRecord(key, f"index chunk: {error}") from error
-    return decode(key, raw)
 
 
 def _decompress(key: str, body: bytes) -> bytes:

@@ -77,7 +77,6 @@ _IDENTITY_TAIL: Final = re.compile(
     r"/(?P<start>[0-9]{20})-(?P<end>[0-9]{20})"
 )
 _PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})-[0-9a-f]{32}\.ndjson")
-_KEY_VERSION: Final = re.compile(r"[a-z-]+/(v[0-9]+)/")
 _BLOB: Final = re.compile(r"raw-blobs/v1/sha256/(..)/(..)/([0-9a-f]{64})\.lmbatch")
 
 
@@ -191,18 +190,6 @@ def parse_pack_key(key: str) -> PackSpan | None:
     if found is None:
         return None
     return PackSpan(first_ns=UnixNs(int(found[2])), last_ns=UnixNs(int(found[1])))
-
-
-def key_version(key: str) -> str:
-    """Return the layout version in a key, such as `v1` of `accepted-by-time/v1/…`.
-
-    Raises:
-        InvalidRecord: The key has no version segment.
-    """
-    found = _KEY_VERSION.match(key)
-    if found is None:
-        raise InvalidRecord(key, "key has no version segment")
-    return found[1]
 
 
 def accepted_by_blob_prefix(digest: Digest) -> str:

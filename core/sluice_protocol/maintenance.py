@@ -11,8 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import MAINTAIN_TASKS
+from sluice_protocol.manifests import decode_record
 from sluice_protocol.units import ObjectKey
 
 RUNS_MAX: Final = 20
@@ -141,10 +141,7 @@ def decode_task_record(key: str, body: bytes) -> TaskRecord:
     Raises:
         InvalidRecord: It is not of this schema, or disagrees with its key.
     """
-    try:
-        found = msgspec.json.decode(body, type=TaskRecord)
-    except UNREADABLE_JSON as error:
-        raise InvalidRecord(key, f"maintenance record is not valid: {error}") from error
+    found = decode_record(key, body, TaskRecord)
     if task_record_key(found.task) != key:
         raise InvalidRecord(key, "maintenance record belongs under another key")
     return found

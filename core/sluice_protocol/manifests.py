@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from sluice_protocol.errors import InvalidFrame, InvalidRecord
+from sluice_protocol.errors import InvalidFrame, InvalidRecord, UnsupportedRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import (
@@ -41,30 +41,41 @@ def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
 
     Raises:
         InvalidRecord: The body is not JSON of this schema; the error names `key`.
+        UnsupportedRecord: It is a record of this kind of another version, which is also an
+            `InvalidRecord`.
     """
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE_JSON as error:
-        raise InvalidRecord(key, _newer_version(body, kind) or str(error)) from error
+        raise _other_version(key, body, kind) or InvalidRecord(key, str(error)) from error
 
 
-class _AnySchema(msgspec.Struct):
-    schema: str
+def _other_version(key: str, body: bytes, kind: type[msgspec.Struct]) -> UnsupportedRecord | None:
+    """Return the error for a record of this kind of another version; None for any other body.
 
-
-def _newer_version(body: bytes, kind: type[msgspec.Struct]) -> str:
-    """Return what to do if the body is a later version of this kind, else an empty text."""
-    defaults = {one.name: one.default for one in msgspec.structs.fields(kind)}
+    The schema of a signed record is in the record inside.
+    """
     try:
-        found = msgspec.json.decode(body, type=_AnySchema).schema
+        found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except UNREADABLE_JSON:
-        return ""
-    name, _, version = found.rpartition(".v")
-    known_name, _, known = str(defaults.get("schema", "")).rpartition(".v")
-    later = known.isdecimal() and version.isdecimal() and int(version) > int(known)
-    if name != known_name or not later:
-        return ""
-    return f"a newer version of sluice wrote it: upgrade this process, schema=`{found}`"
+        return None
+    for one in msgspec.structs.fields(kind):
+        if one.name == "schema":
+            return _compare_versions(key, bytes(found.get("schema", b"")), one.default)
+    for one in msgspec.structs.fields(kind):
+        if isinstance(one.type, type) and issubclass(one.type, msgspec.Struct):
+            inside = _other_version(key, bytes(found.get(one.encode_name, b"")), one.type)
+            if inside is not None:
+                return inside
+    return None
+
+
+def _compare_versions(key: str, found: bytes, known: str) -> UnsupportedRecord | None:
+    name, _, version = found.strip(b'"').decode(errors="replace").rpartition(".v")
+    known_name, _, known_version = known.rpartition(".v")
+    if name != known_name or version == known_version or not version.isdecimal():
+        return None
+    return UnsupportedRecord(name, int(version), int(known_version), key)
 
 
 class AcceptedManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):

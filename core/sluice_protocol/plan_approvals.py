@@ -7,6 +7,7 @@ the plan. The role that deletes blobs cannot write approvals (ADR 0102).
 """
 
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -25,7 +26,7 @@ class PlanApproval(msgspec.Struct, frozen=True, kw_only=True):
         approved_at_unix_ns: The store's clock at the approval.
     """
 
-    schema: str = "sluice.gc_approval.v1"
+    schema: Literal["sluice.gc_approval.v1"] = "sluice.gc_approval.v1"
     plan_id: str
     plan_sha256: Digest
     by: str

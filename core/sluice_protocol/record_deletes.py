@@ -15,9 +15,8 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import DELETES
-from sluice_protocol.manifests import Kind
+from sluice_protocol.manifests import Kind, decode_record
 from sluice_protocol.units import ObjectKey
 
 _KEY: Final = re.compile(re.escape(DELETES) + r"([0-9A-HJKMNP-TV-Z]{26})\.json")
@@ -79,10 +78,7 @@ def decode_delete(key: str, body: bytes) -> DeleteRecord:
         InvalidRecord: It is not of this schema, has a field that this build does not know, has no
             condition, or disagrees with its key.
     """
-    try:
-        found = msgspec.json.decode(body, type=DeleteRecord)
-    except UNREADABLE_JSON as error:
-        raise InvalidRecord(key, f"delete is not valid: {error}") from error
+    found = decode_record(key, body, DeleteRecord)
     if _KEY.fullmatch(key) is None or delete_key(found.delete_id) != key:
         raise InvalidRecord(key, "delete belongs under another key")
     return found

@@ -1,20 +1,6 @@
 """One queue entry, as bytes: the key of a work list and a summary of its batches.
 
-| offset | bytes | field |
-|---|---|---|
-| 0 | 4 | length of what follows |
-| 4 | 8 | sequence |
-| 12 | 8 | size of the work list object, bytes |
-| 20 | 4 | batches in the list |
-| 24 | 8 | sum of their frame bytes |
-| 32 | 8 | first accepted_at, Unix ns |
-| 40 | 8 | last accepted_at, Unix ns |
-| 48 | 8 | ingestion time: the store's clock before the append, Unix ns |
-| 56 | 2 | length of the location |
-| 58 | 2 | length of the metadata |
-| 60 | … | location (UTF-8), then metadata |
-
-All integers are little-endian and unsigned. Source: `docs/queue.md`; ADR 0040.
+`docs/queue.md` has the table of its bytes. Source: ADR 0040.
 """
 
 import struct

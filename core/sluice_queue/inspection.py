@@ -266,7 +266,7 @@ async def read_status(store: ObjectStore, queue: str | None = None) -> list[Lane
 
     Raises:
         StoreError: The store is unreachable or refused.
-        UnsupportedVersion: A register or segment was written by a newer version.
+        UnsupportedVersion: A register or segment has another version than this build's.
     """
     found: dict[Lane, LaneStatus] = {}
 

@@ -1,40 +1,17 @@
 """The register of one lane: the bytes that every producer and the one consumer swap.
 
-| offset | bytes | field |
-|---|---|---|
-| 0 | 4 | magic `LMQ1` |
-| 4 | 2 | version = 1 |
-| 6 | 2 | flags = 0 |
-| 8 | 8 | revision: grows by one with every write |
-| 16 | 16 | nonce of the writer: equal bytes never recur, so an ETag never does |
-| 32 | 8 | epoch of the consumer |
-| 40 | 16 | owner of the epoch, zero before the first consumer |
-| 56 | 8 | next_sequence; the first entry of a lane is 1 |
-| 64 | 8 | acked_through; 0 before the first acknowledgement |
-| 72 | 4 | count of entries in this body, at most 4 096 |
-| 76 | 2 | count of writers, at most 64 |
-| 78 | 2 | reserved = 0 |
-| 80 | 4 | count of segments, at most 4 096 |
-| 84 | 4 | bytes of the entries |
-| 88 | 32 each | writers, latest first: id 16, counter 8, first sequence of the last write 8 |
-| … | 24 each | segments, oldest first: first sequence 8, last sequence 8, size in bytes 8 |
-| … | … | entries (`entries.py`), oldest first; the body ends exactly there |
+`docs/queue.md` has the table of its bytes. The entries of the body are the newest `count`; older
+entries after `acked_through` are in the segments. Append and dequeue copy entries as bytes and
+never decode them. Pure: no I/O, clock or randomness.
 
-All integers are little-endian and unsigned. The entries of the body are the newest `count`;
-older entries after `acked_through` are in the segments. Append and dequeue copy entries as bytes
-and never decode them. Pure: no I/O, clock or randomness.
-
-Source: `docs/queue.md`; ADR 0040.
+Source: ADR 0040.
 """
 
 import struct
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
-from sluice_protocol.versions import decoder_for
 from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
 from sluice_queue.errors import LaneDamaged
 
@@ -106,9 +83,6 @@ class Register:
         return next((one for one in self.writers if one.producer_id == producer_id), None)
 
 
-RegisterDecoder = Callable[[str, bytes], Register]
-
-
 def encode_register(state: Register) -> bytes:
     """Encode a state.
 
@@ -177,13 +151,28 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
     )
 
 
-def _decode_register_v1(key: str, body: bytes) -> Register:
+def decode_register(key: str, body: bytes) -> Register:
+    """Decode the header of a register; the entries stay bytes.
+
+    Args:
+        key: Key of the register, for errors.
+        body: The stored bytes.
+
+    Raises:
+        LaneDamaged: The bytes are not a register, or its fields contradict each other.
+        UnsupportedVersion: The register has another version than this build's.
+    """
+    if len(body) < _VERSION.size or body[:4] != MAGIC:
+        raise LaneDamaged(key, "not a queue register")
+    version = _VERSION.unpack_from(body)[1]
+    if version != VERSION:
+        raise UnsupportedVersion("queue register", version, VERSION, key)
     if len(body) < _HEADER.size:
         raise LaneDamaged(key, "queue register is shorter than its header")
     fields = _HEADER.unpack_from(body)
-    flags, writers, segments, entry_bytes = fields[2], fields[10], fields[12], fields[13]
-    if flags != 0:
-        raise UnsupportedVersion("queue register flags", flags, (0,), key)
+    if fields[2] or fields[11]:
+        raise LaneDamaged(key, "reserved bytes of the queue register are not 0")
+    writers, segments, entry_bytes = fields[10], fields[12], fields[13]
     segments_at = _HEADER.size + writers * _WRITER.size
     entries_at = segments_at + segments * _SEGMENT.size
     if len(body) != entries_at + entry_bytes:
@@ -203,32 +192,6 @@ def _decode_register_v1(key: str, body: bytes) -> Register:
     if reason := _inconsistency(state):
         raise LaneDamaged(key, f"queue register: {reason}")
     return state
-
-
-REGISTER_DECODERS: Final[Mapping[int, RegisterDecoder]] = MappingProxyType(
-    {VERSION: _decode_register_v1}
-)
-"""The decoder of each register version that this build reads."""
-
-
-def decode_register(
-    key: str, body: bytes, *, decoders: Mapping[int, RegisterDecoder] = REGISTER_DECODERS
-) -> Register:
-    """Decode the header of a register; the entries stay bytes.
-
-    Args:
-        key: Key of the register, for errors.
-        body: The stored bytes.
-        decoders: The decoder of each version to read.
-
-    Raises:
-        LaneDamaged: The bytes are not a register, or its fields contradict each other.
-        UnsupportedVersion: The register has a version or flags that this build cannot read.
-    """
-    if len(body) < _VERSION.size or body[:4] != MAGIC:
-        raise LaneDamaged(key, "not a queue register")
-    version = _VERSION.unpack_from(body)[1]
-    return decoder_for(decoders, version, field="queue register version", key=key)(key, body)
 
 
 def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:

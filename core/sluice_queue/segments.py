@@ -1,27 +1,15 @@
 """Segments: immutable objects with the older entries of a lane whose register is full.
 
-| offset | bytes | field |
-|---|---|---|
-| 0 | 4 | magic `LMQS` |
-| 4 | 2 | version = 1 |
-| 6 | 2 | flags = 0 |
-| 8 | 8 | sequence of the first entry |
-| 16 | 8 | sequence of the last entry |
-| 24 | … | entries (`entries.py`), oldest first |
+`docs/queue.md` has the table of its bytes. Pure: no I/O, clock or randomness.
 
-All integers are little-endian and unsigned. Pure: no I/O, clock or randomness.
-
-Source: `docs/queue.md`; ADR 0040.
+Source: ADR 0040.
 """
 
 import struct
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Final
 
 from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
-from sluice_protocol.versions import decoder_for
 from sluice_queue.entries import Descriptor, decode_entries, skip_entries
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.register import Register, SegmentRef
@@ -30,8 +18,6 @@ SEGMENT_MAGIC: Final = b"LMQS"
 SEGMENT_VERSION: Final = 1
 _VERSION: Final = struct.Struct("<4sH")
 _HEADER: Final = struct.Struct("<4sHHQQ")
-
-SegmentDecoder = Callable[[str, bytes], tuple[Descriptor, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,34 +58,24 @@ def spill(key: str, state: Register) -> Spill:
     return Spill(ref=ref, body=body, after=after)
 
 
-def _decode_segment_v1(key: str, body: bytes) -> tuple[Descriptor, ...]:
-    if len(body) < _HEADER.size:
-        raise LaneDamaged(key, "queue segment is shorter than its header")
-    _, _, flags, first, last = _HEADER.unpack_from(body)
-    if flags != 0:
-        raise UnsupportedVersion("queue segment flags", flags, (0,), key)
-    found = decode_entries(key, memoryview(body)[_HEADER.size :], first)
-    if not found or found[-1].sequence != last:
-        raise LaneDamaged(key, "queue segment does not end at its last sequence")
-    return found
-
-
-SEGMENT_DECODERS: Final[Mapping[int, SegmentDecoder]] = MappingProxyType(
-    {SEGMENT_VERSION: _decode_segment_v1}
-)
-"""The decoder of each segment version that this build reads."""
-
-
-def decode_segment(
-    key: str, body: bytes, *, decoders: Mapping[int, SegmentDecoder] = SEGMENT_DECODERS
-) -> tuple[Descriptor, ...]:
+def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
     """Decode a segment and all of its entries.
 
     Raises:
         LaneDamaged: The bytes are not a segment, or do not contain what the header states.
-        UnsupportedVersion: The segment has a version or flags that this build cannot read.
+        UnsupportedVersion: The segment has another version than this build's.
     """
     if len(body) < _VERSION.size or body[:4] != SEGMENT_MAGIC:
         raise LaneDamaged(key, "not a queue segment")
     version = _VERSION.unpack_from(body)[1]
-    return decoder_for(decoders, version, field="queue segment version", key=key)(key, body)
+    if version != SEGMENT_VERSION:
+        raise UnsupportedVersion("queue segment", version, SEGMENT_VERSION, key)
+    if len(body) < _HEADER.size:
+        raise LaneDamaged(key, "queue segment is shorter than its header")
+    _, _, reserved, first, last = _HEADER.unpack_from(body)
+    if reserved:
+        raise LaneDamaged(key, "reserved bytes of the queue segment are not 0")
+    found = decode_entries(key, memoryview(body)[_HEADER.size :], first)
+    if not found or found[-1].sequence != last:
+        raise LaneDamaged(key, "queue segment does not end at its last sequence")
+    return found

@@ -259,7 +259,8 @@ class Administration:
             case Trial.DELETE_VERSION:
                 await self._s3.delete_object(Key=key, VersionId=NO_VERSION, **call)
             case Trial.GET:
-                await self._s3.get_object(Key=key, **call)
+                found = await self._s3.get_object(Key=key, **call)
+                found["Body"].close()
             case Trial.LOCK:
                 await self._s3.put_object_retention(Key=key, Retention=LOCKED, **call)
             case Trial.CONFIGURE:

@@ -172,7 +172,7 @@ async def open_deployment(
     Raises:
         BadUsage: The URL is malformed.
         NoStore: The place contains no store, or no settings.
-        InvalidRecord: The settings are damaged, or a newer version of sluice wrote them.
+        InvalidRecord: The settings are damaged or of another version.
         StoreError: The store cannot be opened or read.
     """
     async with open_store(url, mode) as store:

@@ -1,8 +1,7 @@
 """The conformance suite: the promises that every adapter and every server behind it must keep.
 
 The checks are plain async functions over any store. Each uses a separate prefix that ends in a
-slash, and raises `Nonconforming`. A server that is known to deviate must deviate in the way that
-`sluice_store.deviations` states.
+slash, and raises `Nonconforming`.
 """
 
 import asyncio
@@ -43,6 +42,9 @@ COUNTER_INCREMENTS: Final = 10
 PAIRS: Final = 8
 LISTED: Final = 1003
 """More than one page of S3."""
+ODD_NAMES: Final = (
+    *("a b", "a+b", "a%2Fb", "a%", "a?b#c", "a=b&c;d", "a<b>\"'", "~!*'()", "é/ü", "日本", "🙂"),
+)
 
 
 async def _create(store: ObjectStore, key: str, body: bytes) -> Applied:
@@ -225,6 +227,26 @@ async def check_list_order(store: ObjectStore, place: str) -> None:
     expect("a listing keeps its prefix", holds=part == under, seen=part)
 
 
+async def check_odd_keys(store: ObjectStore, place: str) -> None:
+    """A key with spaces, marks, quotes or letters of any script is that of one object everywhere.
+
+    URLs, XML and signatures encode such characters in different ways.
+    """
+    made = {key: await _create(store, key, key.encode()) for key in map(place.__add__, ODD_NAMES)}
+    for key in made:
+        read = await _read(store, key)
+        expect("an odd key has its bytes", holds=read.body == key.encode(), seen=read.body)
+    wanted = sorted(made, key=str.encode)
+    keys = [listed.key for listed in await collect_keys(store, place)]
+    expect("odd keys are listed", holds=keys == wanted, seen=keys)
+    both = [one.key for one in await collect_incarnations(store, place)]
+    expect("versions of odd keys are listed", holds=both == wanted, seen=both)
+    for key, written in made.items():
+        await store.delete(ObjectKey(key), written.incarnation or NULL_VERSION)
+    left = await collect_incarnations(store, place)
+    expect("versions of odd keys are deleted", holds=not left, seen=left)
+
+
 async def check_key_below_key(store: ObjectStore, place: str) -> None:
     """A key may be below another key, as `x/y` is below `x`."""
     await _create(store, f"{place}x", b"above")
@@ -383,6 +405,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_overwrite_free_key,
     check_list_after_write,
     check_list_order,
+    check_odd_keys,
     check_key_below_key,
     check_list_nothing,
     check_list_pages,

@@ -18,8 +18,8 @@ import msgspec
 import structlog
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import DELETES, PACKED_DELETES
+from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_protocol.units import ObjectKey
@@ -67,9 +67,10 @@ def decode_pack(body: bytes) -> DeletesPack:
         InvalidRecord: It is not of this schema.
     """
     try:
-        return msgspec.json.decode(zlib.decompress(body), type=DeletesPack)
-    except (zlib.error, *UNREADABLE_JSON) as error:
+        raw = zlib.decompress(body)
+    except zlib.error as error:
         raise InvalidRecord(PACKED_DELETES, f"pack of deletes is not valid: {error}") from error
+    return decode_record(PACKED_DELETES, raw, DeletesPack)
 
 
 async def read_known_deletes(store: ObjectStore) -> list[DeleteRecord]:

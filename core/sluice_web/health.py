@@ -15,7 +15,7 @@ HealthCheck = Callable[[], Problem | None]
 
 
 def healthy() -> None:
-    """Report that the service is alive: it responds."""
+    """Report that the service is alive and ready: it responds."""
 
 
 def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
@@ -31,7 +31,9 @@ def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
     )
 
 
-def ready_endpoint(check: HealthCheck, state: Callable[[], object] | None = None) -> Endpoint:
+def ready_endpoint(
+    check: HealthCheck = healthy, state: Callable[[], object] | None = None
+) -> Endpoint:
     """Return `GET /readyz`.
 
     Args:

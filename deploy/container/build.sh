@@ -39,7 +39,7 @@ site="$programs/lib/python3.11/site-packages"
 mkdir -p "$site" "$programs/bin" "$work/wheel"
 "$UV" build --quiet --wheel --out-dir "$work/wheel" "$SOURCE"
 "$UV" pip install --quiet --python "$SOURCE/.venv/bin/python" --python-version 3.11 --target "$site" \
-    --constraint "$SOURCE/requirements.lock" "sluice[up,s3] @ file://$(ls "$work"/wheel/*.whl)"
+    --constraint "$SOURCE/requirements.lock" "sluice-gateway[up,s3] @ file://$(ls "$work"/wheel/*.whl)"
 rm -rf "$site/bin"
 ln -s /usr/bin/python3 "$programs/bin/python"
 printf 'home = /usr/bin\ninclude-system-site-packages = false\n' > "$programs/pyvenv.cfg"

@@ -75,7 +75,7 @@ class RecordTransfer:
             StoreError: The spool or the authority failed.
             InvalidRecord: The record cannot be read, or its blob is lost.
             InvalidFrame: Its blob is not a frame.
-            UnsupportedVersion: Its blob is a frame of a later release, left by a rollback.
+            UnsupportedVersion: Its blob is a frame of another version.
         """
         if key.startswith(ACCEPTED):
             return await self._transfer_accepted(key)

@@ -22,7 +22,6 @@ from sluice_gc.certificate import (
     PROVING_PREFIXES,
     AuditCounts,
     Certificate,
-    kept_from_of,
     merkle_root_of,
     sign_certificate,
 )
@@ -297,7 +296,7 @@ def link_after(
     place = head.certificate.chain_index + 1
     return msgspec.structs.replace(
         certificate,
-        evidence_kept_from=decide_kept_from(place, kept_from_of(head.certificate), pinned),
+        evidence_kept_from=decide_kept_from(place, head.certificate.evidence_kept_from, pinned),
         chain_index=place,
         previous_audit_id=head.certificate.audit_id,
         previous_sha256=head.sha256,

@@ -37,7 +37,7 @@ AUDITED_PREFIXES: Final = (*PROVING_PREFIXES, RAW_BLOBS)
 """The prefixes of an audit that also listed the blobs, in the order of the Merkle root."""
 
 
-_DOMAIN: Final = b"sluice.audit_certificate.v1\n"
+_DOMAIN: Final = b"sluice.audit_certificate.v2\n"
 
 
 class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,10 +101,10 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         counts: What the audit counted.
         evidence: The Parquet files with the listed rows.
         evidence_kept_from: The lowest chain position whose evidence is kept since this certificate
-            exists; absent in certificates of earlier versions, which remove nothing.
+            exists.
     """
 
-    schema: Literal["sluice.audit_certificate.v1"] = "sluice.audit_certificate.v1"
+    schema: Literal["sluice.audit_certificate.v2"] = "sluice.audit_certificate.v2"
     authority_id: str
     retry_horizon_s: int
     audit_id: str
@@ -120,17 +120,11 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     merkle_root: Digest
     counts: AuditCounts
     evidence: tuple[EvidenceFile, ...]
-    evidence_kept_from: int | msgspec.UnsetType = msgspec.UNSET
+    evidence_kept_from: int = 0
 
     def files(self, kind: str) -> tuple[EvidenceFile, ...]:
         """Return the evidence files of one kind, in the order of `place`."""
         return tuple(one for one in self.evidence if one.kind == kind)
-
-
-def kept_from_of(certificate: Certificate) -> int:
-    """Return the lowest chain position whose evidence is kept since a certificate exists."""
-    found = certificate.evidence_kept_from
-    return 0 if isinstance(found, msgspec.UnsetType) else found
 
 
 class SignedCertificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,13 +249,13 @@ def _check_link(
         raise CertificateInvalid(
             one.audit_id, "it does not contain the sha256 of the previous certificate"
         )
-    if kept_from_of(one) > max(index - 1, 0):
+    if one.evidence_kept_from > max(index - 1, 0):
         raise CertificateInvalid(one.audit_id, "it does not keep the evidence of the newest two")
     if last is None:
         return
     if one.previous_audit_id != last.audit_id or one.authority_id != last.authority_id:
         raise CertificateInvalid(one.audit_id, "it names another previous audit or authority")
-    if kept_from_of(one) < kept_from_of(last):
+    if one.evidence_kept_from < last.evidence_kept_from:
         raise CertificateInvalid(one.audit_id, "it keeps evidence that was already removed")
 
 

@@ -9,7 +9,6 @@ import msgspec
 from sluice_gc.certificate import (
     Certificate,
     certificate_key,
-    kept_from_of,
     verify_certificate,
     verify_chain,
 )
@@ -173,7 +172,7 @@ async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bo
         StoreError: The store is unreachable or refused a request.
     """
     chain = await verify_store_chain(store, trusted)
-    kept_from = kept_from_of(chain[-1]) if chain else 0
+    kept_from = chain[-1].evidence_kept_from if chain else 0
     return ChainReport(
         certificates=len(chain),
         head_audit_id=chain[-1].audit_id if chain else None,

@@ -116,9 +116,9 @@ async def check_eligible(store: ObjectStore, certificate: Certificate) -> None:
         GcRefused: A file is missing or was altered.
         StoreError: The store is unreachable or refused a request.
     """
-    eligible = {one.place: one for one in certificate.files("eligible")}
-    if not eligible:
+    if not certificate.files("blobs"):
         return
+    eligible = {one.place: one for one in certificate.files("eligible")}
     for place, names, blobs in shard_files(certificate, certificate.files("blobs")):
         known = (await read_tables(store, names, NAMES))["sha256"]
         expected = eligible_table(join_names(await read_tables(store, blobs, BLOBS), known))

@@ -28,8 +28,7 @@ class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `manifests`, `named`, `names`, `blobs`, `eligible`, `findings`, `ranges`, `files` or
-            `candidates`. Certificates of earlier releases list files of `named`; now only their
-            audit reads them.
+            `candidates`. A certificate does not list files of `named`, which only its audit reads.
         place: Name of the shard or of the key range.
         key: Key of the file.
         sha256: The sha256 of its bytes.

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_gc.certificate import certificate_key, kept_from_of
+from sluice_gc.certificate import certificate_key
 from sluice_gc.certificate_chain import ChainLink, read_certificate, read_newest, read_place
 from sluice_gc.errors import CertificateInvalid, GcRefused
 from sluice_gc.plan_inputs import check_not_stopped, is_finished, read_plan, read_plan_ids
@@ -131,7 +131,7 @@ async def prune_evidence(
         StoreError: The store is unreachable or refused a request.
     """
     head = await read_newest(store, trusted)
-    kept_from = 0 if head is None else kept_from_of(head.certificate)
+    kept_from = 0 if head is None else head.certificate.evidence_kept_from
     kept = await _kept_audits(store, trusted, head)
     audits: dict[str, int] = {}
     files = total = unknown = 0
@@ -167,7 +167,7 @@ async def _kept_audits(
     if head is None:
         return frozenset()
     kept = {head.certificate.audit_id}
-    for place in range(kept_from_of(head.certificate), head.certificate.chain_index):
+    for place in range(head.certificate.evidence_kept_from, head.certificate.chain_index):
         link = await read_place(store, place, trusted)
         kept.add(link.certificate.audit_id)
     return frozenset(kept)

@@ -168,7 +168,7 @@ class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
         first_date_unix_ns: The store's clock in the first response.
         last_date_unix_ns: The store's clock in the last response.
         parts: The number of listed ranges that were merged into it; `root` is then the Merkle root
-            over theirs. Absent in a range that was listed as a whole.
+            over theirs. 1 for a range that was listed as a whole.
     """
 
     start_after: str
@@ -178,7 +178,7 @@ class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
     root: Digest
     first_date_unix_ns: int
     last_date_unix_ns: int
-    parts: int | msgspec.UnsetType = msgspec.UNSET
+    parts: int = 1
 
 
 class PrefixCoverage(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,6 @@ from sluice_gc.plan_inputs import check_plan_id
 from sluice_gc.row_groups import RowGroups, open_row_groups
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
@@ -84,7 +83,7 @@ async def read_candidates(
     Raises:
         BadUsage: The id or the prefix has another form.
         GcRefused: The signature of the plan is not valid.
-        InvalidRecord: The plan or its files are damaged, missing, or of a newer version.
+        InvalidRecord: The plan or its files are damaged, missing, or of another version.
         StoreError: The store is unreachable or refused a request.
     """
     check_plan_id(plan_id)
@@ -122,7 +121,7 @@ async def read_candidate(
     Raises:
         BadUsage: The id has another form.
         GcRefused: The signature of the plan is not valid, or evidence was altered.
-        InvalidRecord: A file is damaged, missing, or of a newer version.
+        InvalidRecord: A file is damaged, missing, or of another version.
         StoreError: The store is unreachable or refused a request.
     """
     check_plan_id(plan_id)
@@ -160,26 +159,12 @@ async def _read_plan(
     read = await store.get(key)
     if not isinstance(read, Found):
         return None
-    _check_version(key, read.body)
     if trusted:
         return _OpenedPlan(plan=verify_plan(plan_id, read.body, trusted), signature_checked=True)
     plan = decode_record(key, read.body, SignedPlan).plan
     if plan.plan_id != plan_id:
         raise InvalidRecord(key, f"it contains another plan, found={plan.plan_id}")
     return _OpenedPlan(plan=plan, signature_checked=False)
-
-
-class _AnyPlan(msgspec.Struct):
-    plan: msgspec.Raw
-
-
-def _check_version(key: ObjectKey, body: bytes) -> None:
-    """Report a plan of a newer version as such; the schema is in the signed record."""
-    try:
-        inner = msgspec.json.decode(body, type=_AnyPlan).plan
-        decode_record(key, bytes(inner), Plan)
-    except UNREADABLE_JSON as error:
-        raise InvalidRecord(key, str(error)) from error
 
 
 async def _from(store: ObjectStore, plan: Plan, after: int, wanted: int) -> list[CandidateRow]:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -133,7 +133,7 @@ async def is_finished(store: ObjectStore, plan_id: str) -> bool:
 class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
     """The record that a safety rule was violated: the plan is stopped permanently."""
 
-    schema: str = "sluice.gc_stopped.v1"
+    schema: Literal["sluice.gc_stopped.v1"] = "sluice.gc_stopped.v1"
     plan_id: str
     rule: str
     reason: str

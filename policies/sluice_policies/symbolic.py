@@ -26,14 +26,13 @@ from sluice_policies.model import Condition, PolicyStatement
 from sluice_policies.properties import CALLER
 from sluice_policies.representatives import Pattern, representatives_for
 from sluice_policies.settings import Target
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
 
 try:
     import z3
 except ImportError as missing:
-    raise BadUsage(
-        "proofs need the extra `policies`; run pip install 'sluice[policies]'"
-    ) from missing
+    raise BadUsage(describe_missing_package("policies", missing.name)) from missing
 
 __all__ = [
     "RESOURCE",

@@ -249,4 +249,4 @@ class Deletes:
         if source is None:
             return False
         reader = DeleteIdsReader(store=self.searcher.store)
-        return bool(await reader.read(source.delete_ids, {record.delete_id}))
+        return bool(await reader.read(source.deletes, {record.delete_id}))

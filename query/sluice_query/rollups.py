@@ -230,7 +230,7 @@ async def _read_honoured(
     if source is None:
         return frozenset()
     wanted = {one.delete_id for one in rollup_deletes(deletes)}
-    return await DeleteIdsReader(store=store).read(source.delete_ids, wanted)
+    return await DeleteIdsReader(store=store).read(source.deletes, wanted)
 
 
 def _plan(

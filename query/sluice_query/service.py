@@ -18,7 +18,7 @@ from sluice_query.views_api import ViewsApi
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.bounded_listening import listening
-from sluice_web.health import live_endpoint, metrics_endpoint
+from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import stop_event
 from sluice_web.tokens import check_token_or_loopback, parse_operators
 
@@ -43,6 +43,7 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
             *DeadLettersApi(runner).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),
             live_endpoint(),
+            ready_endpoint(),
             metrics_endpoint(runner.metrics.registry),
         ],
         middlewares=guarded_middlewares(settings.api_token, operators),

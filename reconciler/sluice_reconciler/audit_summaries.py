@@ -5,7 +5,7 @@ They contain the fields of the stored records and prove nothing: `sluice audit v
 """
 
 from collections.abc import AsyncIterator
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -111,7 +111,8 @@ AuditPage = Page[AuditOverview | UnreadableRecord]
 PlanPage = Page[PlanOverview | UnreadableRecord]
 
 
-class _Certificate(msgspec.Struct, frozen=True):
+class _Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    schema: Literal["sluice.audit_certificate.v2"] = "sluice.audit_certificate.v2"
     audit_id: str
     chain_index: int
     started_at_unix_ns: int
@@ -133,7 +134,8 @@ class _PlanTotals(msgspec.Struct, frozen=True):
     kept: dict[str, dict[str, int]]
 
 
-class _Plan(msgspec.Struct, frozen=True):
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
+    schema: Literal["sluice.gc_plan.v1"] = "sluice.gc_plan.v1"
     plan_id: str
     audit_id: str
     made_at_unix_ns: int
@@ -146,7 +148,8 @@ class _SignedPlan(msgspec.Struct, frozen=True):
     key_id: str
 
 
-class _Stopped(msgspec.Struct, frozen=True):
+class _Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    schema: Literal["sluice.gc_stopped.v1"] = "sluice.gc_stopped.v1"
     reason: str
 
 

@@ -190,7 +190,7 @@ async def _identities(store: ObjectStore, subject: Subject) -> list[Identity]:
     known = {*accepted, *quarantined}
     try:
         known.update(await _named_by_envelope(store, subject))
-    except UnsupportedVersion:  # a frame of a later release: the references lead to its batch
+    except UnsupportedVersion:  # of another version: the references lead to its batch
         if not known:
             raise
     return sorted(known)
@@ -235,7 +235,7 @@ async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identit
     No other manifest can name it, so this needs no reverse reference.
 
     Raises:
-        UnsupportedVersion: The blob is a frame of a later release.
+        UnsupportedVersion: The blob is a frame of another version.
         StoreError: The store is unreachable or refused the request.
     """
     read = await store.get(blob_key(digest), first=0, last=HEAD_BYTES_MAX - 1)

@@ -9,14 +9,13 @@ may be in several packed objects and exist alone too; readers accept both forms.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, Protocol
 
 import msgspec
 
-from sluice_protocol.errors import InvalidFrame, InvalidRecord, UnsupportedVersion
+from sluice_protocol.errors import InvalidFrame, InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import (
@@ -27,7 +26,6 @@ from sluice_protocol.keys import (
     accepted_key,
     accepted_reference_key,
     digest_of,
-    key_version,
     pack_key,
     parse_accepted_key,
     parse_digest,
@@ -43,7 +41,6 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo, Unknown
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_protocol.versions import decoder_for
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.verify import VerifiedBatch
 from sluice_store.bulk import BulkStore, NewObject
@@ -95,7 +92,6 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     key: str
 
 
-PackDecoder = Callable[[ObjectKey, bytes], list[tuple[ObjectKey, bytes]]]
 _LINES: Final = msgspec.json.Decoder(_Line)
 
 
@@ -133,7 +129,17 @@ def _packed(folder: str, entries: Sequence[TimeEntry]) -> tuple[ObjectKey, bytes
     return pack_key(folder, span, digest_of(body)), body, len(ordered)
 
 
-def _unpack_v1(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
+def unpack(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
+    """Return key and bytes of each entry of a packed object, or the one entry that is not packed.
+
+    Raises:
+        InvalidRecord: The bytes of the packed object do not match its name, are not lines of
+            entries, or contain an entry of another folder.
+    """
+    if parse_pack_key(key) is None:
+        return [(key, body)]
+    if f"-{digest_of(body)[:32]}." not in key:
+        raise InvalidRecord(key, "the bytes of the packed object do not match the hash in its name")
     try:
         lines = _LINES.decode_lines(body)
     except UNREADABLE_JSON as error:
@@ -142,30 +148,6 @@ def _unpack_v1(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
     if any(one.key.rpartition("/")[0] != folder for one in lines):
         raise InvalidRecord(key, "the packed object contains an entry of another folder")
     return [(ObjectKey(one.key), bytes(one.entry)) for one in lines]
-
-
-PACK_DECODERS: Final[Mapping[str, PackDecoder]] = MappingProxyType({"v1": _unpack_v1})
-"""The decoder of each version of packed index objects that this build reads."""
-
-
-def unpack(
-    key: ObjectKey, body: bytes, *, decoders: Mapping[str, PackDecoder] = PACK_DECODERS
-) -> list[tuple[ObjectKey, bytes]]:
-    """Return key and bytes of each entry of a packed object, or the one entry that is not packed.
-
-    Raises:
-        InvalidRecord: The bytes of the packed object do not match its name, or it contains an entry
-            of another folder.
-    """
-    if parse_pack_key(key) is None:
-        return [(key, body)]
-    if f"-{digest_of(body)[:32]}." not in key:
-        raise InvalidRecord(key, "the bytes of the packed object do not match the hash in its name")
-    try:
-        decode = decoder_for(decoders, key_version(key), field="key version", key=key)
-    except UnsupportedVersion as error:
-        raise InvalidRecord(key, f"packed index object: {error}") from error
-    return decode(key, body)
 
 
 def decode_by_time(key: ObjectKey, body: bytes) -> dict[ObjectKey, AcceptedManifest]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -77,7 +77,8 @@ class _Facts(msgspec.Struct, frozen=True):
     kept: dict[str, int] = {}
 
 
-class _BatchDone(msgspec.Struct, frozen=True):
+class _BatchDone(msgspec.Struct, frozen=True, kw_only=True):
+    schema: Literal["sluice.gc_batch.v1"] = "sluice.gc_batch.v1"
     facts: _Facts
 
 

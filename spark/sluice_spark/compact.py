@@ -327,7 +327,7 @@ def _compact_deletes(store_url: str, known: Sequence[DeleteRecord]) -> None:
             honoured = frozenset[str]()
             if source is not None:
                 wanted = {one.delete_id for one in rollup_deletes(known)}
-                honoured = await DeleteIdsReader(store=store).read(source.delete_ids, wanted)
+                honoured = await DeleteIdsReader(store=store).read(source.deletes, wanted)
             backoff = Backoff.seeded_by(clock)
             found = await compact_deletes(store, known, backoff, SystemIds(), honoured=honoured)
         _log.info("deletes_compacted", known=found.known, active=found.active)

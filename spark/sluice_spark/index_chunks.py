@@ -48,7 +48,6 @@ from sluice_spark.index_removal import (
     IndexRemoval,
     add_waiting,
     list_chunk_dates,
-    waiting_of,
 )
 from sluice_spark.session import Session
 from sluice_spark.stopping import StopCheck, never_stop
@@ -167,7 +166,7 @@ class _IndexPlan:
         """
         if self.before is None:
             return None
-        waiting = add_waiting(waiting_of(self.after), dates, self.now_ns, self.wait_ns)
+        waiting = add_waiting(self.after.waiting, dates, self.now_ns, self.wait_ns)
         return msgspec.structs.replace(self.before, waiting=waiting)
 
 
@@ -214,13 +213,13 @@ async def _plan(store_url: str, files: Sequence[DataFile], now: IndexProgress) -
         if before is not None and before.table_id == now.table_id:
             version = before.table_version
             indexed = await asyncio.to_thread(list_paths_at, store_url, LOGS, version, {})
-        if before is None or indexed is None or before.waiting is msgspec.UNSET:
+        if before is None or indexed is None:
             usable = None
             waiting = add_waiting((), await list_chunk_dates(store), now_ns, 0)
         else:
             usable = before
             left = partitions_of(indexed.difference(file.path for file in files))
-            waiting = add_waiting(waiting_of(before), left, now_ns, wait_ns)
+            waiting = add_waiting(before.waiting, left, now_ns, wait_ns)
         return _IndexPlan(
             before=usable,
             after=msgspec.structs.replace(now, waiting=waiting),

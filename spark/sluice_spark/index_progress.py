@@ -56,13 +56,13 @@ class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
         table_id: The id of the table in its log; a table that was created again has another one.
         table_version: The version of the state.
         waiting: The dates that may have chunks of files that left the table before this version, at
-            most one entry a date. Unset by versions that removed no chunks: every date may.
+            most one entry a date.
     """
 
-    schema: Literal["sluice.index_progress.v1"] = "sluice.index_progress.v1"
+    schema: Literal["sluice.index_progress.v2"] = "sluice.index_progress.v2"
     table_id: str
     table_version: int
-    waiting: tuple[WaitingDate, ...] | msgspec.UnsetType = msgspec.UNSET
+    waiting: tuple[WaitingDate, ...] = ()
 
 
 async def read_index_progress(store: ObjectStore) -> IndexProgress | None:

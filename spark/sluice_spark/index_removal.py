@@ -97,11 +97,6 @@ def add_waiting(
     return tuple(found[date] for date in sorted(found))
 
 
-def waiting_of(progress: IndexProgress) -> tuple[WaitingDate, ...]:
-    """Return the waiting dates of a record."""
-    return () if isinstance(progress.waiting, msgspec.UnsetType) else progress.waiting
-
-
 def next_due(waiting: Sequence[WaitingDate], now_ns: int) -> WaitingDate | None:
     """Return the date to check now: the one that is due longest; None if none is due."""
     due = [entry for entry in waiting if entry.due_unix_ns <= now_ns]
@@ -173,7 +168,7 @@ class IndexRemoval:
         removed = 0
         for _ in range(STEPS_MAX):
             self.stop()
-            waiting = waiting_of(progress)
+            waiting = progress.waiting
             entry = next_due(waiting, self.now_ns)
             if entry is None:
                 break

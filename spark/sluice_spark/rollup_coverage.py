@@ -7,8 +7,6 @@ arrive late, or that are older than a rollup job that was stopped, would be lost
 import asyncio
 from collections.abc import Sequence
 
-from msgspec import UNSET
-
 from sluice_lake.data_files import DataFile
 from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.lane_versions import read_lane_versions
@@ -44,7 +42,7 @@ def find_unrolled_files(store_url: str, files: Sequence[DataFile]) -> list[DataF
     rolled = {lane: source.ends(lane)[1] for lane in range(lanes)}
     reached = read_lane_versions(lake_location(store_url, METRICS.name), metrics, range(lanes))
     known = None
-    if source.metrics_version is not UNSET:
+    if source.metrics_version is not None:
         known = list_paths_at(store_url, METRICS, source.metrics_version, rolled)
     later = SourceRange(
         number=done + 1,

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
-from msgspec import UNSET
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delete_ids import DeleteIdsReader
@@ -60,7 +59,7 @@ class RollupInput:
 
     def known_files(self, store_url: str) -> set[str] | None:
         """Return the paths of files without points of this range; None if unknown."""
-        if self.previous is None or self.previous.metrics_version is UNSET:
+        if self.previous is None or self.previous.metrics_version is None:
             return None
         ends = {lane: self.previous.ends(lane)[1] for lane in range(self.lanes)}
         found = list_paths_at(store_url, METRICS, self.previous.metrics_version, ends)
@@ -155,9 +154,9 @@ class RollupInputReader:
     ) -> tuple[int, SourceRange | None, Sequence[DeleteRecord], Sequence[DeleteRecord]]:
         async with open_store(self.store_url) as store:
             reader = DeleteIdsReader(store=store, known=self.parts)
-            ids = await reader.read(source.delete_ids)
+            ids = await reader.read(source.deletes)
             previous = await read_source_range(store, source.number - 1)
-            before = await reader.read(previous.delete_ids) if previous is not None else ids
+            before = await reader.read(previous.deletes) if previous is not None else ids
             known = await self._read_known(store)
             # Another owner may have read later deletes. Retention that was applied before the files
             # were listed must be known if hours are aggregated again.

@@ -24,7 +24,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET
 
 from sluice_lake.delete_ids import DeleteIdsReader, remove_old_parts
 from sluice_lake.schemas import arrow_schema
@@ -35,7 +34,6 @@ from sluice_lake.source_ranges import (
     add_honoured,
     read_source_range,
     source_range_key,
-    with_deletes,
 )
 from sluice_lake.tables import ROLLUPS
 from sluice_protocol.keys import ROLLUP, hour_path, rollup_key
@@ -91,15 +89,13 @@ async def next_source_range(
     if through == after and (previous is None or not new):
         return None
     backoff = Backoff.seeded_by(SystemClock())
-    inherited = previous.metrics_version if previous is not None else UNSET
-    wanted = with_deletes(
-        SourceRange(
-            number=number,
-            after=after,
-            through=through,
-            metrics_version=inherited if metrics_version is None else metrics_version,
-        ),
-        await add_honoured(reader, previous, new, SystemIds(), backoff),
+    inherited = previous.metrics_version if previous is not None else None
+    wanted = SourceRange(
+        number=number,
+        after=after,
+        through=through,
+        deletes=await add_honoured(reader, previous, new, SystemIds(), backoff),
+        metrics_version=inherited if metrics_version is None else metrics_version,
     )
     body = encode_record(wanted)
     match await create_known(reader.store, source_range_key(number), body, backoff):
@@ -118,7 +114,7 @@ async def _new_deletes(
     """
     if previous is None:
         return sorted(deletes)
-    known = await reader.read(previous.delete_ids, deletes)
+    known = await reader.read(previous.deletes, deletes)
     return sorted(one for one in deletes if one not in known)[:NEW_DELETES_MAX]
 
 
@@ -175,7 +171,7 @@ async def remove_old_honoured(store: ObjectStore, done: int, before_ns: int) -> 
     named: set[str] = set()
     for number in sorted(numbers):
         source = await read_source_range(store, number)
-        named |= {one.key for one in source.delete_ids.parts} if source is not None else set()
+        named |= {one.key for one in source.deletes.parts} if source is not None else set()
     return await remove_old_parts(store, HONOURED_DELETES_PREFIX, named, before_ns)
 
 

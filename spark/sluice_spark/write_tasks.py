@@ -178,8 +178,8 @@ def write_rows(
 
     Raises:
         StoreError: The store is unreachable.
-        UnsupportedVersion: A frame is of a later release. Its batch stays in the queue, because it
-            can be ingested after the upgrade of this job.
+        UnsupportedVersion: A frame has another version. Its batch stays in the queue, because the
+            version of this job that reads it can ingest it.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     writers: dict[FileTarget, RecordFileWriter] = {}

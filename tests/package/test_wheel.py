@@ -12,6 +12,8 @@ import pytest
 from support.completion_shells import complete_in_bash, complete_in_fish, complete_in_zsh
 from support.local_deployment import clean_environment, free_ports
 
+from sluice_protocol.distribution import DISTRIBUTION, install_command
+
 pytestmark = pytest.mark.package
 
 AGENT_MB_MAX = 110
@@ -47,7 +49,7 @@ def install(wheel: Path, folder: Path, extras: str = "") -> Path:
     python = folder / "venv" / "bin" / "python"
     # Compiled, as pip installs it.
     options = ("--compile-bytecode", "--python", python)
-    run(uv, "pip", "install", *options, f"sluice{extras} @ file://{wheel}", cwd=folder)
+    run(uv, "pip", "install", *options, f"{DISTRIBUTION}{extras} @ file://{wheel}", cwd=folder)
     return python.parent
 
 
@@ -164,7 +166,7 @@ def test_up_without_its_packages_is_one_line(agent: Path, tmp_path: Path) -> Non
         [agent / "sluice", "up"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'sluice[up]'" in done.stderr
+    assert install_command("up") in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -79,7 +79,6 @@ class SimNetwork:
         self.first: dict[Identity, bytes] = {}
         self.sent: list[tuple[float, str, Identity, bool]] = []
         self.lists: list[int] = []
-        self.lists_unknown = False
         self.lose_list: Callable[[int], bool] = lambda _: False
         self.before_send: Callable[[UploadRequest], None] = lambda _: None
 
@@ -105,8 +104,6 @@ class SimNetwork:
     ) -> tuple[UploadResult, ...] | UploadResult:
         """Accept each frame as `send` does; `lose_list` loses the response of the whole list."""
         self.lists.append(len(uploads))
-        if self.lists_unknown:
-            return UploadResult(response=GatewayResponse(status=404, code="not_found"))
         results = [await self.send(target, upload) for upload in uploads]
         if self.lose_list(len(self.lists)):
             return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.RESET))

@@ -12,6 +12,8 @@ import pytest
 from support.builders import log_columns, make_identity, salted_frame
 from support.gateway import TestKey, write_principals
 from support.gc_world import KEYS, MovedClock
+from support.memory_bucket import MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call, Fault
 from support.simloop import START_NS, SimClock, SimIds, SimLoop, simulate
 
 from pyspark_sluice.offsets import read_lanes, read_latest
@@ -39,8 +41,6 @@ from sluice_reconciler.passes import progress as pass_progress
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import create_authority, read_authority
-from sluice_store.memory import MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call, Fault
 from sluice_store.port import ObjectStore
 
 WARM_UP_S = 130.0

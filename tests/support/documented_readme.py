@@ -17,6 +17,8 @@ from support.local_deployment import (
     stop_deployment,
 )
 
+from sluice_protocol.distribution import DISTRIBUTION
+
 INSTALL_S = 900
 
 
@@ -44,7 +46,7 @@ def readme_deployment(
         SLUICE_UP_PORT=" ".join(f"{name}=0" for name in (*PORTS, "maintain")),
     )
     install, up = commands.splitlines()
-    named = install.replace("/path/to/checkout[up]", f"sluice[up] @ file://{wheel}")
+    named = install.replace("/path/to/checkout[up]", f"{DISTRIBUTION}[up] @ file://{wheel}")
     subprocess.run(["bash", "-e", "-c", named], cwd=folder, env=env, check=True, timeout=INSTALL_S)
     assert list(folder.iterdir()) == []
     with (folder / "up.err").open("wb") as errors:

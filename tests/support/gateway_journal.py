@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from support.builders import manifest
 from support.gc_world import MovedClock
+from support.memory_bucket import Fault, MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 
 from sluice_gateway.journal_ports import JournalOwner, StoreRules
 from sluice_gateway.journal_writer import AcceptanceJournal
@@ -26,8 +28,6 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store import create_authority
-from sluice_store.memory import Fault, MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call
 from sluice_store.port import ObjectStore
 
 

@@ -8,6 +8,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from support.query_rollups import RollupJob, Sample, rollups_table
 from support.spark_lake import Deployment
 
+from sluice_lake.delete_ids import DeleteIds
 from sluice_lake.delta import find_table, open_or_create_table
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
@@ -59,7 +60,9 @@ class LakeRollups:
                 number=self.job.number + 1,
                 after={str(lane): end for lane, end in self.job.through.items()},
                 through={str(lane): end for lane, end in ends.items()},
-                deletes=tuple(sorted(self.job.deletes.union(one.delete_id for one in deletes))),
+                deletes=DeleteIds(
+                    listed=tuple(sorted(self.job.deletes.union(one.delete_id for one in deletes)))
+                ),
                 metrics_version=version,
             )
             await store.create(source_range_key(source.number), encode_record(source))

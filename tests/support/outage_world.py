@@ -11,6 +11,8 @@ import pytest
 from support.builders import log_columns, make_identity, salted_frame
 from support.cost_world import SimMachine
 from support.gateway import TestKey, write_principals
+from support.memory_bucket import MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call, Fault
 from support.reconciler_seed import accept, enqueued
 from support.simloop import SimIds, SimLoop, simulate
 
@@ -35,8 +37,6 @@ from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import create_authority
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import seal_result, write_result
-from sluice_store.memory import MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call, Fault
 from sluice_store.port import ObjectStore
 
 READS = frozenset({"GET", "HEAD", "LIST"})

@@ -1,15 +1,20 @@
-"""A bucket and the roles of a deployment on moto, which stores documents and enforces none."""
+"""A bucket and the roles of a deployment on moto.
+
+moto enforces nothing until `enforced_roles`, and then the policies of roles without conditions.
+"""
 
 import asyncio
 import json
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import aioboto3
-from moto.server import ThreadedMotoServer
-from support.policies_live import ADMIN_PROFILE, BUCKET
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.authorization import enable_iam_authentication
+from support.moto_server import moto_server
+from support.policies_live import ADMIN_PROFILE, BUCKET, profile
 
 from sluice_policies.settings import RoleName
 
@@ -31,10 +36,6 @@ def moto_with_bucket() -> Iterator[str]:
 
     The profiles of `write_profiles` must be selected.
     """
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
 
     async def make_bucket(s3: Any) -> None:
         await s3.create_bucket(Bucket=BUCKET)
@@ -46,11 +47,35 @@ def moto_with_bucket() -> Iterator[str]:
                 RoleName=name.value, Path="/sluice/", AssumeRolePolicyDocument=trust
             )
 
-    with_client("s3", address, make_bucket)
-    with_client("iam", address, make_roles)
-    yield address
-    urllib.request.urlopen(f"{address}/moto-api/reset", data=b"").close()
-    server.stop()
+    with moto_server() as server:
+        with_client("s3", server.endpoint, make_bucket)
+        with_client("iam", server.endpoint, make_roles)
+        yield server.endpoint
+
+
+@contextmanager
+def enforced_roles(endpoint: str, folder: Path) -> Iterator[None]:
+    """Replace the profiles of the roles by sessions of the roles, and enforce their policies.
+
+    Signatures are then checked with the signer of the SDK.
+    """
+    sessions: list[str] = []
+
+    async def assume(sts: Any) -> None:
+        for name in RoleName:
+            role = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:role/sluice/{name.value}"
+            made = await sts.assume_role(RoleArn=role, RoleSessionName=name.value)
+            keys = made["Credentials"]
+            sessions.append(
+                f"[{profile(name)}]\naws_access_key_id = {keys['AccessKeyId']}\n"
+                f"aws_secret_access_key = {keys['SecretAccessKey']}\n"
+                f"aws_session_token = {keys['SessionToken']}\n"
+            )
+
+    with_client("sts", endpoint, assume)
+    (folder / "credentials").write_text("".join(sessions))
+    with enable_iam_authentication():
+        yield
 
 
 def drop_statement(endpoint: str, sid: str) -> None:

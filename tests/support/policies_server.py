@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.memory_bucket.server import Guard, GuardedCall, MemoryServer, serve_memory
 from support.policies_live import BUCKET, profile
 from support.store_certificate import certificate
 
 from sluice_policies.evaluate import HEADER_KEYS, evaluate, request_for
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import RoleName
-from sluice_store.memory.server import Guard, GuardedCall, MemoryServer, serve_memory
 from sluice_store.s3.settings import S3Settings
 
 CREDENTIALS = {f"sluice-{name.value}": f"secret-of-{name.value}" for name in RoleName}

@@ -7,6 +7,8 @@ from importlib.metadata import requires, version
 import pytest
 from packaging.requirements import Requirement
 
+from sluice_protocol.distribution import DISTRIBUTION
+
 
 def expect_name(library: str, owner: object, name: str, *, used_in: str) -> object:
     """Return an attribute, or fail with the name that the library no longer has."""
@@ -35,7 +37,7 @@ def expect_call(
 
 def expect_limited(library: str, *, used_in: str) -> None:
     """Fail when pyproject.toml does not limit a library, or the installed one is outside."""
-    found = [one for one in map(Requirement, requires("sluice") or ()) if one.name == library]
+    found = [one for one in map(Requirement, requires(DISTRIBUTION) or ()) if one.name == library]
     limits = [spec for one in found for spec in one.specifier if spec.operator in {"<", "==", "~="}]
     if not limits:
         pytest.fail(

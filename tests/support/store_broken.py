@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
+from support.memory_bucket import open_memory_store
+
 from sluice_protocol.outcomes import (
     Applied,
     CreateOutcome,
@@ -18,7 +20,6 @@ from sluice_protocol.outcomes import (
     ReplaceOutcome,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.memory import open_memory_store
 from sluice_store.port import IncarnationPage, ListPage, Versioning
 from sluice_store.s3.store import S3Store
 

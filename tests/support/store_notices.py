@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote_plus
 
+from support.memory_bucket.bucket import BucketChange, MemoryBucket, StoredVersion
+
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store.memory.bucket import BucketChange, MemoryBucket, StoredVersion
 from sluice_store.port import ListedObject
 
 REPEATED: Final = 0.1

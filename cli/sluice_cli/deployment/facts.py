@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,7 @@ from sluice_agent.settings import SPOOL_DEFAULT
 from sluice_cli.deployment.local_services import read_local_services
 from sluice_cli.queue import read_lanes
 from sluice_cli.settings_file import read_file
+from sluice_cli.version import read_version
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem
 from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
@@ -52,14 +52,6 @@ class DeploymentFacts:
     attention: tuple[AttentionItem, ...]
     now_ns: int
     agent: FileReport | None = None
-
-
-def read_version() -> str:
-    """Return the installed version, or `unknown` in a checkout that is not installed."""
-    try:
-        return version("sluice")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 async def read_facts(url: str) -> DeploymentFacts:

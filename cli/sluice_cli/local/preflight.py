@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sluice_cli.local.services import LocalService
 from sluice_cli.output import format_size
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
 from sluice_spark.java_version import describe_missing_java
 
@@ -20,7 +21,7 @@ def missing_requirement(service: LocalService) -> str | None:
     """Return the missing requirement of a service and how to get it, or None."""
     for module in service.modules:
         if importlib.util.find_spec(module) is None:
-            return f"missing package: run `pip install 'sluice[up]'`, package=`{module}`"
+            return describe_missing_package("up", module)
     return describe_missing_java() if service.needs_java else None
 
 

@@ -17,8 +17,8 @@ async def prepare_store(url: str) -> Authority:
     """Create the settings of the authority unless the store has some, and examine a new bucket.
 
     Raises:
-        BadUsage: A newer version of sluice wrote the settings, or they are damaged, or another
-            acceptance mode needs a spool.
+        BadUsage: The settings are damaged or of another version, or another acceptance mode needs
+            a spool.
         SluiceError: The store is unreachable or refused a request.
     """
     async with open_store(url, StoreMode.CREATE) as store:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import NoStore, StoreMisconfigured
+from sluice_protocol.errors import NoStore, StoreMisconfigured, describe_version
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 _RECORD: Final = struct.Struct("<8sQQ36s")
 _FAMILY: Final = b"SLUICEC"
-_MAGIC: Final = _FAMILY + b"1"
+_VERSION: Final = 1
+_MAGIC: Final = b"%b%d" % (_FAMILY, _VERSION)
 _RESERVE_NS: Final = NS_PER_S
 """How far the durable bound is ahead: one fsync a second, one second lost at a crash."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -131,7 +132,7 @@ class LogicalClock:
             newest: Reads the highest timestamp of the store's files; None for a new store.
 
         Raises:
-            StoreMisconfigured: The file was written by a newer version.
+            StoreMisconfigured: The file has another version than this build's.
         """
         self._path = path
         self._clock = clock
@@ -204,10 +205,10 @@ class LogicalClock:
 
     def _rebuild(self, raw: bytes) -> None:
         """Write a file that continues above every timestamp in the store."""
-        if raw.startswith(_FAMILY) and raw[len(_FAMILY) : len(_MAGIC)] not in (b"", b"1"):
-            raise StoreMisconfigured(
-                "open", str(self._path), "the clock file is of a newer version: upgrade sluice"
-            )
+        version = raw[len(_FAMILY) : len(_MAGIC)]
+        if raw.startswith(_FAMILY) and version.isdigit() and int(version) != _VERSION:
+            reason = describe_version("clock file", int(version), _VERSION)
+            raise StoreMisconfigured("open", str(self._path), reason)
         newest = self._newest()
         # Times were given to readers up to the durable bound, which was ahead of the last write.
         bound = 0 if newest is None else newest + _RESERVE_NS

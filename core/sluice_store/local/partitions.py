@@ -2,9 +2,8 @@
 
 Keys of derived data contain dates, hours and names of metrics. Their objects are deleted after some
 time, and each would leave folders, which take an inode each and which every listing reads. Other
-folders stay: no process writes to them for a limited time only, and a process of an earlier release
-does not expect a folder to disappear. A folder of noncurrent versions of one key, which ends in
-`@`, is removed too.
+folders stay, because no process writes to them for a limited time only. A folder of noncurrent
+versions of one key, which ends in `@`, is removed too.
 
 A process cannot know that a partition is durable: another one may have removed it and made it again
 since, and may have died before it synced it. So each new object in one syncs the folders above it.

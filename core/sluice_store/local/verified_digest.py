@@ -5,8 +5,7 @@ and its attribute is ignored. Readers then hash the bytes.
 
 A value has 40 bytes, so that it fits into an inode of 256 bytes, the default of ext4. A value of
 more than 56 bytes needs a separate block of 4 KiB for each object. Source: "Extended Attributes" in
-https://docs.kernel.org/filesystems/ext4/. Values of earlier versions are text of 84 bytes, and stay
-readable (ADR 0189).
+https://docs.kernel.org/filesystems/ext4/ (ADR 0189).
 """
 
 import os
@@ -14,7 +13,6 @@ import struct
 from contextlib import suppress
 from typing import Final
 
-from sluice_protocol.keys import parse_digest
 from sluice_protocol.units import Digest
 
 ATTRIBUTE: Final = "user.sluice.sha256"
@@ -29,14 +27,10 @@ def encode_verified(stamp: int, sha256: Digest) -> bytes:
 
 def decode_verified(value: bytes, stamp: int) -> Digest | None:
     """Return the sha256 that a value states, or None if it is damaged or of another state."""
-    if len(value) == _VALUE.size:
-        written, digest = _VALUE.unpack(value)
-        return Digest(digest.hex()) if written == stamp else None
-    try:
-        text, _, written_digest = value.decode().partition(":")
-        return parse_digest(written_digest) if text == str(stamp) else None
-    except ValueError:
+    if len(value) != _VALUE.size:
         return None
+    written, digest = _VALUE.unpack(value)
+    return Digest(digest.hex()) if written == stamp else None
 
 
 def write_verified(fd: int, stamp: int, sha256: Digest) -> None:

@@ -1,5 +1,1 @@
-"""S3 and compatible servers behind the port.
-
-`sdk`, `connection` and `signing` require the extra `s3`. `store` and `exchange` do not: the fake in
-memory uses them too.
-"""
+"""S3 and compatible servers behind the port; `sdk`, `connection`, `signing` need the extra `s3`."""

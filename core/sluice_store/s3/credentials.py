@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from sluice_protocol.clock import Clock
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage, StoreDenied, StoreMisconfigured, StoreUnavailable
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
@@ -160,7 +161,7 @@ def _new_session(profile: str | None) -> Any:  # noqa: ANN401 - the SDK has no t
     try:
         from botocore.session import Session  # noqa: PLC0415 - the SDK is an extra
     except ImportError as error:
-        raise BadUsage("an S3 store requires the extra `s3`: pip install 'sluice[s3]'") from error
+        raise BadUsage(describe_missing_package("s3", error.name)) from error
     return Session(profile=profile)
 
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
 from sluice_store.s3.credentials import REGION_DEFAULT, CredentialSource, credential_source
 from sluice_store.s3.sdk import call_renewing, sdk_errors, shared_credentials
@@ -134,9 +135,8 @@ async def open_event_queue(
         from aiobotocore.config import AioConfig  # noqa: PLC0415 - an extra
         from aiobotocore.session import get_session  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise BadUsage(
-            f"an event queue requires the extra `s3`: pip install 'sluice[s3]', url=`{url}`"
-        ) from error
+        missing = describe_missing_package("s3", error.name)
+        raise BadUsage(f"{missing}, url=`{url}`") from error
     with sdk_errors("open", url):
         base = get_session()
         credentials = credential_source(None)

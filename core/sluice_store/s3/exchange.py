@@ -1,6 +1,6 @@
 """One request on S3 and its response: values, header parsing, and refusals as errors of the port.
 
-Independent of what sends the request: the adapter for real servers and the fake in memory share it.
+Independent of what sends the request, so that tests can send it to a model of a bucket.
 """
 
 import base64

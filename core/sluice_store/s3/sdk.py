@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import (
     BadUsage,
     StoreError,
@@ -192,10 +193,8 @@ async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
         from aiobotocore.session import get_session  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
     except ImportError as error:
-        raise BadUsage(
-            "an S3 store requires the extra `s3`: pip install 'sluice[s3]',"
-            f" bucket=`{settings.bucket}`"
-        ) from error
+        missing = describe_missing_package("s3", error.name)
+        raise BadUsage(f"{missing}, bucket=`{settings.bucket}`") from error
     settings = await asyncio.to_thread(resolve_settings, settings)
     addressing = choose_addressing(settings)
     credentials = credential_source(settings.profile)

@@ -1,9 +1,8 @@
 """Which gateways write journals: only if all of them do, journals decide the frontier.
 
-A gateway of an earlier version acknowledges batches without a journal. So journals decide only
-after a full pass during which no route met a batch of such a gateway. As soon as one is met, full
-passes decide again. A batch belongs to such a gateway if its collector has no registration that is
-older than the batch.
+A registration may be lost, and another program may write manifests. A batch is without a journal
+if its collector has no registration that is older than the batch. Journals decide only after a full
+pass during which no route met such a batch. As soon as one is met, full passes decide again.
 """
 
 from collections.abc import Sequence

@@ -90,7 +90,7 @@ async def find_defect(
 
     Raises:
         StoreError: The store is unreachable or refused a request.
-        UnsupportedVersion: The register was written by a newer version, which can read it.
+        UnsupportedVersion: The register has another version than this build's.
     """
     return await _defect_of(
         store, lane, await _read_state(store, lane), persisted, segments=segments
@@ -225,7 +225,7 @@ async def read_queue_status(
 
     Raises:
         StoreError: The store is unreachable or refused a request.
-        UnsupportedVersion: A register or segment was written by a newer version.
+        UnsupportedVersion: A register or segment has another version than this build's.
     """
     known = persisted if persisted is not None else {}
     existing = await list_lanes(store, queue)

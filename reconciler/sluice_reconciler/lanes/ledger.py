@@ -12,7 +12,6 @@ import msgspec
 
 from sluice_protocol.identity import Identity
 from sluice_reconciler.lanes.parts import (
-    UNDATED,
     LanePart,
     Life,
     LifeCounts,
@@ -25,14 +24,6 @@ from sluice_reconciler.lanes.sequence_ranges import (
     EnqueueStatus,
     SequenceRange,
 )
-
-
-class StoredBoot(msgspec.Struct, frozen=True, array_like=True):
-    """The enqueued batches of one (agent, boot) in a record of the first version."""
-
-    agent_id: str
-    boot_id: str
-    ranges: BootRanges
 
 
 class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +70,6 @@ class Ledger:
 
     Args:
         runs: The parts, oldest run first; the parts of one run have no life in common.
-        boots: States that no part contains.
         recent: Batches that were enqueued after the newest part was written.
         settled_s: As in the lane state.
         unsettled: As in the lane state.
@@ -88,19 +78,18 @@ class Ledger:
     def __init__(
         self,
         runs: Iterable[Sequence[LanePart]] = (),
-        boots: Iterable[StoredBoot] = (),
         recent: Iterable[IntendedBatch] = (),
         *,
         settled_s: int = 0,
         unsettled: Iterable[IntendedBatch] = (),
     ) -> None:
         self._runs = [tuple(run) for run in runs]
-        self._changed = {(one.agent_id, one.boot_id): one.ranges for one in boots}
-        self._touched: set[Life] = set(self._changed)
+        self._changed: dict[Life, BootRanges] = {}
+        self._touched: set[Life] = set()
         # States that were looked up and did not change since; the parts contain the same.
         self._loaded: dict[Life, BootRanges | None] = {}
         self._recent: list[IntendedBatch] = []
-        self._unlogged = len(self._changed)
+        self._unlogged = 0
         self._empty: set[Life] = set()
         self._settled_s = settled_s
         self._unsettled = set(unsettled)
@@ -140,12 +129,11 @@ class Ledger:
 
     def count_lives(self, settled_s: int) -> LifeCounts:
         """Count the lives in the parts, by their last enqueueing."""
-        total = idle = undated = 0
+        total = idle = 0
         for part in (part for run in self._runs for part in run):
             total += len(part)
             idle += int((part.seen < settled_s).sum())
-            undated += int((part.seen == UNDATED).sum())
-        return LifeCounts(total=total, idle=idle, undated=undated)
+        return LifeCounts(total=total, idle=idle)
 
     def status(self, who: Identity) -> EnqueueStatus:
         """Return whether a batch was enqueued, without reading the store."""

@@ -54,11 +54,11 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
         lanes: The lanes that it works on, of every queue, in order.
         leaving: Whether it stopped: its lanes may be taken.
         process: The process, so that another one of the same machine can see that it has ended.
-        host: The name of its machine; empty in records of earlier releases.
+        host: The name of its machine.
         stalled: Its loops that have failed for some seconds.
     """
 
-    schema: Literal["sluice.reconciler_member.v1"] = "sluice.reconciler_member.v1"
+    schema: Literal["sluice.reconciler_member.v2"] = "sluice.reconciler_member.v2"
     member: str
     url: str = ""
     lanes: tuple[int, ...] = ()

@@ -19,7 +19,6 @@ object and raises `LaneTakenOver`. It has then changed nothing that the new owne
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from sluice_protocol.errors import SluiceError, StoreUnavailable
@@ -33,7 +32,7 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot, in_order
+from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, in_order
 from sluice_reconciler.lanes.part_log import (
     LaneLog,
     PartCache,
@@ -243,8 +242,8 @@ class LaneOwner:
             runs=written.runs,
             settled_s=settled_s,
             unsettled=in_order(held),
-            requests=requests.named or UNSET,
-            released=UNSET,
+            requests=requests.named,
+            released=False,
         )
         await self._swap_in(record, requests)
         ledger.settle(self._log.parts_of(record), written.delta)
@@ -261,7 +260,7 @@ class LaneOwner:
         *,
         writes: int,
         pending: tuple[IntendedBatch, ...],
-        released: bool | UnsetType = UNSET,
+        released: bool = False,
     ) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         old, ledger, delta = self._stored.record, self.ledger, None
@@ -282,7 +281,7 @@ class LaneOwner:
             released=released,
             ledger_since_unix_ns=old.ledger_since_unix_ns or self._stored.date_ns,
             unsettled=ledger.unsettled,
-            requests=requests.named or UNSET,
+            requests=requests.named,
         )
         await self._swap_in(record, requests)
         if delta is not None:
@@ -319,7 +318,6 @@ async def _swap(
     stored: StoredLaneState,
     record: LaneRecord,
     runtime: Runtime,
-    boots: tuple[StoredBoot, ...] = (),
 ) -> StoredLaneState:
     """Replace the state that was read. The nonce identifies a write of unknown outcome.
 
@@ -327,14 +325,14 @@ async def _swap(
         LaneTakenOver: Another process wrote the state.
         OutcomeUnknown: The retries are spent.
     """
-    key, body = lane_key(lane), encode_lane(record, boots)
+    key, body = lane_key(lane), encode_lane(record)
     budget = RetryBudget("swap", key, runtime.backoff(SWAP_RETRY))
     while True:
         try:
             outcome = await store.replace(key, body, if_match=stored.etag)
             match outcome:
                 case Applied(etag=etag, date_ns=date_ns):
-                    return StoredLaneState(record=record, etag=etag, date_ns=date_ns, boots=boots)
+                    return StoredLaneState(record=record, etag=etag, date_ns=date_ns)
                 case Mismatch() | Unknown():
                     now = await read_lane_state(store, lane)
         except StoreUnavailable as error:
@@ -362,11 +360,11 @@ async def _raise_owner_term(
                 old,
                 nonce=runtime.id_bytes().hex(),
                 owner_term=old.owner_term + 1,
-                released=UNSET,
-                owner=replace(claim, since_unix_ns=stored.date_ns) if claim else UNSET,
+                released=False,
+                owner=replace(claim, since_unix_ns=stored.date_ns) if claim else None,
             )
             try:
-                return await _swap(store, lane, stored, record, runtime, stored.boots)
+                return await _swap(store, lane, stored, record, runtime)
             except LaneTakenOver:
                 pass  # A rival swapped first: raise the term above its own.
         await budget.wait_or_raise()

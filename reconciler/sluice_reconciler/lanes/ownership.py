@@ -57,7 +57,7 @@ def unread_ownership(lane: int, members: LiveMembers) -> LaneOwnership:
 
 def _claim_of(record: LaneRecord | None) -> OwnerClaim | None:
     """Return who claims a lane now; None after a release, and for a claim without a name."""
-    return record.owner or None if record is not None and record.has_owner else None
+    return record.owner if record is not None and record.has_owner else None
 
 
 def _name_of(member: MemberRecord, claim: OwnerClaim | None) -> OwnerName:
@@ -101,7 +101,7 @@ def _owned(name: OwnerName, record: LaneRecord | None, claim: OwnerClaim | None)
     if name.since_unix_ns is None:
         detail = "it claims the lane with the next batch"
         if claim is None and record is not None and record.has_owner:
-            detail = "the lane state does not name who claimed it: an earlier release wrote it"
+            detail = "the lane state does not name who claimed it"
     return LaneOwnership(state=OwnershipState.OWNED, owners=(name,), detail=detail)
 
 
@@ -111,8 +111,8 @@ def _without_member(
     """Return the ownership of a lane that no live member names."""
     if members.unreadable:
         return _unknown(
-            f"{members.unreadable} member records cannot be read: upgrade this process, or"
-            " delete them if no reconciler writes them"
+            f"{members.unreadable} member records cannot be read: run one version of"
+            " sluice, and delete the records that no reconciler writes"
         )
     if claim is not None:
         running = any(one.member == claim.member for one in members.records)
@@ -124,10 +124,7 @@ def _without_member(
         owner = _claimed_by(claim, is_running=running)
         return LaneOwnership(state=OwnershipState.LAPSED, owners=(owner,), detail=detail)
     if record is not None and record.has_owner:
-        return _unknown(
-            "the lane state does not name who claimed it: an earlier release or `sluice rebuild`"
-            " wrote it"
-        )
+        return _unknown("the lane state does not name who claimed it: `sluice rebuild` wrote it")
     detail = "no reconciler works on this lane: start `sluice reconciler`"
     return LaneOwnership(state=OwnershipState.UNOWNED, detail=detail)
 

@@ -77,7 +77,7 @@ async def read_part(store: ObjectStore, lane: Lane, reference: PartReference) ->
     Raises:
         PartMissing: It does not exist.
         LaneStateDamaged: Its bytes are not those that the lane state names.
-        UnsupportedVersion: A newer version wrote it.
+        UnsupportedVersion: Its version is another than this build's.
         StoreError: The store is unreachable or refused the request.
     """
     key = part_key(lane, reference.name)
@@ -106,7 +106,7 @@ async def load_ledger(
     Raises:
         PartMissing: A part does not exist.
         LaneStateDamaged: A part is damaged.
-        UnsupportedVersion: A newer version wrote a part.
+        UnsupportedVersion: A part has another version than this build's.
         StoreError: The store is unreachable or refused a request.
     """
     record = stored.record
@@ -123,7 +123,6 @@ async def load_ledger(
         runs.append(parts)
     return Ledger(
         runs,
-        stored.boots,
         record.recent,
         settled_s=record.settled_s,
         unsettled=record.unsettled,
@@ -149,7 +148,7 @@ async def read_ledger(
 
     Raises:
         LaneStateDamaged: The state is malformed.
-        UnsupportedVersion: A newer version wrote the state.
+        UnsupportedVersion: The state has another version than this build's.
         StoreError: The store is unreachable or refused the request.
     """
     cache = cache if cache is not None else PartCache()
@@ -194,7 +193,7 @@ async def check_parts(store: ObjectStore, stored: StoredLaneState, *, read: bool
 
     Raises:
         LaneStateDamaged: The state is current, and a part is missing or damaged.
-        UnsupportedVersion: A newer version wrote a part.
+        UnsupportedVersion: A part has another version than this build's.
         StoreError: The store is unreachable or refused a request.
     """
     named = list(stored.record.parts())
@@ -281,7 +280,7 @@ class LaneLog:
         if not inputs and len(delta.part) <= PART_LIVES_MAX:
             outputs = [delta.part]
         else:
-            outputs = await self._merge([*inputs, delta.part], now_s)
+            outputs = await self._merge([*inputs, delta.part])
         run = tuple([await self._write(part) for part in outputs])
         return WrittenRuns(runs=(*kept, run), delta=delta)
 
@@ -305,15 +304,13 @@ class LaneLog:
         inputs = [self._cache.parts[one.name] for run in runs for one in run]
         if delta is not None:
             inputs.append(delta.part)
-        outputs = await self._merge(inputs, now_s, settled_s)
+        outputs = await self._merge(inputs, settled_s)
         run = tuple([await self._write(part) for part in outputs])
         return WrittenRuns(runs=(run,) if run else (), delta=delta)
 
-    async def _merge(
-        self, parts: Sequence[LanePart], now_s: int, settled_s: int = 0
-    ) -> list[LanePart]:
+    async def _merge(self, parts: Sequence[LanePart], settled_s: int = 0) -> list[LanePart]:
         def work() -> list[LanePart]:
-            return list(merge_parts(parts, PART_LIVES_MAX, now_s=now_s, retired_before_s=settled_s))
+            return list(merge_parts(parts, PART_LIVES_MAX, retired_before_s=settled_s))
 
         if sum(map(len, parts)) <= INLINE_LIVES_MAX:
             return work()

@@ -9,7 +9,7 @@ about 50 bytes of memory per life. All integers are little-endian and unsigned:
     lives x u64   second half: the next 8 bytes of the life's hash
     lives x u32   last part: the next 4 bytes of the life's hash
     lives x u32   where the value ends
-    lives x u32   Unix time in seconds, at or after the last enqueueing (not in version 1)
+    lives x u32   Unix time in seconds, at or after the last enqueueing
     values        `BootRanges` in MessagePack
 
 The object is one zstd frame of these bytes. Pure. Source: `docs/reconciler.md`, State; ADR 0140.
@@ -41,10 +41,6 @@ MAGIC: Final = b"SLP1"
 VERSION: Final = 2
 _HEADER: Final = struct.Struct("<4sHHII")
 _LIFE_BYTES: Final = 8 + 8 + 4 + 4 + 4
-_LIFE_BYTES_V1: Final = 8 + 8 + 4 + 4
-
-UNDATED: Final = 0xFFFF_FFFF
-"""Last enqueueing of a life in a part of version 1, which does not contain it."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(BootRanges)
@@ -77,7 +73,7 @@ class LanePart:
         mids: Second half of each key.
         lows: Last part of each key.
         ends: Where each value ends.
-        seen: When each life was last given a batch, or later, in seconds; `UNDATED` if unknown.
+        seen: When each life was last given a batch, or later, in seconds.
         values: The values, one behind the other.
     """
 
@@ -135,12 +131,10 @@ class LifeCounts:
     Attributes:
         total: All of them; a life that several runs contain is counted for each.
         idle: Those that were given no batch since the settled time.
-        undated: Those of which that is not known.
     """
 
     total: int
     idle: int
-    undated: int
 
 
 def make_part(boots: Mapping[Life, BootRanges], seen_s: int) -> LanePart:
@@ -159,7 +153,7 @@ def make_part(boots: Mapping[Life, BootRanges], seen_s: int) -> LanePart:
 
 
 def merge_parts(
-    parts: Sequence[LanePart], lives_max: int, *, now_s: int, retired_before_s: int = 0
+    parts: Sequence[LanePart], lives_max: int, *, retired_before_s: int = 0
 ) -> Iterator[LanePart]:
     """Merge parts, oldest first, into parts of at most `lives_max` lives with disjoint spans.
 
@@ -169,7 +163,6 @@ def merge_parts(
         parts: The parts; all parts of the lane, if lives are retired. Otherwise an older state of a
             retired life would count again.
         lives_max: Lives in one part, at most.
-        now_s: The time that undated lives get, by the store's clock.
         retired_before_s: Lives that were last given a batch before this time are left out.
     """
     heads = np.concatenate([one.heads for one in parts])
@@ -182,7 +175,6 @@ def merge_parts(
     same = (heads[1:] == heads[:-1]) & (mids[1:] == mids[:-1]) & (lows[1:] == lows[:-1])
     first[1:] = ~same
     seen = np.concatenate([one.seen for one in parts])[order]
-    seen = np.where(seen == UNDATED, np.uint32(now_s), seen)
     first &= seen >= retired_before_s
     chosen = order[first]
     values = np.frombuffer(b"".join(one.values for one in parts), dtype=np.uint8)
@@ -223,7 +215,7 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
 
     Raises:
         InvalidRecord: The bytes are not a part.
-        UnsupportedVersion: A newer version wrote it.
+        UnsupportedVersion: Its version is another than this build's.
     """
     try:
         raw = decompress_zstd(body, PART_BYTES_MAX)
@@ -232,19 +224,16 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
     if len(raw) < _HEADER.size or raw[:4] != MAGIC:
         raise InvalidRecord(key, "not a part of a lane state")
     _, version, _, lives, value_bytes = _HEADER.unpack_from(raw)
-    if version not in (1, VERSION):
-        raise UnsupportedVersion("part version", version, (1, VERSION), key)
-    life_bytes = _LIFE_BYTES_V1 if version == 1 else _LIFE_BYTES
-    if len(raw) != _HEADER.size + lives * life_bytes + value_bytes or not lives:
+    if version != VERSION:
+        raise UnsupportedVersion("part of a lane state", version, VERSION, key)
+    if len(raw) != _HEADER.size + lives * _LIFE_BYTES + value_bytes or not lives:
         raise InvalidRecord(key, f"has {len(raw)} bytes, which is not the size of {lives} lives")
     at = _HEADER.size
     heads = np.frombuffer(raw, dtype="<u8", count=lives, offset=at)
     mids = np.frombuffer(raw, dtype="<u8", count=lives, offset=at + 8 * lives)
     lows = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 16 * lives)
     ends = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 20 * lives)
-    seen = np.full(lives, UNDATED, dtype="<u4")
-    if version > 1:
-        seen = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 24 * lives)
+    seen = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 24 * lives)
     if int(ends[-1]) != value_bytes or bool(np.any(heads[1:] < heads[:-1])):
         raise InvalidRecord(key, "its columns do not agree")
     return LanePart(
@@ -253,5 +242,5 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
         lows=lows,
         ends=ends,
         seen=seen,
-        values=raw[at + life_bytes * lives :],
+        values=raw[at + _LIFE_BYTES * lives :],
     )

@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 import structlog
 
-from sluice_protocol.errors import InvalidRecord, StoreError
+from sluice_protocol.errors import InvalidRecord, StoreError, UnsupportedRecord
 from sluice_protocol.keys import RECONCILER, accepted_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.outcomes import Found
@@ -81,13 +81,15 @@ def decode_run(key: str, body: bytes) -> RequestRun:
     """Decode the stored bytes of a run.
 
     Raises:
-        InvalidRecord: They are not a run of this version.
+        InvalidRecord: They are not a run, or have another version than this build's.
     """
     if len(body) < _HEAD.size:
         raise InvalidRecord(key, "run of requests is shorter than its head")
     magic, version, count = _HEAD.unpack_from(body)
-    if (magic, version) != (_MAGIC, _VERSION):
-        raise InvalidRecord(key, "not a run of requests of version 1")
+    if magic != _MAGIC:
+        raise InvalidRecord(key, "not a run of requests")
+    if version != _VERSION:
+        raise UnsupportedRecord("run of requests", version, _VERSION, key)
     ends = [_HEAD.size, REQUEST_BYTES * count, 8 * count, 4 * count]
     if len(body) != sum(ends):
         raise InvalidRecord(key, "run of requests has another length than its head states")
@@ -171,7 +173,7 @@ class RequestLog:
         Raises:
             StoreError: The store is unreachable or refused a request.
         """
-        runs = [(one, await _read_run(self._store, self._lane, one)) for one in record.request_runs]
+        runs = [(one, await _read_run(self._store, self._lane, one)) for one in record.requests]
         kept = [(one, run) for one, run in runs if run is not None]
         self._named = tuple(one for one, _ in kept)
         self.window = RequestWindow([run for _, run in kept])
@@ -237,7 +239,7 @@ class RequestLog:
         Args:
             record: The state that this owner swapped in.
         """
-        prefix, named = requests_prefix(self._lane), {one.name for one in record.request_runs}
+        prefix, named = requests_prefix(self._lane), {one.name for one in record.requests}
         with contextlib.suppress(StoreError):
             async for page in self._store.list(prefix):
                 listed = {one.key.removeprefix(prefix) for one in page.objects}

@@ -66,9 +66,8 @@ def settled_time_s(record: LaneRecord, shown: ShownPass, quiet_s: int) -> int | 
 
 
 def is_rewrite_due(counts: LifeCounts) -> bool:
-    """Return True if enough lives are idle. A rewrite also dates those that are undated."""
-    gained = counts.idle + counts.undated
-    return gained >= RETIRED_MIN and gained * RETIRED_SHARE >= counts.total
+    """Return True if enough lives are idle."""
+    return counts.idle >= RETIRED_MIN and counts.idle * RETIRED_SHARE >= counts.total
 
 
 def is_settled(listed: ListedBatch, settled_s: int, unsettled: Collection[tuple[int, int]]) -> bool:

@@ -168,19 +168,6 @@ def compare_range(
     """
     known = set(extras)
     inside = [one for one in listed if (one.start, one.end) not in known]
-    found = _compare_inside(sealed, inside)
-    if not found.lost or len(inside) == len(listed):
-        return found
-    # Earlier releases counted batches that they enqueued again both as extras and in the range.
-    counted_twice = _compare_inside(sealed, listed)
-    if counted_twice.lost or not counted_twice.sure:
-        return found
-    new = tuple(one for one in counted_twice.new if (one.start, one.end) not in known)
-    return RangeComparison(new=new)
-
-
-def _compare_inside(sealed: SequenceRange, inside: Sequence[ListedBatch]) -> RangeComparison:
-    """Compare a range with those of the listed batches that it may contain."""
     surplus = len(inside) - sealed.batches
     over = (sum(one.seal for one in inside) - sealed.seal) & SEAL_MASK
     if surplus == 0 and over == 0:

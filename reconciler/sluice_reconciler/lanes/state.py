@@ -26,24 +26,20 @@ from typing import Final, Literal
 
 import msgspec
 
-from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
+from sluice_protocol.errors import InvalidRecord, UnsupportedRecord, UnsupportedVersion
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ETag, ObjectKey, UnixNs
 from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 from sluice_queue.lane import Lane
-from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
+from sluice_reconciler.lanes.ledger import IntendedBatch
 from sluice_store.port import ObjectStore
 
 STATE_BYTES_MAX: Final = 1 << 30
 LANES: Final = f"{RECONCILER}lanes/"
 LANE_PARTS: Final = f"{RECONCILER}lane-parts/"
 DAMAGED_LANES: Final = f"{RECONCILER}damaged-lanes/"
-
-SCHEMA: Final = "sluice.reconciler_lane.v3"
-SCHEMA_V2: Final = "sluice.reconciler_lane.v2"
-SCHEMA_V1: Final = "sluice.reconciler_lane.v1"
 
 _LANE: Final = re.compile(rf"{LANES}(?P<queue>[a-z0-9][a-z0-9_-]*)\.(?P<lane>\d{{3}})")
 _PART_NAME: Final = re.compile(r"(?P<term>\d{10})-[0-9A-HJKMNP-TV-Z]{26}")
@@ -136,15 +132,13 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         settled_s: Every batch whose manifest was created before this time, by the store's clock in
             seconds, is enqueued, except `unsettled`. 0 if no life was ever retired.
         unsettled: Batches that were not enqueued when the settled time was set.
-        requests: The runs with the requests of combined batches that are not recent, oldest first;
-            missing if there are none.
+        requests: The runs with the requests of combined batches that are not recent, oldest first.
         released: Whether the owner stopped in order: any process may take the lane without a wait.
-            Missing in every other write.
-        owner: The process that raised the owner term; missing if it gave no name. It stays after a
+        owner: The process that raised the owner term; None if it gave no name. It stays after a
             release.
     """
 
-    schema: Literal["sluice.reconciler_lane.v3"] = "sluice.reconciler_lane.v3"
+    schema: Literal["sluice.reconciler_lane.v4"] = "sluice.reconciler_lane.v4"
     queue: str
     lane: int
     nonce: str
@@ -157,62 +151,24 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     ledger_since_unix_ns: int = 0
     settled_s: int = 0
     unsettled: tuple[IntendedBatch, ...] = ()
-    requests: tuple[RequestRunReference, ...] | msgspec.UnsetType = msgspec.UNSET
-    released: bool | msgspec.UnsetType = msgspec.UNSET
-    owner: OwnerClaim | msgspec.UnsetType = msgspec.UNSET
+    requests: tuple[RequestRunReference, ...] = ()
+    released: bool = False
+    owner: OwnerClaim | None = None
 
     @property
     def has_owner(self) -> bool:
         """Whether a process took the lane and did not release it."""
-        return self.owner_term > 0 and self.released is not True
+        return self.owner_term > 0 and not self.released
 
     @property
     def of_lane(self) -> Lane:
         """The lane."""
         return Lane(queue=self.queue, lane=self.lane)
 
-    @property
-    def request_runs(self) -> tuple[RequestRunReference, ...]:
-        """The runs with the requests of combined batches, oldest first."""
-        return self.requests or ()
-
     def parts(self) -> Iterator[PartReference]:
         """Yield every part that the record names."""
         for run in self.runs:
             yield from run
-
-
-class LaneRecordV2(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a lane as it was stored before lives were retired."""
-
-    schema: Literal["sluice.reconciler_lane.v2"] = "sluice.reconciler_lane.v2"
-    queue: str
-    lane: int
-    nonce: str
-    producer_id: str
-    owner_term: int = msgspec.field(name="life", default=0)
-    writes: int = 0
-    pending: tuple[IntendedBatch, ...] = ()
-    recent: tuple[IntendedBatch, ...] = ()
-    runs: tuple[Run, ...] = ()
-
-
-class LaneRecordV1(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a lane as it was stored before it had parts; `boots` contains every life."""
-
-    schema: Literal["sluice.reconciler_lane.v1"] = "sluice.reconciler_lane.v1"
-    queue: str
-    lane: int
-    nonce: str
-    producer_id: str
-    owner_term: int = msgspec.field(name="life", default=0)
-    writes: int = 0
-    pending: tuple[IntendedBatch, ...] = ()
-    boots: tuple[StoredBoot, ...] = ()
-
-
-class _Schema(msgspec.Struct, frozen=True):
-    schema: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,14 +179,12 @@ class StoredLaneState:
         record: The state.
         etag: Its ETag, for the next swap.
         date_ns: The store's clock when it was read or written.
-        boots: The lives of a record of the first version; its next owner moves them into parts.
         written_ns: When its owner wrote it, by the store's clock; None if this process wrote it.
     """
 
     record: LaneRecord
     etag: ETag
     date_ns: UnixNs
-    boots: tuple[StoredBoot, ...] = ()
     written_ns: UnixNs | None = field(default=None, compare=False)
 
 
@@ -265,80 +219,26 @@ def damaged_state_key(lane: Lane, digest: Digest) -> ObjectKey:
     return ObjectKey(f"{DAMAGED_LANES}{lane.queue}.{lane.lane:03d}-{digest}")
 
 
-def encode_lane(record: LaneRecord, boots: tuple[StoredBoot, ...] = ()) -> bytes:
-    """Return the stored bytes: canonical JSON in one zstd frame.
-
-    Args:
-        record: The state.
-        boots: The lives of a record of the first version, which is then written in that version.
-    """
-    body: LaneRecord | LaneRecordV1 = record
-    if boots:
-        body = LaneRecordV1(
-            queue=record.queue,
-            lane=record.lane,
-            nonce=record.nonce,
-            producer_id=record.producer_id,
-            owner_term=record.owner_term,
-            writes=record.writes,
-            pending=record.pending,
-            boots=boots,
-        )
-    return compress_zstd(encode_record(body), level=3)
+def encode_lane(record: LaneRecord) -> bytes:
+    """Return the stored bytes: canonical JSON in one zstd frame."""
+    return compress_zstd(encode_record(record), level=3)
 
 
-def decode_lane(key: ObjectKey, body: bytes) -> tuple[LaneRecord, tuple[StoredBoot, ...]]:
+def decode_lane(key: ObjectKey, body: bytes) -> LaneRecord:
     """Decode the stored bytes of a lane's state.
-
-    Returns:
-        The state, and the lives of a record of the first version.
 
     Raises:
         LaneStateDamaged: The bytes are not a zstd frame with a lane record.
-        UnsupportedVersion: A newer version wrote it.
+        UnsupportedVersion: It has another version than this build's.
     """
     try:
-        raw = decompress_zstd(body, STATE_BYTES_MAX)
-        match decode_record(key, raw, _Schema).schema:
-            case "sluice.reconciler_lane.v3":
-                return decode_record(key, raw, LaneRecord), ()
-            case "sluice.reconciler_lane.v2":
-                return _from_v2(decode_record(key, raw, LaneRecordV2)), ()
-            case "sluice.reconciler_lane.v1":
-                old = decode_record(key, raw, LaneRecordV1)
-                return _from_v1(old), old.boots
-            case other:
-                raise UnsupportedVersion("schema", other, (SCHEMA_V1, SCHEMA_V2, SCHEMA), key)
+        return decode_record(key, decompress_zstd(body, STATE_BYTES_MAX), LaneRecord)
     except ZstdError as error:
         raise LaneStateDamaged(key, f"not a zstd frame: {error}") from error
+    except UnsupportedRecord as error:
+        raise UnsupportedVersion("lane state", error.found, error.known, key) from error
     except InvalidRecord as error:
         raise LaneStateDamaged(key, error.reason) from error
-
-
-def _from_v2(old: LaneRecordV2) -> LaneRecord:
-    return LaneRecord(
-        queue=old.queue,
-        lane=old.lane,
-        nonce=old.nonce,
-        producer_id=old.producer_id,
-        owner_term=old.owner_term,
-        writes=old.writes,
-        pending=old.pending,
-        recent=old.recent,
-        runs=old.runs,
-    )
-
-
-def _from_v1(old: LaneRecordV1) -> LaneRecord:
-    return LaneRecord(
-        queue=old.queue,
-        lane=old.lane,
-        nonce=old.nonce,
-        producer_id=old.producer_id,
-        owner_term=old.owner_term,
-        writes=old.writes,
-        pending=old.pending,
-    )
 
 
 async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | None:
@@ -346,7 +246,7 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
 
     Raises:
         LaneStateDamaged: The stored bytes are malformed.
-        UnsupportedVersion: A newer version wrote it.
+        UnsupportedVersion: Its version is another than this build's.
         StoreError: The store is unreachable or refused the request.
     """
     key = lane_key(lane)
@@ -354,12 +254,10 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
         case NotFound():
             return None
         case Found(info=info, body=body):
-            record, boots = decode_lane(key, body)
             return StoredLaneState(
-                record=record,
+                record=decode_lane(key, body),
                 etag=info.etag,
                 date_ns=info.date_ns,
-                boots=boots,
                 written_ns=info.last_modified_ns,
             )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.gateway import CountingStore, frame_of, identity
 from support.gateway_journal import all_named
+from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from support.spool_process import AGREED, SpoolProcess
 
 from sluice_gateway.spool_expiry import EXPIRED, expired_key
@@ -28,7 +29,6 @@ from sluice_protocol.outcomes import CreateOutcome, GetOutcome, ObjectInfo
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_store import create_authority
-from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from sluice_store.port import ObjectStore
 
 KEPT_S = AGREED.retry_horizon_s + AGREED.margin_s

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.gateway import CountingStore, frame_of, identity
 from support.gateway_journal import all_named, frontier
+from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from support.spool_process import AGREED, SpoolProcess
 
 from sluice_gateway.spool_records import untransferred_keys
@@ -35,7 +36,6 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, ObjectVersion, UnixNs
 from sluice_store import create_authority
-from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from sluice_store.port import ObjectStore
 
 

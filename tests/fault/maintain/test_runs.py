@@ -7,6 +7,8 @@ from random import Random
 from typing import cast
 
 import pytest
+from support.memory_bucket import Fault, MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 from support.queue_store import SimIds
 from support.simloop import SimClock, SimLoop, simulate
 
@@ -19,8 +21,6 @@ from sluice_maintain.tasks import TaskName, WorkerKind
 from sluice_maintain.worker_pool import PendingJob, WorkerPool
 from sluice_protocol.errors import StoreError
 from sluice_protocol.maintenance import RunOutcome, TaskRecord
-from sluice_store.memory import Fault, MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call
 
 LEASE_S = 10.0
 SETTINGS = MaintainSettings(lease_s=LEASE_S, stop_grace_s=0.1, gc=GcPolicy(timeout_s=0))

@@ -4,13 +4,13 @@ import asyncio
 import random
 
 import pytest
+from support.memory_bucket import Fault, MemoryBucket, Scripted, open_memory_store
 from support.queue_store import SimClock, SimIds
 
 from sluice_maintain.lease_rules import RunResult, acquire, end_run, renew
 from sluice_maintain.task_store import TaskStore
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.maintenance import RunOutcome, TaskRecord
-from sluice_store.memory import Fault, MemoryBucket, Scripted, open_memory_store
 
 FAULTS = [
     Fault.TIMEOUT_BEFORE,

@@ -6,12 +6,12 @@ from contextlib import suppress
 
 import pytest
 from support.index_store import IndexedTable, log_file
+from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from support.queue_store import SimClock
 
 from sluice_protocol.errors import StoreError
 from sluice_protocol.units import ObjectKey
 from sluice_spark import index_removal
-from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 
 DAY, OTHER = "2026-09-21", "2026-09-22"
 NEEDED = [log_file(DAY, "kept"), log_file(OTHER, "kept")]

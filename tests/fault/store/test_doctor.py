@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from support.memory_bucket import Fault, Scripted, open_memory_store
 from support.store_broken import BROKEN, Honest
 
 from sluice_protocol.errors import InvalidRecord, StoreMisconfigured, StoreUnavailable
@@ -23,7 +24,6 @@ from sluice_store.doctor_result import (
     seal_result,
     write_result,
 )
-from sluice_store.memory import Fault, Scripted, open_memory_store
 from sluice_store.port import ObjectStore
 
 

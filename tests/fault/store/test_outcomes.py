@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from support.memory_bucket import Fault, NoFaults, Scripted, open_memory_store
+from support.memory_bucket.faults import OnKey
+from support.memory_bucket.server import MemoryServer, serve_memory
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
 
 from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
@@ -21,9 +24,6 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import ObjectKey
-from sluice_store.memory import Fault, NoFaults, Scripted, open_memory_store
-from sluice_store.memory.faults import OnKey
-from sluice_store.memory.server import MemoryServer, serve_memory
 from sluice_store.port import ObjectStore
 from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import parse_s3_url

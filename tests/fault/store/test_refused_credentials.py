@@ -4,12 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support.memory_bucket.server import serve_memory
 from support.store_versitygw import CREDENTIALS
 
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.outcomes import Applied, Found, NotFound, ObjectInfo
 from sluice_protocol.units import ObjectKey
-from sluice_store.memory.server import serve_memory
 from sluice_store.s3 import credentials as subject
 from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import parse_s3_url

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.memory_bucket import Fault, MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 
 from sluice_gateway.readiness import require_proof
 from sluice_gateway.settings import GatewaySettings
@@ -20,8 +22,6 @@ from sluice_store import open_local_store
 from sluice_store.authority import create_authority
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import Need, require_doctor, seal_result, write_result
-from sluice_store.memory import Fault, MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call
 from sluice_store.replication import (
     ReplicationReader,
     ReplicationRule,

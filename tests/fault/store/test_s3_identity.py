@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.memory_bucket.server import serve_memory
 from support.store_certificate import certificate
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET
 
@@ -14,7 +15,6 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.conformance import collect_keys
-from sluice_store.memory.server import serve_memory
 from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import parse_s3_url
 

@@ -11,7 +11,7 @@ import zstandard
 from msgspec import structs
 from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
-from support.golden import GOLDEN, golden
+from support.golden import golden
 
 from sluice_protocol.active_deletes import ActiveDeletes, decode_active_deletes
 from sluice_protocol.authority import Authority, decode_authority
@@ -258,19 +258,9 @@ def test_discovery_record_is_pinned() -> None:
         revision=4,
         writer="01J00000000000000000000001",
     )
-    body = golden("protocol/discovery-passes.json", encode_record(record))
+    body = golden("protocol/discovery.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_record("k", body, DiscoveryRecord) == record
-    older = (GOLDEN / "protocol/discovery-journals.json").read_bytes()
-    assert decode_record("k", older, DiscoveryRecord) == structs.replace(record, pass_queues=())
-
-
-def test_a_discovery_record_without_journals_is_readable() -> None:
-    """Records of earlier versions contain only the time and the count."""
-    body = (GOLDEN / "protocol/discovery.json").read_bytes()
-    assert decode_record("k", body, DiscoveryRecord) == DiscoveryRecord(
-        complete_through_unix_ns=AT_NS, listed=7
-    )
 
 
 def test_hold_record_is_pinned() -> None:

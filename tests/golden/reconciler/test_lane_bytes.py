@@ -3,16 +3,15 @@
 What is inside the zstd frame is pinned; the frame may differ between versions of the library.
 """
 
-import msgspec
+import pytest
 import zstandard
-from msgspec.structs import replace
-from support.golden import GOLDEN, golden
+from support.golden import golden
 
-from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.errors import UnsupportedRecord
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.lanes.ledger import IntendedBatch, StoredBoot
+from sluice_reconciler.lanes.ledger import IntendedBatch
 from sluice_reconciler.lanes.parts import (
-    UNDATED,
     decode_part,
     encode_part,
     key_of_life,
@@ -23,8 +22,6 @@ from sluice_reconciler.lanes.request_window import KnownRequest, run_of
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.state import (
     LaneRecord,
-    LaneRecordV1,
-    LaneRecordV2,
     OwnerClaim,
     PartReference,
     RequestRunReference,
@@ -71,126 +68,52 @@ RECORD = LaneRecord(
     ),
     ledger_since_unix_ns=1_700_000_000_123_456_789,
     settled_s=1_800_000_000,
-    unsettled=(IntendedBatch(agent_id="host-2", boot_id="b9", seq_start=0, seq_end=9),),
-)
-
-
-EarlierLaneRecord = msgspec.defstruct(
-    "EarlierLaneRecord",
-    [
-        (one.encode_name, one.type, one.default)
-        if one.default is not msgspec.NODEFAULT
-        else (one.encode_name, one.type)
-        for one in msgspec.structs.fields(LaneRecord)
-        if one.name != "owner"
-    ],
-    frozen=True,
-    kw_only=True,
-)
-"""The record as releases without a named owner know it."""
-
-
-def test_lane_state_is_pinned() -> None:
-    raw = encode_record(RECORD)
-    assert raw == golden("reconciler/lane-v3.json", raw)
-    assert zstandard.ZstdDecompressor().decompress(encode_lane(RECORD)) == raw
-    assert decode_lane(lane_key(RECORD.of_lane), encode_lane(RECORD)) == (RECORD, ())
-
-
-def test_requests_of_combined_batches_are_pinned() -> None:
-    reference = RequestRunReference(
-        name="0000000007-01ARZ3NDEKTSV4RRFFQ69G5FAV",
-        sha256="cd" * 32,
-        requests=2,
-        newest_s=1_700_000_000,
-    )
-    record = replace(RECORD, requests=(reference,))
-    raw = encode_record(record)
-    assert raw == golden("reconciler/lane-v3-requests.json", raw)
-    assert decode_lane(lane_key(RECORD.of_lane), encode_lane(record)) == (record, ())
-    known = {
-        bytes(range(16)): KnownRequest(batch=2**64 - 1, accepted_s=1_700_000_000),
-        bytes(16): KnownRequest(batch=1, accepted_s=1_600_000_000),
-    }
-    body = encode_run(run_of(known))
-    assert body == bytes.fromhex(golden("reconciler/requests-v1.hex", body.hex().encode()).decode())
-    found = decode_run("k", body)
-    assert found.find(found.requests) == known
-
-
-def test_claim_of_an_owner_is_pinned_and_earlier_readers_ignore_it() -> None:
-    claim = OwnerClaim(
+    requests=(
+        RequestRunReference(
+            name="0000000007-01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            sha256="cd" * 32,
+            requests=2,
+            newest_s=1_700_000_000,
+        ),
+    ),
+    owner=OwnerClaim(
         member="01ARZ3NDEKTSV4RRFFQ69G5FAV",
         url="http://10.0.0.3:8081",
         host="host-3",
         pid=4711,
         sharing=True,
         since_unix_ns=1_700_000_000_123_456_789,
-    )
-    record = replace(RECORD, owner=claim)
-    raw = encode_record(record)
-    assert raw == golden("reconciler/lane-v3-owner.json", raw)
-    assert decode_lane(lane_key(RECORD.of_lane), encode_lane(record)) == (record, ())
-    # An earlier release ignores the field, and writes the state without it.
-    earlier = decode_record("k", raw, EarlierLaneRecord)
-    assert encode_record(earlier) == (GOLDEN / "reconciler/lane-v3.json").read_bytes()
+    ),
+    unsettled=(IntendedBatch(agent_id="host-2", boot_id="b9", seq_start=0, seq_end=9),),
+)
 
 
-def test_lane_state_of_the_second_version_is_read() -> None:
-    """It contains no settled time, and its ledger counts from its next owner on."""
-    old = LaneRecordV2(
-        queue="spark",
-        lane=3,
-        nonce=NONCE,
-        producer_id=PRODUCER,
-        owner_term=7,
-        writes=41,
-        pending=RECORD.pending,
-        recent=RECORD.recent,
-        runs=RECORD.runs,
-    )
-    pinned = golden("reconciler/lane-v2.json", encode_record(old))
-    record, boots = decode_lane(lane_key(RECORD.of_lane), zstandard.compress(pinned))
-    assert boots == ()
-    assert record == replace(RECORD, ledger_since_unix_ns=0, settled_s=0, unsettled=())
+def test_lane_state_is_pinned() -> None:
+    raw = encode_record(RECORD)
+    assert raw == golden("reconciler/lane.json", raw)
+    assert zstandard.ZstdDecompressor().decompress(encode_lane(RECORD)) == raw
+    assert decode_lane(lane_key(RECORD.of_lane), encode_lane(RECORD)) == RECORD
 
 
-def test_lane_state_of_the_first_version_is_read() -> None:
-    """Its bytes were stored by earlier releases."""
-    boots = tuple(
-        StoredBoot(agent_id=agent, boot_id=boot, ranges=one)
-        for (agent, boot), one in sorted(LIVES.items())
-    )
-    old = LaneRecordV1(
-        queue="spark",
-        lane=3,
-        nonce=NONCE,
-        producer_id=PRODUCER,
-        owner_term=7,
-        writes=41,
-        pending=RECORD.pending,
-        boots=boots,
-    )
-    pinned = golden("reconciler/lane-v1.json", encode_record(old))
-    record, found = decode_lane(lane_key(RECORD.of_lane), zstandard.compress(pinned))
-    assert found == boots
-    assert (record.owner_term, record.writes, record.pending) == (7, 41, RECORD.pending)
-    assert zstandard.ZstdDecompressor().decompress(encode_lane(record, found)) == pinned
+def test_requests_of_combined_batches_are_pinned() -> None:
+    known = {
+        bytes(range(16)): KnownRequest(batch=2**64 - 1, accepted_s=1_700_000_000),
+        bytes(16): KnownRequest(batch=1, accepted_s=1_600_000_000),
+    }
+    body = encode_run(run_of(known))
+    assert body == bytes.fromhex(golden("reconciler/requests.hex", body.hex().encode()).decode())
+    for version in (0, 2):
+        with pytest.raises(UnsupportedRecord, match="of run of requests"):
+            decode_run("k", body[:4] + version.to_bytes(4, "little") + body[8:])
+    found = decode_run("k", body)
+    assert found.find(found.requests) == known
 
 
 def test_part_is_pinned() -> None:
     made = encode_part(make_part(LIVES, 1_800_000_000))
     raw = zstandard.ZstdDecompressor().decompress(made)
-    pinned = golden("reconciler/part-v2.hex", raw.hex(" ", 16).encode() + b"\n")
+    pinned = golden("reconciler/part.hex", raw.hex(" ", 16).encode() + b"\n")
     assert bytes.fromhex(pinned.decode()) == raw
     part = decode_part(ObjectKey("part"), zstandard.compress(raw))
     assert {life: part.find(key_of_life(life)) for life in LIVES} == LIVES
     assert part.seen.tolist() == [1_800_000_000] * len(LIVES)
-
-
-def test_part_of_the_first_version_is_read() -> None:
-    """Its lives have no date."""
-    raw = bytes.fromhex((GOLDEN / "reconciler/part-v1.hex").read_text())
-    part = decode_part(ObjectKey("part"), zstandard.compress(raw))
-    assert {life: part.find(key_of_life(life)) for life in LIVES} == LIVES
-    assert part.seen.tolist() == [UNDATED] * len(LIVES)

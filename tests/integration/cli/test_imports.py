@@ -15,6 +15,7 @@ from support.forked_commands import BASE, Interpreter
 from support.reconciler_seed import accept_logs
 
 from sluice_cli.extras import PACKAGE_EXTRAS
+from sluice_protocol.distribution import install_command
 from sluice_store.local import open_local_store
 
 EXTRAS = {
@@ -86,7 +87,7 @@ def test_without_its_extra_a_command_is_one_line(
     done = prepared.run(folder, *arguments, blocked=EXTRAS[extra])
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
-    assert f"sluice[{extra}]" in done.stderr
+    assert f"pip install 'sluice-gateway[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("audit", "run"), ("gc", "plan")])
@@ -95,7 +96,7 @@ def test_without_pyarrow_audit_and_collection_are_one_line(
 ) -> None:
     done = prepared.run(folder, *arguments, blocked=ALL)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "install sluice[query]" in done.stderr
+    assert install_command("query") in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_these_commands_need_no_extra(
 ) -> None:
     done = prepared.run(folder, *arguments, blocked=ALL)
     assert done.returncode == 0, done.stderr
-    assert "install sluice" not in done.stderr
+    assert "pip install" not in done.stderr
 
 
 def test_explain_without_the_lake_shows_the_rest_and_the_extra(
@@ -133,7 +134,7 @@ def test_explain_without_the_lake_shows_the_rest_and_the_extra(
     done = prepared.run(folder, "explain", digest, blocked=ALL)
     assert done.returncode == 0, done.stderr
     assert "manifest     accepted/v1/" in done.stdout
-    assert "lake      unreadable: missing package: install sluice[query]" in done.stdout
+    assert "lake      unreadable: missing package: run `pip install" in done.stdout
     assert "rollups   other kind: Logs are not rolled up" in done.stdout
 
 

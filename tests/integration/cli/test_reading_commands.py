@@ -3,14 +3,14 @@
 import asyncio
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.commands import CommandResult, sluice
+from support.store_buckets import make_bucket
+from support.store_versitygw import Server
 
 from sluice_protocol.errors import NoStore, StoreError, StoreMisconfigured
 from sluice_protocol.outcomes import Found
@@ -259,31 +259,11 @@ def test_a_store_that_moves_away_is_not_created_again(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def bucket_url() -> Iterator[str]:
+def bucket_url(moto: Server) -> str:
     """Return the URL of an empty prefix of a bucket."""
-    from support.store_versitygw import ACCESS, CREDENTIALS, SECRET  # noqa: PLC0415 - names only
-
-    from sluice_store.memory.server import serve_memory  # noqa: PLC0415 - a server of tests
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    async def start() -> tuple[AsyncExitStack, str]:
-        stack = AsyncExitStack()
-        server = await stack.enter_async_context(serve_memory({ACCESS: SECRET}))
-        server.make_bucket("bucket")
-        return stack, f"s3://bucket/some/prefix?endpoint={server.endpoint}&region=eu-central-1"
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CREDENTIALS.items():
-            patch.setenv(name, value)
-        stack, url = asyncio.run_coroutine_threadsafe(start(), loop).result()
-        yield url
-        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    url = moto.url("bucket", "some/prefix")
+    asyncio.run(make_bucket(url))
+    return url
 
 
 @pytest.mark.parametrize("command", READING)

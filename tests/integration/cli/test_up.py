@@ -97,6 +97,14 @@ def test_the_commands_of_the_readme_run(deployment: LocalDeployment) -> None:
     assert "nothing needs attention" in shown
 
 
+def test_every_service_has_the_paths_that_others_request(deployment: LocalDeployment) -> None:
+    """`sluice status` and the console request the readiness of each service."""
+    deployment.shell("sluice status")
+    with urllib.request.urlopen(f"http://{deployment.state['addresses']['console']}/readyz") as one:
+        assert one.read() == b"ready\n"
+    assert "http_path_unknown" not in (deployment.folder / ".sluice-up" / "up.log").read_text()
+
+
 def on_this_machine(commands: str, deployment: LocalDeployment) -> str:
     return commands.replace("127.0.0.1:8080", deployment.state["addresses"]["gateway"])
 
@@ -233,7 +241,7 @@ def test_a_store_of_a_newer_version_is_one_line(tmp_path: Path) -> None:
     (settings,) = (tmp_path / ".sluice" / "authority").rglob("settings.json")
     settings.write_bytes(settings.read_bytes().replace(b"authority.v1", b"authority.v9"))
     line = refused(tmp_path, *free_ports(), "--without", "maintain")
-    assert "upgrade this process" in line
+    assert "update this one" in line
 
 
 def test_a_mistyped_service_or_port_is_one_line(tmp_path: Path) -> None:

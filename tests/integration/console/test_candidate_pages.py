@@ -20,6 +20,7 @@ from support.gc_world import open_world
 
 from sluice_gc.plan import Plan, plan_key
 from sluice_gc.settings import PlanSettings
+from sluice_protocol.distribution import install_command
 from sluice_protocol.keys import blob_key
 from sluice_protocol.units import Digest
 
@@ -122,7 +123,7 @@ def test_without_pyarrow_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "sluice_gc.plan_candidates", None)
     for path in (f"{place.done.plan_id}/candidates", f"{place.done.plan_id}/candidates/{'0' * 64}"):
         status, problem = place.get(path)
-        assert (status, "install sluice[query]" in problem["detail"]) == (404, True)
+        assert (status, install_command("query") in problem["detail"]) == (404, True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -228,7 +229,7 @@ def test_damaged_and_missing_files_are_named_on_the_page(
     record.chmod(0o600)
     record.write_bytes(signed.replace(b"sluice.gc_plan.v1", b"sluice.gc_plan.v2"))
     problem.get_by_role("button", name="Try again").click()
-    expect(problem).to_contain_text("a newer version of sluice wrote it: upgrade this process")
+    expect(problem).to_contain_text("a newer version of sluice made it: update this one")
     record.unlink()
     problem.get_by_role("button", name="Try again").click()
     expect(problem).to_contain_text("no such plan: it was removed or never made")

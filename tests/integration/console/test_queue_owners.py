@@ -7,7 +7,6 @@ from dataclasses import replace as changed
 from pathlib import Path
 
 import pytest
-from msgspec import UNSET
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Locator, Page, expect
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
@@ -50,8 +49,8 @@ def claim_all(world: ConsoleWorld, claim: OwnerClaim | None) -> None:
     folder = world.store_folder / "reconciler/v1/lanes"
     for path in folder.iterdir():
         key = f"reconciler/v1/lanes/{path.name}"
-        record, _ = decode_lane(ObjectKey(key), path.read_bytes())
-        put(world, key, encode_lane(replace(record, released=UNSET, owner=claim or UNSET)))
+        record = decode_lane(ObjectKey(key), path.read_bytes())
+        put(world, key, encode_lane(replace(record, released=False, owner=claim)))
 
 
 async def open_lanes(world: ConsoleWorld) -> None:

@@ -21,6 +21,7 @@ from grpc import aio
 from support.door_client import T0_NS, TestSender, otlp_logs
 from support.event_bodies import S, firehose
 from support.gateway import GatewayProcess, start_gateway, write_principals
+from support.memory_bucket.server import serve_memory
 from support.queued_bodies import queued_bodies
 from support.spool_process import AGREED, WRITER
 from support.store_buckets import make_bucket
@@ -29,7 +30,6 @@ from support.store_versitygw import CREDENTIALS, versitygw
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler
 from sluice_store import StoreMode, create_authority, open_store, read_authority
-from sluice_store.memory.server import serve_memory
 
 SHOP = TestSender("shop", (), doors=("otlp", "hec", "firehose"))
 REQUESTS = 12

@@ -15,6 +15,8 @@ import aiohttp
 import pytest
 from support.gateway import Client, TestKey, frame_of, identity, start_gateway, write_principals
 from support.history import UploadResult, broken_guarantees
+from support.memory_bucket.faults import Call, Fault
+from support.memory_bucket.server import serve_memory
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
@@ -22,8 +24,6 @@ from sluice_protocol.keys import accepted_key, blob_key, digest_of, quarantine_k
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
 from sluice_store import StoreMode, create_authority, open_store
-from sluice_store.memory.faults import Call, Fault
-from sluice_store.memory.server import serve_memory
 
 HOST = TestKey("host-1", ("host-1",))
 RIVALS = 4

@@ -223,7 +223,7 @@ async def test_a_damaged_newer_or_missing_plan_is_named() -> None:
         key = plan_key(case.plan.plan_id)
         good = case.store.versions[key][0].body
         case.damage(key, lambda body: body.replace(b"sluice.gc_plan.v1", b"sluice.gc_plan.v2"))
-        with pytest.raises(InvalidRecord, match="newer version of sluice wrote it"):
+        with pytest.raises(InvalidRecord, match="newer version of sluice made it"):
             await case.page()
         for bad in (b"", b"\xff", b"[]", b"{}", good[:-9]):
             case.damage(key, lambda _, bad=bad: bad)  # type: ignore[misc]

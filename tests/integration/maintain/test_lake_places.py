@@ -17,6 +17,7 @@ from support.spark_local import ingest_locally
 from sluice_lake.source_ranges import source_range_key
 from sluice_maintain.lake_reader import make_lake_reader
 from sluice_protocol.batch_in_lake import BatchInLake, LakeState, RollupState
+from sluice_protocol.distribution import install_command
 from sluice_reconciler.explain import explain
 from sluice_store import open_store
 
@@ -187,4 +188,4 @@ def test_without_the_packages_of_the_lake_the_extra_is_named(
     batch = place.deliver(metric_batch([1.0]))
     monkeypatch.setitem(sys.modules, "sluice_maintain.lake_places", None)
     found = place.read(batch)
-    assert (found.state, "install sluice[query]" in found.problem) == (LakeState.UNREADABLE, True)
+    assert (found.state, install_command("query") in found.problem) == (LakeState.UNREADABLE, True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from support.builders import make_identity, salted_frame
 from support.frames import logs
+from support.memory_bucket.transport import open_memory_store
 from support.policies_settings import settings
 from support.policies_store import PolicedStore
 
@@ -24,7 +25,6 @@ from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_store.memory.transport import open_memory_store
 from sluice_store.port import ObjectStore
 
 DAY_S = 86_400

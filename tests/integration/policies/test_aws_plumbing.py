@@ -1,4 +1,4 @@
-"""The calls to AWS, on moto, which stores documents and enforces none of them."""
+"""The calls to AWS, on moto, which only stores the documents here."""
 
 import io
 import json

@@ -9,6 +9,7 @@ from support.policies_settings import GOLDEN, TEXT
 
 from sluice_cli.main import run
 from sluice_policies.catalogue import catalogue
+from sluice_protocol.distribution import install_command
 
 SETTINGS = ["--settings", str(GOLDEN / "settings.toml")]
 PUT = ["simulate", *SETTINGS, "--principal", "gateway", "--action", "PutObject"]
@@ -166,4 +167,4 @@ def test_without_the_extra_lint_prints_one_line(
     catalogue.cache_clear()
     assert run(["policies", "lint", *SETTINGS]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "policies need the extra `policies`" in line
+    assert install_command("policies") in line

@@ -1,6 +1,6 @@
 """The rules of the rendered policies on a server that enforces them, over the real client.
 
-moto enforces no policy, and versitygw does not fill in `s3:if-none-match`. This server decides
+moto evaluates no condition, and versitygw does not fill in `s3:if-none-match`. This server decides
 every request by its method, query and headers before it performs it.
 """
 

@@ -67,8 +67,8 @@ def test_inspect_of_a_later_version_states_what_to_do() -> None:
     done = _frame("inspect", "-", given=made[:4] + b"\x03" + made[5:])
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert "unsupported version: upgrade this reader" in line
-    assert "found=`3`, supported=`1, 2`" in line
+    assert "unsupported version of frame: a newer version of sluice made it" in line
+    assert "found=`3`, supported=`2`" in line
 
 
 def test_bad_input_prints_one_line_and_sets_the_exit_code() -> None:

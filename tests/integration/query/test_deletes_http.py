@@ -27,6 +27,7 @@ from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 from ulid import ULID
 
+from sluice_lake.delete_ids import DeleteIds
 from sluice_lake.delta import open_or_create_table
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, source_range_key
@@ -283,7 +284,7 @@ def put_rollups(place: Deployment, number: int, deletes: tuple[str, ...]) -> Non
     )
 
     async def put() -> None:
-        source = SourceRange(number=number, after={}, through={}, deletes=deletes)
+        source = SourceRange(number=number, after={}, through={}, deletes=DeleteIds(listed=deletes))
         async with open_store(place.url) as store:
             await store.create(source_range_key(number), encode_record(source))
 

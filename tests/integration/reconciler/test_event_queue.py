@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aioboto3
 import pytest
+from support.policies_live import BUCKET, settings_file
 from support.reconciler_seed import accept, enqueued
-from support.store_versitygw import CREDENTIALS, Server, free_port, running
+from support.store_buckets import make_bucket
+from support.store_versitygw import Server
 
+from sluice_policies.configuration import ConfigurationPart, configuration
+from sluice_policies.settings_file import read_settings
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreError
 from sluice_protocol.keys import accepted_key
@@ -20,15 +22,11 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_reconciler.event_queue import EventReceiver
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_store import StoreMode, open_store
+from sluice_store.administration import open_administration
 from sluice_store.local import open_local_store
 from sluice_store.s3.events import open_event_queue
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    port = free_port()
-    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as started:
-        yield started
+from sluice_store.s3.settings import parse_s3_url
 
 
 async def left_in(client: Any, url: str) -> tuple[int, int]:
@@ -40,11 +38,9 @@ async def left_in(client: Any, url: str) -> tuple[int, int]:
 
 
 def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, moto: Server
 ) -> None:
     """S3 and EventBridge events, a repeated one, an invalid message; then the queue is empty."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
 
     async def run(endpoint: str) -> None:
         async with (
@@ -89,15 +85,13 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
                 with pytest.raises(StoreError):
                     await source.receive(wait_s=0)
 
-    asyncio.run(run(server.endpoint))
+    asyncio.run(run(moto.endpoint))
 
 
 def test_parallel_polls_empty_a_queue_of_many_messages(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, moto: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service with 4 polls: 40 messages, each batch once."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
     async def run(endpoint: str) -> None:
@@ -137,4 +131,41 @@ def test_parallel_polls_empty_a_queue_of_many_messages(
             found = [one.identity for one in await enqueued(store)]
             assert len(found) == len(set(found)) == 40
 
-    asyncio.run(run(server.endpoint))
+    asyncio.run(run(moto.endpoint))
+
+
+def test_a_bucket_announces_its_batches_in_a_queue(tmp_path: Path, moto: Server) -> None:
+    """The notification that `sluice policies` renders sends accepted batches, and nothing else."""
+    arn = "arn:aws:sqs:us-east-1:123456789012:accepted"
+    text = f'[notifications]\nqueue_arn = "{arn}"\n'
+    settings = read_settings(settings_file(tmp_path, "aws", tls=True, extra=text))
+    rendered = configuration(settings)[ConfigurationPart.NOTIFICATION]
+    store_url = moto.url(BUCKET, settings.bucket.prefix)
+
+    async def run() -> None:
+        await make_bucket(store_url)
+        async with (
+            aioboto3.Session().client(
+                "sqs", endpoint_url=moto.endpoint, region_name="us-east-1"
+            ) as client,
+            open_administration(parse_s3_url(store_url)) as admin,
+            open_store(store_url, StoreMode.CREATE) as store,
+        ):
+            url = (await client.create_queue(QueueName="accepted"))["QueueUrl"]
+            await admin.write("notification", rendered)
+            accepted = [(await accept(store, seq)).identity for seq in (0, 10)]
+            assert await left_in(client, url) == (3, 0)  # the first one is the test event of S3
+            reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
+            async with open_event_queue(url, endpoint=moto.endpoint, region="us-east-1") as source:
+                receiver = EventReceiver(
+                    source,
+                    reconciler.pipeline.process_new_in_steps,
+                    reconciler.metrics,
+                    SystemClock(),
+                    polls=1,
+                )
+                while sum(await left_in(client, url)):
+                    await receiver.process(await source.receive(wait_s=1))
+            assert {one.identity for one in await enqueued(store)} == {*accepted}
+
+    asyncio.run(run())

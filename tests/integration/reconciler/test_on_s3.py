@@ -1,13 +1,11 @@
 """Reconciler and queue over the S3 client, with moto's server."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 from support.reconciler_seed import accept, enqueued, refuse
 from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, free_port, running
+from support.store_versitygw import Server
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced
@@ -17,12 +15,9 @@ from sluice_store import open_store
 
 
 def test_reconcile_consume_and_rebuild_on_s3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: Server,
 ) -> None:
     """ETags, conditions and dates of S3 give the same guarantees as those of the embedded store."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    port = free_port()
 
     async def run(url: str) -> None:
         await make_bucket(url)
@@ -50,5 +45,4 @@ def test_reconcile_consume_and_rebuild_on_s3(
                 await new.ack_through(waiting[-1].sequence)
             assert await new.next_descriptors(1) == ()
 
-    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as server:
-        asyncio.run(run(server.url("reconcile", "some/prefix")))
+    asyncio.run(run(moto.url("reconcile", "some/prefix")))

@@ -3,7 +3,7 @@
 They do not share the lanes, so each takes a lane whenever it has a batch for it. Processes that
 share lanes are tested daily in `test_shared_lanes`.
 
-moto is not such a store (`sluice_store.deviations`), so no race is run on it.
+moto is not such a store (`support.store_conformance`), so no race is run on it.
 """
 
 import asyncio

@@ -5,9 +5,14 @@ import io
 import json
 from pathlib import Path
 
+import aioboto3
 import aiohttp
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.sns.models import sns_backends
 from support.reconciler_seed import accept, enqueued
 from support.sns_signer import TOPIC, SnsHost, certificate, message, s3_event
+from support.store_buckets import make_bucket
+from support.store_versitygw import Server
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import accepted_key
@@ -16,8 +21,12 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_reconciler.api import make_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.sns_webhook import FetchedPage
+from sluice_store import StoreMode, open_store
+from sluice_store.administration import open_administration
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
+from sluice_store.s3.settings import parse_s3_url
 from sluice_web.bounded_listening import listening
 
 ALL_ROUTES_BUT_EVENTS = {
@@ -91,5 +100,41 @@ def test_without_topics_there_is_no_webhook(tmp_path: Path) -> None:
             ):
                 assert response.status == 404
         assert host.fetched == []
+
+    asyncio.run(run())
+
+
+class MotoHost(SnsHost):
+    """The certificates of moto, which its server has at no address."""
+
+    async def fetch(self, url: str) -> FetchedPage:
+        """Return the certificate that a message names."""
+        certificates = sns_backends[DEFAULT_ACCOUNT_ID]["us-east-1"]._message_public_keys
+        return FetchedPage(status=200, body=certificates[url.rpartition("/")[2]])
+
+
+def test_a_bucket_announces_its_batches_through_a_topic(moto: Server) -> None:
+    """moto sends the event of the bucket to its topic, and signs the message to the webhook."""
+    store_url = moto.url("topics", "pre")
+
+    async def run() -> None:
+        await make_bucket(store_url)
+        where = {"endpoint_url": moto.endpoint, "region_name": "us-east-1"}
+        async with (
+            aioboto3.Session().client("sns", **where) as sns,
+            open_administration(parse_s3_url(store_url)) as admin,
+            open_store(store_url, StoreMode.CREATE) as store,
+            aiohttp.ClientSession() as session,
+        ):
+            topic = (await sns.create_topic(Name="batches"))["TopicArn"]
+            settings = ReconcilerSettings(api_token="t", sns_topics=topic, **ALL_ROUTES_BUT_EVENTS)
+            app = make_app(make(store, settings), MotoHost())
+            async with listening(app, "127.0.0.1:0") as (url, *_):
+                await wait_until_ready(session, url)
+                await sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=f"{url}/hooks/sns")
+                announced = {"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}
+                await admin.write("notification", {"TopicConfigurations": [announced]})
+                await accept(store, 0)
+                assert await wait_for(store, 1) == 1
 
     asyncio.run(run())

@@ -7,6 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from aiohttp import web
+from support.memory_bucket import MemoryBucket
+from support.memory_bucket.bucket import S3Reply
+from support.memory_bucket.faults import Call
+from support.memory_bucket.server import MemoryServer, serve_memory
 from support.reconciler_seed import accept_logs
 from support.spark_local import ingester, pending_rows
 
@@ -22,10 +26,6 @@ from sluice_reconciler.service import Reconciler
 from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.microbatch import open_snapshot
 from sluice_store import StoreMode, create_authority, open_store
-from sluice_store.memory import MemoryBucket
-from sluice_store.memory.bucket import S3Reply
-from sluice_store.memory.faults import Call
-from sluice_store.memory.server import MemoryServer, serve_memory
 
 ROUNDS = 4
 AGENTS = 4

@@ -98,7 +98,7 @@ def test_spark_ingest_continues_after_the_queue_is_rebuilt(spark: Any, tmp_path:
 
 
 def test_a_dead_letter_is_ingested_after_the_lane_state_is_rebuilt(tmp_path: Path) -> None:
-    """As after a job of an earlier release, which did not read the version of a frame."""
+    """As after a blob was unreadable for a while."""
     deployment = Deployment(tmp_path, lanes=1).init()
     unread = make_batch(0)
     deployment.accept([unread, make_batch(10)])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from support.memory_bucket.server import serve_memory
 from support.store_certificate import authority_and_certificate
 from support.store_versitygw import CREDENTIALS
 
@@ -20,7 +21,6 @@ from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_spark.session import SessionSettings, session_conf
-from sluice_store.memory.server import serve_memory
 from sluice_store.url import open_store
 
 KEY = ObjectKey("some/key")

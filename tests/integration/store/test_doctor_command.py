@@ -8,13 +8,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.policies_settings import GOLDEN
-from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port
+from support.store_buckets import make_bucket
+from support.store_versitygw import CREDENTIALS, Server, free_port
 
 from sluice_cli.main import run
 from sluice_store import open_store
 from sluice_store.doctor_result import DoctorResult, read_doctor
-from sluice_store.memory.server import serve_memory
-from sluice_store.port import Versioning
 
 
 def _read(url: str, key: Ed25519PrivateKey | None = None) -> DoctorResult | None:
@@ -68,19 +67,12 @@ def test_doctor_command_writes_nothing_on_a_dry_run(
 
 
 def test_doctor_command_reports_broken_promises(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    moto: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A bucket without versioning has exit code 1, with the consequence."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-
-    async def serve() -> int:
-        async with serve_memory({ACCESS: SECRET}) as server:
-            server.make_bucket("bucket", Versioning.OFF)
-            url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
-            return await asyncio.to_thread(run, ["doctor", "--store", url])
-
-    assert asyncio.run(serve()) == 1
+    url = moto.url("bucket", "pre")
+    asyncio.run(make_bucket(url, versioning=None))
+    assert run(["doctor", "--store", url]) == 1
     printed = capsys.readouterr().out
     assert "BROKEN  versioning (deletion)" in printed
     assert "garbage collection only plans" in printed

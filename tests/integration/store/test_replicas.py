@@ -10,11 +10,11 @@ from pathlib import Path
 import aioboto3
 import pytest
 from support.gateway import TestKey, write_principals
-from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port, running
+from support.memory_bucket.server import MemoryServer, serve_memory
+from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, Server
 
 from sluice_cli.main import run
 from sluice_store import open_store
-from sluice_store.memory.server import MemoryServer, serve_memory
 from sluice_store.port import Versioning
 from sluice_store.replication import ReplicationReader, ReplicationRule
 from sluice_store.s3.store import S3Store
@@ -92,9 +92,8 @@ def test_doctor_reports_two_way_replication(capsys: pytest.CaptureFixture[str]) 
     serve(story)
 
 
-def test_rules_are_read_as_a_server_sends_them() -> None:
+def test_rules_are_read_as_a_server_sends_them(moto: Server) -> None:
     """Rules of moto, and none; a bucket that does not exist."""
-    port = free_port()
 
     async def story(endpoint: str) -> None:
         rule = {
@@ -128,5 +127,4 @@ def test_rules_are_read_as_a_server_sends_them() -> None:
             assert await store.read_replication("backup") == ()
             assert await store.read_replication("missing") is None
 
-    with running([sys.executable, "-m", "moto.server", "-p", str(port)], port) as server:
-        asyncio.run(story(server.endpoint))
+    asyncio.run(story(moto.endpoint))

@@ -1,14 +1,16 @@
 """Times in responses of the SDK: those of S3 are parsed without guessing, and to the same value."""
 
 import asyncio
+import threading
 
 import pytest
 from botocore import utils
 from botocore.utils import parse_timestamp as parse_any
+from support.store_buckets import make_bucket
+from support.store_versitygw import Server
 
 from sluice_protocol.units import ObjectKey
-from sluice_store.conformance import collect_keys
-from sluice_store.memory.server import serve_memory
+from sluice_store.conformance import collect_incarnations, collect_keys
 from sluice_store.s3.sdk import open_s3_store, parse_timestamp
 from sluice_store.s3.settings import parse_s3_url
 
@@ -38,20 +40,22 @@ def test_an_invalid_time_is_refused() -> None:
         parse_timestamp("yesterday Z")
 
 
-def test_a_listing_uses_this_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+def test_a_listing_uses_this_parser(moto: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = moto.url("bucket")
 
-    def refuse(text: str, _: object) -> None:
-        raise AssertionError(text)
+    parse, main = utils._parse_timestamp_with_tzinfo, threading.current_thread()
+
+    def refuse(text: str, zone: object) -> object:
+        if threading.current_thread() is main:
+            raise AssertionError(text)
+        return parse(text, zone)  # moto's thread
 
     async def run() -> None:
-        async with serve_memory({"access": "secret"}) as server:
-            server.make_bucket("bucket")
-            url = f"s3://bucket?endpoint={server.endpoint}&region=us-east-1"
-            async with open_s3_store(parse_s3_url(url)) as store:
-                await store.create(ObjectKey("a"), b"x")
-                monkeypatch.setattr(utils, "_parse_timestamp_with_tzinfo", refuse)
-                assert [one.key for one in await collect_keys(store, "")] == ["a"]
+        await make_bucket(url)
+        async with open_s3_store(parse_s3_url(url)) as store:
+            await store.create(ObjectKey("a"), b"x")
+            monkeypatch.setattr(utils, "_parse_timestamp_with_tzinfo", refuse)
+            assert [one.key for one in await collect_keys(store, "")] == ["a"]
+            assert [one.key for one in await collect_incarnations(store, "")] == ["a"]
 
     asyncio.run(run())

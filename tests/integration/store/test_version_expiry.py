@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_buckets import NEXT_SECOND_S, make_bucket
+from support.store_versitygw import CREDENTIALS, Server, versitygw
 
 from sluice_cli.main import run
 from sluice_protocol import keys
@@ -13,14 +13,11 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store import StoreMode, open_store
 from sluice_store.s3.sdk import open_sdk
-from sluice_store.s3.settings import S3Settings
+from sluice_store.s3.settings import parse_s3_url
 from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 NOW = ExpirySettings(retention_s=0)
 SWAPS = 30
-NEXT_SECOND_S = 2.1
-"""A server rounds the times of versions up and its clock down to whole seconds: only after this
-time a version counts as superseded."""
 
 
 async def scenario(url: str) -> None:
@@ -48,31 +45,41 @@ def test_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "0 of 1 versions to delete" in capsys.readouterr().out
 
 
-@pytest.mark.s3
-def test_a_real_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delete without a version id, as a table's vacuum sends it, leaves a marker to remove."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
+def on_server(server: Server) -> None:
+    """Expire registers, and the markers that deletes of a table's vacuum leave."""
+    url = server.url("expiry")
 
-    async def vacuum(endpoint: str) -> None:
-        settings = S3Settings(bucket="expiry", endpoint=endpoint, region="us-east-1")
-        async with open_sdk(settings) as session:
+    async def vacuum() -> None:
+        async with open_sdk(parse_s3_url(url)) as session:
             for number in range(3):
                 where = {"Bucket": "expiry", "Key": f"{keys.LAKE}records/{number}.parquet"}
                 await session.client.put_object(**where, Body=b"rows")
                 await session.client.delete_object(**where)
 
+    async def run() -> None:
+        await make_bucket(url)
+        await scenario(url)
+        await vacuum()
+        async with open_store(url) as store:
+            await asyncio.sleep(NEXT_SECOND_S)
+            assert (await expire_versions(store, NOW)).deleted == {keys.LAKE: 6}
+            pages = [page async for page in store.list_incarnations(keys.LAKE)]
+            assert [page.incarnations for page in pages] == [()]
+
+    asyncio.run(run())
+
+
+def test_moto(moto: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    on_server(moto)
+    url = moto.url("expiry")
+    assert run(["init", "--store", url]) == 0
+    assert run(["gc", "noncurrent", "--store", url, "--dry-run"]) == 0
+    assert "0 of 1 versions to delete" in capsys.readouterr().out
+
+
+@pytest.mark.s3
+def test_a_real_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
     with versitygw(tmp_path) as server:
-        url = server.url("expiry")
-        asyncio.run(make_bucket(url))
-        asyncio.run(scenario(url))
-        asyncio.run(vacuum(server.endpoint))
-
-        async def again() -> None:
-            async with open_store(url) as store:
-                await asyncio.sleep(NEXT_SECOND_S)
-                assert (await expire_versions(store, NOW)).deleted == {keys.LAKE: 6}
-                pages = [page async for page in store.list_incarnations(keys.LAKE)]
-                assert [page.incarnations for page in pages] == [()]
-
-        asyncio.run(again())
+        on_server(server)

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.golden import GOLDEN, golden
+from support.golden import golden
 
 from sluice_agent.errors import CorruptEntry
 from sluice_agent.spool_format import (
+    FORMAT_VERSION,
     EntryHeader,
     FileCheckpoint,
     SpoolState,
@@ -18,12 +19,14 @@ from sluice_agent.spool_format import (
     encode_entry,
     encode_state,
 )
+from sluice_protocol.errors import UnsupportedVersion
 from sluice_protocol.keys import digest_of
 
 FRAME = b"frame bytes" * 20
 MARK = FileCheckpoint(source="1:2", path="/var/log/x", start=0, offset=10)
 NOTE = EntryHeader(
-    version=1, order=7, agent_id="host-1", boot_id="boot", seq_start=3, seq_end=9, kind="logs",
+    version=FORMAT_VERSION,
+    order=7, agent_id="host-1", boot_id="boot", seq_start=3, seq_end=9, kind="logs",
     frame_bytes=len(FRAME), frame_sha256=digest_of(FRAME), sealed_at_unix_ns=1, checkpoints=(MARK,),
     requests=b"0123456789abcdef",
 )  # fmt: skip
@@ -43,16 +46,21 @@ def test_an_entry_is_read_as_it_was_written() -> None:
 
 
 def test_the_stored_bytes_are_pinned() -> None:
-    """A spool written by this version can be read by every later one."""
-    assert golden("agent/entry_with_requests.batch", ENTRY) == ENTRY
-    assert golden("agent/state_with_requests.json", STATE) == STATE
+    """A change is a new version."""
+    assert golden("agent/entry.batch", ENTRY) == ENTRY
+    assert golden("agent/state.json", STATE) == STATE
 
 
-def test_a_spool_from_before_doors_is_read() -> None:
-    """It has no requests."""
-    entry, state = (GOLDEN / "agent" / name for name in ("entry.batch", "state.json"))
-    assert decode_entry(entry.read_bytes()) == (replace(NOTE, requests=b""), FRAME)
-    assert decode_state(state.read_bytes()) == replace(STATED, requests=b"")
+@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+def test_another_version_is_refused_and_no_damage(version: int) -> None:
+    """Whatever else its header or state contains."""
+    with pytest.raises(UnsupportedVersion, match=f"spool entry.*found=`{version}`"):
+        decode_entry(b"".join(encode_entry(replace(NOTE, version=version), FRAME)))
+    with pytest.raises(UnsupportedVersion, match=f"state of the spool.*found=`{version}`"):
+        decode_state(encode_state(replace(STATED, version=version)))
+    text = b'{"version":%d}' % version
+    with pytest.raises(UnsupportedVersion):
+        decode_state(text + b"\n" + digest_of(text).encode() + b"\n")
 
 
 @given(at=st.integers(0, len(ENTRY) - 1), flip=st.integers(1, 255))

@@ -15,7 +15,7 @@ from support.gc_world import MovedClock
 
 from sluice_lake import delete_ids
 from sluice_lake.delete_ids import DeleteIdsReader
-from sluice_lake.source_ranges import SourceRange, read_source_range, source_range_key
+from sluice_lake.source_ranges import read_source_range
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_spark import rollup_objects
@@ -69,7 +69,7 @@ class World:
         if source is None:
             return
         reader = DeleteIdsReader(store=self.store)
-        found = await reader.read(source.delete_ids)
+        found = await reader.read(source.deletes)
         before = self.honoured.get(self.done, frozenset())
         assert before <= found <= set(self.deletes)
         if self.done:
@@ -97,9 +97,9 @@ class World:
                 assert number < self.done - 1
                 continue
             reader = DeleteIdsReader(store=self.store)
-            assert await reader.read(source.delete_ids) == wanted
+            assert await reader.read(source.deletes) == wanted
             some = set(self.rng.sample(self.deletes, min(5, len(self.deletes))))
-            assert await reader.read(source.delete_ids, some) == wanted & some
+            assert await reader.read(source.deletes, some) == wanted & some
 
 
 @pytest.fixture(autouse=True)
@@ -156,19 +156,3 @@ def test_the_size_of_a_range_does_not_grow_with_the_deletes(
 
     sizes = asyncio.run(story())
     assert max(sizes) <= 100 * 29 + 5 * 250 + 150
-
-
-def test_a_range_of_an_earlier_version_with_many_deletes_is_continued() -> None:
-    async def story() -> None:
-        store = VersionedStore(clock=MovedClock())
-        deletes = [f"01{one:024d}" for one in range(500)]
-        old = SourceRange(number=1, after={}, through={"0": 1}, deletes=tuple(deletes))
-        await store.create(source_range_key(1), encode_record(old))
-        reader = DeleteIdsReader(store=store)
-        assert await next_source_range(reader, old, {0: 1}, deletes) is None
-        source = await next_source_range(reader, old, {0: 2}, [*deletes, "01" + "Z" * 24])
-        assert source is not None
-        assert await reader.read(source.delete_ids) == {*deletes, "01" + "Z" * 24}
-        assert len(encode_record(source)) < 1_000
-
-    asyncio.run(story())

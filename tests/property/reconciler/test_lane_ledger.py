@@ -36,7 +36,7 @@ def test_ledger_over_parts_equals_one_in_memory(steps: list[int | str], lives_ma
         key = ObjectKey("part")
         part = decode_part(key, encode_part(delta.part))
         if step == "merge" and runs:
-            runs[-1] = list(merge_parts([*runs[-1], part], lives_max, now_s=1))  # type: ignore[list-item]
+            runs[-1] = list(merge_parts([*runs[-1], part], lives_max))  # type: ignore[list-item]
         else:
             runs.append([part])
         ledger.settle(runs, delta)  # type: ignore[arg-type]

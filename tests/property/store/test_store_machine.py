@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.memory_bucket import open_memory_store
 from support.store_buckets import make_bucket
 from support.store_machine import StorePair
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 
 from sluice_store import StoreMode, open_store
 from sluice_store.local import open_local_store
-from sluice_store.memory import open_memory_store
 from sluice_store.port import ObjectStore
 
 QUICK = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -109,13 +109,11 @@ def test_batches_that_a_proxy_refuses_do_not_delay_the_others(seed: int) -> None
     simulate_agent(seed, main)
 
 
-@pytest.mark.parametrize("lists_unknown", [True, False])
-def test_many_batches_that_a_proxy_refuses_do_not_delay_new_ones(lists_unknown: bool) -> None:
+def test_many_batches_that_a_proxy_refuses_do_not_delay_new_ones() -> None:
     """The newest are tried first while a proxy refuses the oldest; all of them are tried."""
 
     async def main(rng: Random) -> None:
         net = network(lambda _, upload: TOO_LARGE if b"large" in upload.frame else None)
-        net.lists_unknown = lists_unknown
         agent = SimAgent(rng, net, batch_bytes=1)
         large = [b"large %d" % n for n in range(300)]
         await agent.seal(*map(block, [*large, *LINES]))

@@ -10,7 +10,6 @@ from support.agent_sim import SimAgent, SimClock, SimNetwork, block, simulate_ag
 from support.simloop import seeds
 
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.listed_batches import UNKNOWN_S
 from sluice_agent.spool import SpooledBatch
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 
@@ -104,32 +103,6 @@ def test_a_refused_frame_of_a_list_is_parked_alone() -> None:
         await agent.uploader.drained()
         assert agent.uploader.parked == 1
         assert Counter(net.lines()) == Counter(refused) - Counter([b"line 7"])
-        running.cancel()
-
-    simulate_agent(1, main)
-
-
-def test_a_gateway_without_lists_gets_single_uploads() -> None:
-    """404 and 405 stop lists for a while; nothing of them counts as sent before."""
-
-    async def main(rng: Random) -> None:
-        net = network()
-        net.lists_unknown = True
-        agent = SimAgent(rng, net, gateways=("http://old",))
-        running = await send_backlog(agent)
-        await agent.uploader.drained()
-        asked = len(net.lists)
-        assert 1 <= asked <= 4  # at most one of each worker
-        assert not any(retry for _, _, _, retry in net.sent)
-        await feed(agent, [b"more %d" % n for n in range(20)])
-        await agent.uploader.drained()
-        assert len(net.lists) == asked
-        net.lists_unknown = False
-        await net.clock.sleep(UNKNOWN_S)
-        await feed(agent, [b"late %d" % n for n in range(40)])
-        await agent.uploader.drained()
-        assert len(net.lists) > asked
-        assert len(net.lines()) == len(LINES) + 60
         running.cancel()
 
     simulate_agent(1, main)

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 from support.reconciler_world import BulkMortal, Crash, Mortal, simulate
 from support.simloop import daily_seeds
 
@@ -119,7 +118,7 @@ def _claims(appended: int) -> Any:
 def _without_intent() -> Any:
     real = LaneOwner._write
 
-    async def write(self: LaneOwner, *, writes: int, pending: Any, released: Any = UNSET) -> None:
+    async def write(self: LaneOwner, *, writes: int, pending: Any, released: bool = False) -> None:
         del pending
         await real(self, writes=writes, pending=(), released=released)
 

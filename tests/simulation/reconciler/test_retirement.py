@@ -88,11 +88,12 @@ def _without_held_batches() -> Any:
 
 
 def _in_every_merge(
-    parts: Sequence[LanePart], lives_max: int, *, now_s: int, retired_before_s: int = 0
+    parts: Sequence[LanePart], lives_max: int, *, retired_before_s: int = 0
 ) -> Iterator[LanePart]:
     """Idle lives are left out when only the newest runs are merged, too."""
-    idle_s = retired_before_s or now_s - 8 * 86_400
-    return merge_parts(parts, lives_max, now_s=now_s, retired_before_s=idle_s)
+    newest_s = max(int(one.seen.max()) for one in parts)
+    idle_s = retired_before_s or newest_s - 8 * 86_400
+    return merge_parts(parts, lives_max, retired_before_s=idle_s)
 
 
 def _without_settled_time() -> Any:

@@ -3,12 +3,9 @@
 import msgspec
 import pytest
 
-from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.listed_batches import (
     LIST_BYTES_MAX,
     SMALL_BYTES_MAX,
-    UNKNOWN_S,
-    ListKnowledge,
     ListPlan,
 )
 from sluice_agent.transport import UploadResult, parse_results
@@ -23,7 +20,6 @@ from sluice_agent.upload_decisions import (
 from sluice_protocol.frame_lists import FRAMES_MAX, listed_bytes
 from sluice_protocol.units import Digest
 
-TARGET = GatewayTarget(url="http://a")
 DIGEST = Digest("a" * 64)
 
 
@@ -36,33 +32,6 @@ def test_a_plan_bounds_frames_and_bytes() -> None:
     assert plan.size_bytes <= LIST_BYTES_MAX
     small = ListPlan()
     assert [small.add(10) for _ in range(FRAMES_MAX + 1)] == [True] * FRAMES_MAX + [False]
-
-
-@pytest.mark.parametrize("status", [404, 405])
-def test_a_gateway_without_lists_is_remembered_for_a_while(status: int) -> None:
-    known = ListKnowledge()
-    assert known.is_known_by(TARGET, 0.0)
-    assert known.note(TARGET, GatewayResponse(status=status), 5.0)
-    assert not known.is_known_by(TARGET, 5.0 + UNKNOWN_S - 1)
-    assert known.is_known_by(TARGET, 5.0 + UNKNOWN_S)
-    assert known.is_known_by(GatewayTarget(url="http://b"), 6.0)
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        GatewayResponse(status=401),
-        GatewayResponse(status=413),
-        GatewayResponse(status=503),
-        NoGatewayResponse(failure=ConnectionFailure.RESET),
-    ],
-)
-def test_other_refusals_of_a_list_show_nothing(
-    response: GatewayResponse | NoGatewayResponse,
-) -> None:
-    known = ListKnowledge()
-    assert not known.note(TARGET, response, 0.0)
-    assert known.is_known_by(TARGET, 0.0)
 
 
 def answer(*results: object, status: int = 200, sheds: bool = False) -> UploadResult:

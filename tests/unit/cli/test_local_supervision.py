@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sluice_cli.local.supervision import (
     after_ready,
     after_start,
 )
+from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
@@ -114,7 +116,7 @@ def test_a_required_service_without_its_package_is_refused_with_the_extra() -> N
         ready_path="/",
         modules=("no_such_package",),
     )
-    with pytest.raises(BadUsage, match=r"pip install 'sluice\[up\]'"):
+    with pytest.raises(BadUsage, match=re.escape(install_command("up"))):
         select_services((service,), ())
 
 

@@ -6,7 +6,7 @@ from sluice_cli.output import emit, print_columns
 
 
 @pytest.mark.parametrize(
-    "text", ["install sluice[query]", "[red]agent[/red]", "level :warning: ok"]
+    "text", ["sluice-gateway[query]", "[red]agent[/red]", "level :warning: ok"]
 )
 def test_texts_of_the_data_are_no_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     emit({}, as_json=False, human=lambda console: console.print(text))

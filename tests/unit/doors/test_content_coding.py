@@ -1,6 +1,8 @@
 """Decompression of request bodies: every coding, its limit, and damaged data."""
 
 import gzip
+import re
+import sys
 import tracemalloc
 import zlib
 
@@ -10,6 +12,7 @@ from cramjam import snappy
 
 from sluice_doors.content_coding import MEMBERS_MAX, decompress
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
+from sluice_protocol.distribution import install_command
 
 TEXT = b"a line of a log; " * 400
 MIB = 1 << 20
@@ -95,6 +98,12 @@ def test_json_without_its_type_is_named(body: bytes) -> None:
     """`curl --data` names the type of a form, so the body is taken for a snappy block."""
     with pytest.raises(BodyUnreadable, match="needs `Content-Type: application/json`"):
         decompress(body, "snappy", bytes_max=MIB)
+
+
+def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    with pytest.raises(BodyUnreadable, match=re.escape(install_command("doors"))):
+        decompress(b"x", "snappy", bytes_max=MIB)
 
 
 def test_a_lying_snappy_head_allocates_nothing() -> None:

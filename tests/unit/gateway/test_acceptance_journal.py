@@ -12,6 +12,7 @@ from support.gateway_journal import (
     open_world,
     registrations,
 )
+from support.memory_bucket import Fault
 
 from sluice_gateway.journal_book import ENTRIES_BYTES_MAX
 from sluice_gateway.journal_writer import CLOSE_S_MAX, EARLY_ENTRIES
@@ -19,7 +20,6 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.journals import FENCE_S, HEARTBEAT_S
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GATEWAY_JOURNALS, GATEWAY_PROCESSES, GATEWAYS
 from sluice_protocol.units import NS_PER_S
-from sluice_store.memory import Fault
 from sluice_web.problems import HttpRefusal
 
 UNKNOWN = (Fault.TIMEOUT_BEFORE, Fault.TIMEOUT_AFTER, Fault.RESET_AFTER, Fault.ERROR_AFTER)

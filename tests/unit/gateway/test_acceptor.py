@@ -5,6 +5,7 @@ import random
 
 from support.gateway import CountingStore
 from support.gc_world import MovedClock
+from support.memory_bucket import open_memory_store
 
 from sluice_gateway.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads import Upload
@@ -16,7 +17,6 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, quarantine_by_blob_key
 from sluice_protocol.outcomes import CreateOutcome, ObjectInfo, OverwriteOutcome
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
-from sluice_store.memory import open_memory_store
 
 FRAME = b"first bytes"
 AUTHORITY = Authority(authority_id="x")

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from support.gateway import CountingStore, identity
+from support.memory_bucket.transport import open_memory_store
 
 from sluice_gateway.high_water import BOOTS_MAX, HighWaterMarks
 from sluice_protocol.keys import high_water_key
@@ -11,7 +12,6 @@ from sluice_protocol.manifests import HighWaterMark, decode_record
 from sluice_protocol.outcomes import Found, GetOutcome
 from sluice_protocol.units import ObjectKey
 from sluice_protocol.upload_http import parse_high_water
-from sluice_store.memory.transport import open_memory_store
 from sluice_store.port import ObjectStore
 
 KEY = high_water_key("host-1", "b1")

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support.memory_bucket import Fault, Scripted, open_memory_store
 from support.store_groups import ALWAYS_GROUPS, CountedSync
 
 from sluice_gateway.metrics import GatewayMetrics, ObservedStore
@@ -13,7 +14,6 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
 from sluice_store.bulk import NewObject
 from sluice_store.local import open_local_store
-from sluice_store.memory import Fault, Scripted, open_memory_store
 from sluice_store.pairs import NewPair
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+from support.memory_bucket import Fault, open_memory_store
+from support.memory_bucket.faults import Call
 
 from sluice_gateway.admission import ModeWatch, RunningUploads
 from sluice_gateway.background import DOCTOR_AGAIN_S, DOCTOR_INTERVAL_S, follow_doctor
@@ -28,8 +30,6 @@ from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_store import create_authority
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import seal_result, write_result
-from sluice_store.memory import Fault, open_memory_store
-from sluice_store.memory.faults import Call
 from sluice_store.port import ObjectStore
 
 KEY = ObjectKey("raw-blobs/v1/any")

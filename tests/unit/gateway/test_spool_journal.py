@@ -14,6 +14,7 @@ from support.gateway_journal import (
     registrations,
 )
 from support.gc_world import MovedClock
+from support.memory_bucket import Crashed, Fault, MemoryBucket, open_memory_store
 
 from sluice_gateway.journal_ports import JournalOwner
 from sluice_gateway.journal_writer import AcceptanceJournal
@@ -27,7 +28,6 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store import create_authority
-from sluice_store.memory import Crashed, Fault, MemoryBucket, open_memory_store
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal
 

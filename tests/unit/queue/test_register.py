@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Draft
+from sluice_queue.errors import LaneDamaged
 from sluice_queue.register import (
     ENTRIES_MAX,
-    REGISTER_DECODERS,
     WRITERS_MAX,
     Register,
     Writer,
@@ -144,8 +144,6 @@ def test_decode_rejects_foreign_and_broken_bytes() -> None:
     for broken in (b"", body[:40], body[:-1], body + b"x", b"LMB1" + body[4:]):
         with pytest.raises(InvalidRecord):
             decode_register(KEY, broken)
-    with pytest.raises(UnsupportedVersion):
-        decode_register(KEY, body[:4] + b"\x02\x00" + body[6:])
     with pytest.raises(InvalidRecord):
         decode_register(KEY, body[:64] + struct.pack("<Q", 9) + body[72:])
 
@@ -158,25 +156,23 @@ def test_decode_of_random_bytes_raises_typed_errors(tail: bytes) -> None:
         body_descriptors(KEY, decode_register(KEY, body))
 
 
-def _decode_v2(key: str, body: bytes) -> Register:
-    """Decode a fictitious version 2: an empty lane as magic, version, nonce, then revision."""
-    del key
-    _, _, nonce, revision = struct.unpack("<4sH16sQ", body)
-    return Register(revision=revision, nonce=nonce)
-
-
-def test_a_second_register_version_is_read_next_to_the_first() -> None:
-    decoders = {**REGISTER_DECODERS, 2: _decode_v2}
-    first = filled(3)
-    second = struct.pack("<4sH16sQ", b"LMQ1", 2, NONCE, 7)
-    assert decode_register(KEY, encode_register(first), decoders=decoders) == first
-    assert decode_register(KEY, second, decoders=decoders) == Register(revision=7, nonce=NONCE)
-
-
-def test_an_unknown_version_names_the_object_and_the_known_versions() -> None:
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_register_or_segment_of_another_version_is_refused_and_not_damaged(version: int) -> None:
+    body, moved = encode_register(filled(3)), spill(KEY, filled(3))
     with pytest.raises(UnsupportedVersion) as caught:
-        decode_register(KEY, struct.pack("<4sH16sQ", b"LMQ1", 3, NONCE, 7))
-    assert (caught.value.key, caught.value.found, caught.value.supported) == (KEY, 3, (1,))
-    assert f"found=`3`, supported=`1`, key=`{KEY}`" in str(caught.value)
-    with pytest.raises(UnsupportedVersion, match="queue segment version"):
-        decode_segment(KEY, b"LMQS\x02\x00")
+        decode_register(KEY, body[:4] + struct.pack("<H", version) + body[6:])
+    assert (caught.value.what, caught.value.found) == ("queue register", version)
+    assert (caught.value.known, caught.value.location) == (1, KEY)
+    with pytest.raises(UnsupportedVersion) as caught:
+        decode_segment(KEY, moved.body[:4] + struct.pack("<H", version) + moved.body[6:])
+    assert (caught.value.what, caught.value.found) == ("queue segment", version)
+
+
+@pytest.mark.parametrize("at", [6, 78], ids=["before the revision", "behind the writers"])
+def test_reserved_bytes_that_are_not_zero_are_damage(at: int) -> None:
+    body = encode_register(filled(3))
+    with pytest.raises(LaneDamaged, match="reserved"):
+        decode_register(KEY, body[:at] + b"\x01" + body[at + 1 :])
+    body = spill(KEY, filled(3)).body
+    with pytest.raises(LaneDamaged, match="reserved"):
+        decode_segment(KEY, body[:6] + b"\x01" + body[7:])

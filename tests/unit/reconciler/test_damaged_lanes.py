@@ -119,7 +119,7 @@ def test_register_of_a_newer_version_is_never_replaced() -> None:
     async def run() -> None:
         store = await filled()
         newer = damage(store, LANE.key, lambda body: body[:4] + b"\x02\x00" + body[6:])
-        with pytest.raises(UnsupportedVersion, match="upgrade"):
+        with pytest.raises(UnsupportedVersion, match="update"):
             _ = [one async for one in rebuild(store).repair(first_sequence=1)]
         assert store.held[LANE.key].body == newer
 

@@ -5,6 +5,8 @@ import random
 
 import pytest
 from support.builders import descriptors
+from support.memory_bucket import Fault, MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 from support.queue_store import SimClock, SimIds
 from support.reconciler_seed import accept
 
@@ -16,8 +18,6 @@ from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.leases import LaneLeases
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.memory import Fault, MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call
 
 AGENTS = ("host-1", "host-2", "host-3", "host-4")
 

@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 from support.journal_rounds import (
     Scene,
     journaled,
@@ -18,6 +19,7 @@ from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
 
 from sluice_protocol.discovery import DISCOVERY, HoldReason
+from sluice_protocol.errors import describe_version
 from sluice_protocol.journals import LATE_S, journal_key
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_reconciler.journals import route
@@ -146,6 +148,26 @@ def test_a_damaged_object_holds_the_frontier_until_a_full_pass(damage: bytes) ->
         await rounds(store, subject, 3)
         assert [found.identity for found in await enqueued(store)] == [one.identity]
         assert record(store).complete_through_unix_ns > through
+
+    play(scene)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_an_object_of_another_version_holds_the_frontier_and_is_named(version: int) -> None:
+    async def scene(store: SimStore) -> None:
+        subject, writer = await journaled(store)
+        through = record(store).complete_through_unix_ns
+        one = await writer.accept(0, at_ns=now(store))
+        number = await writer.append([one], through_ns=now(store))
+        held = store.held[journal_key(writer.process, number)]
+        held.body = held.body.replace(b"journal.v1", b"journal.v%d" % version)
+        body = held.body
+        with capture_logs() as logs:
+            await rounds(store, subject, 3)
+        (broken,) = (line for line in logs if line["event"] == "journal_broken")
+        assert broken["reason"] == describe_version("sluice.acceptance_journal", version, 1)
+        assert record(store).complete_through_unix_ns == through
+        assert held.body == body
 
     play(scene)
 

@@ -4,7 +4,6 @@ import asyncio
 import random
 
 import pytest
-from msgspec import UNSET
 from msgspec.structs import replace
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept
@@ -16,14 +15,12 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.inspection import LaneOwnership, OwnershipState
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.host_processes import HostProcess
 from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
 from sluice_reconciler.lanes.membership import LAPSE_S, MemberRecord, member_key
 from sluice_reconciler.lanes.ownership import decide_ownership, unread_ownership
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     OwnerClaim,
-    encode_lane,
     lane_key,
     read_lane_state,
 )
@@ -60,7 +57,7 @@ def seen(*records: MemberRecord, unreadable: int = 0) -> LiveMembers:
         (BY_A, seen(member(A, 0)), "owned", [(A, 5, True)], ""),
         (RELEASED, seen(member(B, 0)), "owned", [(B, None, True)], "next batch"),
         (BY_A, seen(member(B, 0)), "owned", [(B, None, True)], "next batch"),
-        (UNNAMED, seen(member(B, 0)), "owned", [(B, None, True)], "earlier release"),
+        (UNNAMED, seen(member(B, 0)), "owned", [(B, None, True)], "does not name"),
         (BY_STANDBY, seen(), "owned", [(A, 5, None)], "no member record"),
         (BY_A, seen(), "lapsed", [(A, 5, False)], "takes it within 15 s"),
         (BY_A, seen(member(A), member(B, 1)), "lapsed", [(A, 5, True)], "works on it no more"),
@@ -236,7 +233,7 @@ def test_two_members_that_name_a_lane_dispute_it() -> None:
     asyncio.run(run())
 
 
-def test_an_owner_of_an_earlier_release_leaves_no_wrong_name() -> None:
+def test_an_owner_without_a_name_leaves_no_wrong_name() -> None:
     """It takes the lane over, and its state has no owner: the last name does not stay."""
 
     async def run() -> None:
@@ -244,14 +241,14 @@ def test_an_owner_of_an_earlier_release_leaves_no_wrong_name() -> None:
         await world.enqueue(world.start(1, sharing=False))
         stored = await read_lane_state(world.store, LANE)
         assert stored is not None
-        old = world.start(2, sharing=False)
-        old._workers.claim_as(lambda: None)  # as an earlier release, which writes no name
-        await world.enqueue(old)
+        unnamed = world.start(2, sharing=False)
+        unnamed._workers.claim_as(lambda: None)  # as `sluice rebuild`, which writes no name
+        await world.enqueue(unnamed)
         found = await world.ownership()
         assert (found.state, found.owners) == (OwnershipState.UNKNOWN, ())
         after = await read_lane_state(world.store, LANE)
         assert after is not None
-        assert after.record.owner is UNSET
+        assert after.record.owner is None
         assert after.record.owner_term == stored.record.owner_term + 1
 
     asyncio.run(run())
@@ -274,22 +271,5 @@ def test_damaged_records_are_shown_and_hide_no_lane() -> None:
         world.store._put(lane_key(LANE), b"damaged")
         found = await world.ownership()
         assert [one.member for one in found.owners] == [first.share.member]
-
-    asyncio.run(run())
-
-
-def test_member_records_of_earlier_releases_name_their_lanes() -> None:
-
-    async def run() -> None:
-        world = World()
-        process = HostProcess(boot="b", namespace=1, pid=9, started=1)
-        old = MemberRecord(member=A, url="http://old:8081", lanes=(0,), process=process)
-        world.store._put(lane_key(LANE), encode_lane(UNNAMED))
-        raw = encode_record(old)
-        assert b'"host":"",' in raw
-        world.store._put(member_key(A), raw.replace(b'"host":"",', b""))
-        found = decide_ownership(0, UNNAMED, await read_live_members(world.store))
-        (owner,) = found.owners
-        assert (owner.url, owner.pid, owner.host) == ("http://old:8081", 9, "")
 
     asyncio.run(run())

@@ -1,10 +1,10 @@
-"""The parts of a lane's state: conversion, damage, leftovers, and owners that were fenced."""
+"""The parts of a lane's state: versions, damage, leftovers, and owners that were fenced."""
 
 import asyncio
 import random
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
+import msgspec
 import pytest
 import zstandard
 from support.queue_store import SimClock, SimIds, SimStore
@@ -22,12 +22,13 @@ from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, StoredBoot
+from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lanes.part_log import PartCache, load_ledger, read_ledger
+from sluice_reconciler.lanes.part_log import read_ledger
 from sluice_reconciler.lanes.runs import nameable
-from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
+from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import (
+    PartReference,
     StoredLaneState,
     damaged_state_key,
     encode_lane,
@@ -93,49 +94,54 @@ async def in_parts() -> tuple[SimStore, LaneOwner]:
     return store, owner
 
 
-def test_record_of_the_first_version_is_converted_by_its_next_owner() -> None:
-    """Nothing is enqueued again, and a crash after the owner term was raised loses no life."""
+@pytest.mark.parametrize("version", [b"v3", b"v9"])
+def test_state_of_another_version_is_refused_and_not_replaced(version: bytes) -> None:
 
     async def run() -> None:
-        store = SimStore(clock=SimClock())
-        for number in range(9):
-            await accept(store, number // 3 * 10, boot=f"b{number % 3}")
-        assert (await make(store, 1).once()).outcome.enqueued == 9
-        stored = await state_of(store)
-        ledger = await load_ledger(store, stored, PartCache())
-        boots = tuple(
-            StoredBoot(agent_id="host-1", boot_id=boot, ranges=ledger.boot("host-1", boot))  # type: ignore[arg-type]
-            for boot in ("b0", "b1", "b2")
-        )
-        for name in parts_in(store):
-            del store.held[part_key(LANE, name)]
-        store._put(lane_key(LANE), encode_lane(stored.record, boots))
-        assert (await state_of(store)).boots == boots
-        assert (await read_ledger(store, LANE))[0].boot("host-1", "b1") == boots[1].ranges
-
-        raised = await lane_owner._raise_owner_term(store, LANE, runtime(store, 2))
-        assert (raised.record.owner_term, raised.boots) == (stored.record.owner_term + 1, boots)
-        assert replace(await state_of(store), date_ns=raised.date_ns) == raised
-        await accept(store, 30, boot="b0")
-        report = await make(store, 3).once()
-        assert (report.outcome.enqueued, report.registers_lost) == (1, ())
-        after = await state_of(store)
-        assert after.boots == ()
-        assert sum(one.lives for one in after.record.parts()) == 3
-        assert len(await enqueued(store)) == 10
+        store, _ = await in_parts()
+        other = encode_lane((await state_of(store)).record)
+        raw = zstandard.ZstdDecompressor().decompress(other).replace(b"lane.v4", b"lane." + version)
+        body = zstandard.ZstdCompressor().compress(raw)
+        store._put(lane_key(LANE), body)
+        with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`4`") as refused:
+            await read_ledger(store, LANE)
+        assert refused.value.location == lane_key(LANE)
+        with pytest.raises(UnsupportedVersion):
+            await make(store, 2).once()
+        with pytest.raises(UnsupportedVersion):
+            _ = [one async for one in make(store, 9).rebuild().repair()]
+        assert store.held[lane_key(LANE)].body == body
 
     asyncio.run(run())
 
 
-def test_state_of_a_newer_version_is_refused_and_not_replaced() -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_part_of_another_version_is_refused_and_not_replaced(version: int) -> None:
 
     async def run() -> None:
         store, _ = await in_parts()
-        newer = encode_lane((await state_of(store)).record)
-        raw = zstandard.ZstdDecompressor().decompress(newer).replace(b"lane.v3", b"lane.v9")
-        store._put(lane_key(LANE), zstandard.ZstdCompressor().compress(raw))
-        with pytest.raises(UnsupportedVersion, match="upgrade"):
+        stored = await state_of(store)
+        (first, *others), *runs = stored.record.runs
+        key = part_key(LANE, first.name)
+        raw = zstandard.ZstdDecompressor().decompress(store.held[key].body)
+        body = zstandard.ZstdCompressor().compress(raw[:4] + bytes((version, 0)) + raw[6:])
+        store._put(key, body)
+        named = PartReference(
+            name=first.name,
+            sha256=digest_of(body),
+            lives=first.lives,
+            first=first.first,
+            last=first.last,
+        )
+        state = encode_lane(msgspec.structs.replace(stored.record, runs=((named, *others), *runs)))
+        store._put(lane_key(LANE), state)
+        with pytest.raises(UnsupportedVersion) as refused:
             await read_ledger(store, LANE)
+        assert (refused.value.what, refused.value.found) == ("part of a lane state", version)
+        assert (refused.value.known, refused.value.location) == (2, key)
+        with pytest.raises(UnsupportedVersion):
+            _ = [one async for one in make(store, 9).rebuild().repair()]
+        assert (store.held[key].body, store.held[lane_key(LANE)].body) == (body, state)
 
     asyncio.run(run())
 
@@ -286,11 +292,12 @@ def test_a_dissolved_range_is_stored_with_the_next_write() -> None:
 
 
 def test_part_bytes_of_another_life_are_not_found() -> None:
-    ledger = Ledger(boots=[StoredBoot(agent_id="a", boot_id="b", ranges=BootRanges())])
+    ledger = Ledger(recent=[IntendedBatch(agent_id="a", boot_id="b", seq_start=0, seq_end=9)])
+    stored = ledger.boot("a", "b")
     delta = ledger.delta(1)
     assert delta is not None
     ledger.settle([[delta.part]], delta)
-    assert ledger.boot("a", "b") == BootRanges()
+    assert ledger.boot("a", "b") == stored is not None
     assert ledger.boot("ab", "") is None
     assert ledger.boot("", "ab") is None
 

@@ -45,7 +45,7 @@ def differs(seed: int) -> bool:
                     runs.append([deltas[1].part])
                     if len(runs) > 2:
                         merged = [part for run in runs[1:] for part in run]
-                        runs = [runs[0], list(merge_parts(merged, 3, now_s=NOW_S))]
+                        runs = [runs[0], list(merge_parts(merged, 3))]
                 together.settle(runs, deltas[0])
                 alone.settle(runs, deltas[1])
         for life in LIVES:

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 import pytest
 from support.journal_writer import JournalWriter
+from support.memory_bucket import Fault, MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 from support.queue_store import SimClock, SimIds
 from support.reconciler_seed import accept, enqueued
 
@@ -18,8 +20,6 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.state import lane_key
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.memory import Fault, MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call
 
 LANES = 2
 AGENTS = ("host-1", "host-2", "host-3", "host-4", "host-5")

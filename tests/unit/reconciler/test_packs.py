@@ -26,7 +26,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
 from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
-from sluice_reconciler.indexes import PACK_DECODERS, TimeEntry, pack, unpack
+from sluice_reconciler.indexes import TimeEntry, pack, unpack
 from sluice_reconciler.passes.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -96,19 +96,6 @@ def test_unpack_returns_every_packed_entry_byte_for_byte(given_entries: list[Tim
             assert hour_path(span.first_ns) == hour_path(span.last_ns)
             with pytest.raises(InvalidRecord, match="do not match the hash"):
                 unpack(key, body + b"\n")
-
-
-def test_a_second_pack_version_is_read_next_to_the_first() -> None:
-    folder = "accepted-by-time/v2/date=2023-11-14/hour=22"
-    entries = [
-        TimeEntry(at_ns=UnixNs(at), key=ObjectKey(f"{folder}/{at}.json"), body=b"{}")
-        for at in (1, 2)
-    ]
-    [(key, body, _)] = pack(entries)
-    decoders = {**PACK_DECODERS, "v2": PACK_DECODERS["v1"]}
-    assert unpack(key, body, decoders=decoders) == [(one.key, one.body) for one in entries]
-    with pytest.raises(InvalidRecord, match="found=`v2`, supported=`v1`"):
-        unpack(key, body)
 
 
 def test_batches_processed_together_make_one_object_per_hour_and_index() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept
 
@@ -47,7 +46,7 @@ def test_a_released_lane_is_taken_without_a_wait_and_another_is_not() -> None:
         assert await enqueue(second, store, 20) == 1
         stored = await read_lane_state(store, LANE)
         assert stored is not None
-        assert stored.record.released is UNSET
+        assert stored.record.released is False
         assert await enqueue(worker(store, 3), store, 30) is None
         # The first one returns: it is fenced by the owner term, whatever the record shows.
         assert await first.enqueue([await accept(store, 40)], takeover=Takeover.ALWAYS) == 1

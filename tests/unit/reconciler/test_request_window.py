@@ -232,7 +232,7 @@ def test_replaced_runs_are_deleted_one_spill_later() -> None:
         for number in range(6):
             judged(stored.log.window, batch([number], boot=f"g{number}"))
             await stored.spill()
-            assert len(stored.runs) <= len(stored.record.request_runs) + 2
+            assert len(stored.runs) <= len(stored.record.requests) + 2
         assert len(stored.log.window) == 6
 
     asyncio.run(run())

@@ -16,7 +16,7 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.discovery import DiscoveryClaim, merge_claim
 from sluice_reconciler.explain import explain
 from sluice_reconciler.lanes import retirement
-from sluice_reconciler.lanes.parts import UNDATED, LifeCounts, make_part, merge_parts
+from sluice_reconciler.lanes.parts import LifeCounts, make_part, merge_parts
 from sluice_reconciler.lanes.retirement import (
     CLOCK_MARGIN_S,
     RETIRED_MIN,
@@ -70,10 +70,9 @@ def test_a_pass_counts_if_it_compared_the_present_ledger_of_the_lane(
 
 def test_a_rewrite_pays_if_a_quarter_of_the_lives_is_idle() -> None:
     idle = RETIRED_MIN
-    assert is_rewrite_due(LifeCounts(total=4 * idle, idle=idle, undated=0))
-    assert is_rewrite_due(LifeCounts(total=4 * idle, idle=1, undated=idle - 1))
-    assert not is_rewrite_due(LifeCounts(total=4 * idle + 1, idle=idle, undated=0))
-    assert not is_rewrite_due(LifeCounts(total=idle, idle=idle - 1, undated=0))
+    assert is_rewrite_due(LifeCounts(total=4 * idle, idle=idle))
+    assert not is_rewrite_due(LifeCounts(total=4 * idle + 1, idle=idle))
+    assert not is_rewrite_due(LifeCounts(total=idle, idle=idle - 1))
 
 
 def test_restored_ranges_contain_what_was_created_before_the_settled_time() -> None:
@@ -87,12 +86,12 @@ def test_restored_ranges_contain_what_was_created_before_the_settled_time() -> N
     assert restore_ranges(listed, 20, {(10, 19)}) == expected
 
 
-def test_undated_lives_get_a_date_and_idle_ones_are_left_out() -> None:
-    old = make_part({("a", "1"): BootRanges(), ("a", "2"): BootRanges()}, UNDATED)
+def test_idle_lives_are_left_out_of_a_merge() -> None:
+    old = make_part({("a", "1"): BootRanges(), ("a", "2"): BootRanges()}, 50)
     idle = make_part({("a", "3"): BootRanges(), ("a", "1"): BootRanges()}, 5)
-    (merged,) = merge_parts([old, idle], 10, now_s=50, retired_before_s=10)
+    (merged,) = merge_parts([old, idle], 10, retired_before_s=10)
     assert merged.seen.tolist() == [50]
-    assert list(merge_parts([idle], 10, now_s=50, retired_before_s=10)) == []
+    assert list(merge_parts([idle], 10, retired_before_s=10)) == []
 
 
 def test_the_queues_of_a_pass_are_published_with_its_beginning() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from moto.sns.models import Subscription, sns_backends
 from structlog.testing import capture_logs
 from support.gc_world import MovedClock
 from support.sns_signer import (
@@ -23,7 +22,6 @@ from support.sns_signer import (
 )
 
 from sluice_protocol.errors import BadUsage, Unauthenticated
-from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.sns_messages import parse_topics
@@ -68,18 +66,6 @@ def test_a_signed_notification_queues_the_keys_that_it_names(
     assert world.send(sent) == SnsReceipt(taken=1, foreign=1)
     assert world.queued == [ACCEPTED]
     assert world.host.fetched == [CERTIFICATE_URL]
-
-
-def test_a_message_that_moto_signed_is_valid() -> None:
-    """An independent implementation of the text that is signed."""
-    backend = sns_backends["123456789012"]["us-east-1"]
-    topic = backend.create_topic("batches")
-    subscription = Subscription("123456789012", topic, "https://localhost", "https")
-    sent = subscription.get_post_data(s3_event(ACCEPTED), "an-id", None)
-    world = World(topic.arn)
-    world.clock.at_ns = SystemClock().now_ns()
-    (world.host.pem,) = backend._message_public_keys.values()
-    assert world.send(sent).taken == 1
 
 
 @pytest.mark.parametrize("version", ["1", "2"])

@@ -18,7 +18,6 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lanes.sequence_ranges import SEAL_MASK, seal_of
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -106,30 +105,3 @@ def test_a_crash_at_any_write_of_it_loses_nothing() -> None:
         raise AssertionError("it never ended")
 
     assert asyncio.run(run()) > 10
-
-
-def test_a_state_of_an_earlier_release_that_counts_them_twice_is_read() -> None:
-    """Its seal covers every listed batch, and each of them is an extra too."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        every, named = await seed_range(store)
-        subject = make(store, store.clock)
-        await subject.pipeline.process(named)
-        worker = next(iter(subject._workers))
-        boot = worker.ledger.boot("host-1", "b1")
-        assert boot is not None
-        sealed = boot.ranges[0]
-        for who in every:
-            boot.extras.append((who.seq_start, who.seq_end))
-        sealed.batches, sealed.seal = 13, _seal(every)
-        with capture_logs() as logs:
-            later = await accept(store, 35, count=3)
-            await subject.once()
-        assert later.identity in await identities(store)
-        assert not [one for one in logs if one["log_level"] == "error"]
-
-    def _seal(every: list[Identity]) -> int:
-        return sum(seal_of(one.seq_start, one.seq_end) for one in every) & SEAL_MASK
-
-    asyncio.run(run())

@@ -68,7 +68,7 @@ def test_the_recorded_state_is_read_as_it_was_written_and_damage_is_ignored() ->
         assert store.held[INDEX_PROGRESS].body == encode_record(progress)
         assert INDEX_PROGRESS == "index/v1/progress.json"
         assert encode_record(progress) == (
-            b'{"schema":"sluice.index_progress.v1","table_id":"0a","table_version":7}'
+            b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":[]}'
         )
         store.held[INDEX_PROGRESS].body = b"{broken"
         assert await read_index_progress(store) is None
@@ -91,7 +91,7 @@ def test_the_waiting_dates_are_part_of_the_record() -> None:
         await write_index_progress(store, progress)
         assert await read_index_progress(store) == progress
         assert encode_record(progress) == (
-            b'{"schema":"sluice.index_progress.v1","table_id":"0a","table_version":7,"waiting":['
+            b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":['
             b'{"date":"2026-09-21","due_unix_ns":9,"since_unix_ns":5},'
             b'{"again":true,"checked_through":"k","date":"2026-09-22","due_unix_ns":9,'
             b'"since_unix_ns":5}]}'

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+from support.memory_bucket import open_memory_store
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_store.authority import create_authority
-from sluice_store.memory import open_memory_store
 
 
 def test_other_settings_are_refused_with_those_that_differ() -> None:

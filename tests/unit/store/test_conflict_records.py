@@ -10,12 +10,12 @@ from support.builders import (
     make_identity,
     salted_frame,
 )
+from support.memory_bucket import open_memory_store
 
 from sluice_protocol.conflicts import ConflictName
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.manifests import encode_record
 from sluice_store.conflicts import ConflictRecords, read_conflict_records
-from sluice_store.memory import open_memory_store
 
 WHO = make_identity(0, count=1)
 OURS, THEIRS = (salted_frame(WHO, log_columns([body])) for body in ("ours", "theirs"))
@@ -47,7 +47,7 @@ def test_the_records_that_differ_are_paired() -> None:
 @pytest.mark.parametrize(
     ("submitted", "problem"),
     [
-        (later_release(THEIRS)[0], "unsupported version: upgrade this reader"),
+        (later_release(THEIRS)[0], "unsupported version of frame: a newer version"),
         (b"no frame", "invalid frame"),
     ],
     ids=["later release", "no frame"],

@@ -5,6 +5,7 @@ import gzip
 from collections.abc import Callable, Sequence
 
 import pytest
+from support.memory_bucket import open_memory_store
 from support.store_inventory import (
     ALL_VERSIONS,
     CURRENT_ONLY,
@@ -22,7 +23,6 @@ from sluice_store.inventory import (
     read_inventory_manifest,
     read_inventory_rows,
 )
-from sluice_store.memory import open_memory_store
 from sluice_store.port import ObjectStore
 
 MANIFEST = ObjectKey("inv/2026-11-20T00-00Z/manifest.json")

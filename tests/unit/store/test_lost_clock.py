@@ -117,13 +117,16 @@ def test_new_store_starts_at_the_wall_clock(tmp_path: Path) -> None:
     assert times_after(tmp_path / "new", BASE_NS)[0] == BASE_NS
 
 
-def test_clock_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "writer"), [(0, "an unreleased"), (2, "a newer")])
+def test_clock_file_of_another_version_is_refused(
+    tmp_path: Path, version: int, writer: str
+) -> None:
     fill(tmp_path)
-    newer = b"SLUICEC2" + bytes(60)
-    clock_file(tmp_path).write_bytes(newer)
-    with pytest.raises(StoreMisconfigured, match="newer version"):
+    other = b"SLUICEC%d" % version + bytes(60)
+    clock_file(tmp_path).write_bytes(other)
+    with pytest.raises(StoreMisconfigured, match=f"clock file: {writer} version of sluice"):
         times_after(tmp_path, BASE_NS)
-    assert clock_file(tmp_path).read_bytes() == newer
+    assert clock_file(tmp_path).read_bytes() == other
 
 
 @pytest.mark.parametrize("how", ["missing", "replaced"])

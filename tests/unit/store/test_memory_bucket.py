@@ -5,12 +5,12 @@ import random
 from urllib.parse import unquote_plus
 
 import pytest
+from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from support.store_notices import EventFeed, read_inventory
 
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ObjectKey, UnixNs
-from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from sluice_store.port import Versioning
 
 KEY = ObjectKey("agent=61/key")

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.memory_bucket import MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import PACKED_DELETES
@@ -15,8 +17,6 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import packed_deletes
-from sluice_store.memory import MemoryBucket, open_memory_store
-from sluice_store.memory.faults import Call
 from sluice_store.packed_deletes import (
     PACK_MIN,
     DeletesPack,

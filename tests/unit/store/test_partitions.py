@@ -72,7 +72,7 @@ def paths(folder: str, inner: str) -> tuple[str, str]:
 
 
 def test_folders_that_are_no_partitions_stay(tmp_path: Path) -> None:
-    """A process of an earlier release may expect them to exist."""
+    """No process writes to them for a limited time only."""
 
     async def run() -> None:
         async with open_local_store(tmp_path) as store:

@@ -4,14 +4,14 @@ import asyncio
 import random
 
 import pytest
+from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
+from support.memory_bucket.faults import OnKey
 from support.queue_store import SimClock
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreUnavailable
 from sluice_protocol.outcomes import Applied, Exists, Found, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_store.memory import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
-from sluice_store.memory.faults import OnKey
 from sluice_store.port import ObjectStore
 from sluice_store.retry import (
     Backoff,

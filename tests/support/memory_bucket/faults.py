@@ -1,6 +1,6 @@
 """Faults of calls, and plans of when each happens."""
 
-import random  # noqa: TID251 - the type of the seeded source that is passed
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

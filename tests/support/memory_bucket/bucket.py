@@ -5,7 +5,7 @@ Source: Amazon S3 API Reference (PutObject, CopyObject, DeleteObject, HeadObject
 """
 
 import hashlib
-import random  # noqa: TID251 - the type of the seeded source that is passed
+import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -5,7 +5,7 @@ connection: a timeout is a response that is never sent, a reset is an aborted co
 """
 
 import asyncio
-import random  # noqa: TID251 - generates version ids from a seed
+import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,14 +18,14 @@ from xml.sax.saxutils import escape
 
 from aiohttp import web
 from multidict import CIMultiDict
+from support.memory_bucket.bucket import MemoryBucket, S3Reply
+from support.memory_bucket.faults import Call, Fault, FaultPlan, NoFaults
+from support.memory_bucket.sigv4 import SignedRequest, access_key_of, check_signature
+from support.memory_bucket.transport import CLOCK_STEP_NS
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.memory.bucket import MemoryBucket, S3Reply
-from sluice_store.memory.faults import Call, Fault, FaultPlan, NoFaults
-from sluice_store.memory.sigv4 import SignedRequest, access_key_of, check_signature
-from sluice_store.memory.transport import CLOCK_STEP_NS
 from sluice_store.port import ListedIncarnation, ListedObject, Versioning
 from sluice_store.replication import ReplicationRules
 
@@ -105,7 +105,7 @@ class MemoryServer:
         """Create an empty bucket and return it."""
         self.buckets[name] = MemoryBucket(
             clock=self.clock,
-            rng=random.Random(name),  # noqa: S311 - not a secret, it must replay
+            rng=random.Random(name),
             name=name,
             versioning=versioning,
         )
@@ -147,7 +147,7 @@ class MemoryServer:
     def refusal(self, status: int, code: str) -> S3Reply:
         """Return a response without an effect on any bucket."""
         bucket = next(iter(self.buckets.values()), None)
-        bucket = bucket or MemoryBucket(clock=self.clock, rng=random.Random(0))  # noqa: S311
+        bucket = bucket or MemoryBucket(clock=self.clock, rng=random.Random(0))
         return bucket.refusal(status, code)
 
     def _check(self, request: web.Request, name: str) -> S3Reply | None:

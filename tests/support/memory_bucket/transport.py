@@ -1,10 +1,13 @@
 """The fake behind the port: the S3 adapter over a bucket in memory, with the faults of a plan."""
 
 import dataclasses
-import random  # noqa: TID251 - creates the default source of version ids from a seed
+import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never
+
+from support.memory_bucket.bucket import MemoryBucket, S3Reply
+from support.memory_bucket.faults import Call, Crashed, Fault, FaultPlan, NoFaults
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreDenied, StoreUnavailable
@@ -12,8 +15,6 @@ from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.resolution import NoResponse, NotSent, Responded
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.memory.bucket import MemoryBucket, S3Reply
-from sluice_store.memory.faults import Call, Crashed, Fault, FaultPlan, NoFaults
 from sluice_store.port import (
     IncarnationPage,
     ListedIncarnation,
@@ -99,7 +100,7 @@ class MemoryTransport:
         self._calls += 1
         return call
 
-    def _happen(  # noqa: C901, PLR0911, PLR0912 - a line per fault, mypy checks that all are there
+    def _happen(  # noqa: PLR0911 - a line per fault, mypy checks that all are there
         self, fault: Fault | None, apply: Callable[[], S3Reply]
     ) -> S3Exchange:
         match fault:
@@ -262,6 +263,6 @@ def open_memory_store(
         prefix: The deployment's prefix, empty or ending in a slash.
     """
     clock = clock or SystemClock()
-    bucket = bucket or MemoryBucket(clock=clock, rng=random.Random(0))  # noqa: S311
+    bucket = bucket or MemoryBucket(clock=clock, rng=random.Random(0))
     transport = MemoryTransport(bucket, plan or NoFaults(), clock, prefix)
     return S3Store(transport, MemoryPages(transport, prefix), prefix), transport

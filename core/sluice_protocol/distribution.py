@@ -1,0 +1,16 @@
+"""The name of the distribution on the package index, and how to install an extra of it."""
+
+from typing import Final
+
+DISTRIBUTION: Final = "sluice-gateway"
+"""`name` in `pyproject.toml`. The command and the import packages have shorter names."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def describe_missing_package(extra: str, package: str | None) -> str:
+    """Return one line about a package that is not installed."""
+    return f"missing package: run `{install_command(extra)}`, package=`{package}`"

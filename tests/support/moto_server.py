@@ -1,0 +1,43 @@
+"""S3, SQS, SNS and IAM for ordinary tests: moto's server, in a thread of the test's process.
+
+Its deviations from the promises of the port are listed in `support.store_conformance`. It lets two
+conditional writers win and causes no fault, so races, kills and faults run on versitygw and on
+`support.memory_bucket`.
+"""
+
+import os
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from moto.server import ThreadedMotoServer
+from support.store_versitygw import CREDENTIALS, Server
+
+
+@contextmanager
+def moto_server() -> Iterator[Server]:
+    """Run the server until the end of the block, and then forget everything that it stores."""
+    threaded = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    threaded.start()
+    host, port = threaded.get_host_and_port()
+    server = Server(endpoint=f"http://{host}:{port}", pid=os.getpid())
+    try:
+        yield server
+    finally:
+        command(server, "reset")
+        threaded.stop()
+
+
+def command(server: Server, name: str, body: bytes = b"") -> None:
+    """Send a command to moto itself, for example `reset` or `reset-auth`."""
+    urllib.request.urlopen(f"{server.endpoint}/moto-api/{name}", data=body).close()
+
+
+@contextmanager
+def moto_with_credentials() -> Iterator[Server]:
+    """Run the server, and select credentials of the tests for the SDK."""
+    with moto_server() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield server
