@@ -11,7 +11,7 @@ import zstandard
 from msgspec import structs
 from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
-from support.golden import golden
+from support.golden import GOLDEN, golden
 
 from sluice_protocol.active_deletes import ActiveDeletes, decode_active_deletes
 from sluice_protocol.authority import Authority, decode_authority
