@@ -24,6 +24,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from benchmarks.measure import Sample, ratio, report
+from sluice_protocol.frame import FRAME_VERSION
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest
@@ -79,7 +80,7 @@ def batch(seq: int) -> AcceptedManifest:
         accepted_at_unix_ns=1,
         collector_id="gw",
         wire_version=1,
-        frame_version=1,
+        frame_version=FRAME_VERSION,
         attempt_id="01M7Y05M6XJ11BR5GNJGCQQRNJ",
         kind="logs",
         record_count=1,

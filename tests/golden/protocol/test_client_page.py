@@ -4,6 +4,9 @@ import base64
 import hashlib
 import json
 import re
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import nacl.signing
@@ -13,10 +16,11 @@ from msgspec import structs
 from sluice_gateway.principals import parse_principals
 from sluice_gateway.uploads import AcceptedResponse
 from sluice_protocol.errors import ErrorCode, InvalidFrame, TooLarge
-from sluice_protocol.frame import check_frame, decode_frame, encode_frame
+from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import columns_from_ndjson
+from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.signatures import sign_request
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_web.problems import problem_of, problem_response
@@ -47,6 +51,32 @@ def test_the_frame_is_the_one_that_the_command_makes() -> None:
     assert made == FRAME
     assert f"{len(FRAME)} bytes, and its sha256 is `{hashlib.sha256(FRAME).hexdigest()}`" in PAGE
     assert decode_frame(FRAME).identity == WHO
+
+
+def page_encoder() -> Callable[[str, str, int, list[tuple[int, str]]], bytes]:
+    """Return the function `frame` of the program on the page."""
+    program: dict[str, Callable[[str, str, int, list[tuple[int, str]]], bytes]] = {}
+    exec(blocks("A frame")[2], program)  # noqa: S102
+    return program["frame"]
+
+
+def test_the_program_of_the_page_makes_the_frame() -> None:
+    lines = [json.loads(line) for line in blocks("A frame")[0].splitlines() if line[0] == "{"]
+    records = [(line["ts"], line["body"]) for line in lines]
+    assert page_encoder()("host-1", "boot-1", 7, records) == FRAME
+
+
+@pytest.mark.parametrize("line_bytes", [0, 255, 256, 65_535, 65_536])
+@pytest.mark.parametrize("seq_start", [0, 23, 24, 255, 65_536, 2**32, 2**62])
+def test_the_program_of_the_page_encodes_as_the_implementation(
+    line_bytes: int, seq_start: int
+) -> None:
+    records = [(place * 1_000_003 % 400, "ä" * (place % 2)) for place in range(300)]
+    records.append((9, "x" * line_bytes))
+    made = page_encoder()("größe" * 8, "b", seq_start, records)
+    columns = logs_from_records([LogRecord(ts_ns=at_ns, body=body) for at_ns, body in records])
+    who = Identity(agent_id="größe" * 8, boot_id="b", seq_start=seq_start, seq_end=seq_start + 300)
+    assert made == encode_frame(identity=who, columns=columns, compress=False)
 
 
 def test_the_request_has_the_signature_of_the_shown_bytes() -> None:
@@ -106,16 +136,51 @@ def test_the_refusal_is_the_problem_document_of_a_gateway() -> None:
     assert shown.encode().strip() == problem_response(problem).body
 
 
+BODY_AT = 95
+"""Where the column `body` of the example begins."""
+
+
+def changed(old: str, new: str) -> bytes:
+    """Return the example with other bytes of the same meaning or length, in its envelope."""
+    before, after = bytes.fromhex(old), bytes.fromhex(new)
+    assert FRAME.count(before) == 1
+    made = FRAME.replace(before, after)
+    return made[:6] + struct.pack("<H", 71 + len(after) - len(before)) + made[8:]
+
+
+def with_columns(ts: bytes = FRAME[79:BODY_AT], body: bytes = FRAME[BODY_AT:]) -> bytes:
+    """Return the example with other bytes in its columns, and their lengths and checksums."""
+    made = FRAME[:79]
+    for old, new in ((FRAME[79:BODY_AT], ts), (FRAME[BODY_AT:], body)):
+        before, after = (struct.pack("<BBI", len(one), 0x44, zlib.crc32(one)) for one in (old, new))
+        made = made.replace(before, after)
+    return made + ts + body
+
+
 MISTAKES = {
-    "`payload_raw_bytes` is 65": FRAME[:16] + b"\x41" + FRAME[17:],
-    "a byte follows the payload": FRAME + b"\x00",
-    "the last byte is missing": FRAME[:-1],
-    "`flags` is 1, without zstd": FRAME[:6] + b"\x01" + FRAME[7:],
-    "`count` is 3": FRAME.replace(b"ecount\x02", b"ecount\x03"),
-    "`max_ts` is that of the first record": FRAME.replace(
-        bytes.fromhex("1b18d75b8423f30001"), bytes.fromhex("1b18d75b8423f30000")
+    "the envelope is a map": changed("8a66686f7374", "aa66686f7374"),
+    "`envelope_bytes` is 70": FRAME[:6] + b"\x46\x00" + FRAME[8:],
+    "`seq_start` is 7 in two bytes": changed("070802", "18070802"),
+    "`count` is 3": changed("070802", "070803"),
+    "`max_ts` is that of the first record": changed("1b18d75b8423f30001", "1b18d75b8423f30000"),
+    "the column `body` is named `message`": changed("64626f6479", "676d657373616765"),
+    "the type of `body` is 8, with lengths of one byte": changed("64626f647906", "64626f647908"),
+    "the coding of `ts` is 0": changed("6274730401", "6274730400"),
+    "the coding of `body` is 2, without zstd": changed("6479060010", "6479060210"),
+    "the offset of `body` counts from the start of the frame": changed("79060010", "790600185f"),
+    "a checksum is big-endian": changed("442a6f53a9", "44a9536f2a"),
+    "`ts` has both times instead of a difference": with_columns(
+        ts=struct.pack("<2q", 1_790_000_000_000_000_000, 1_790_000_000_000_000_001)
     ),
-    "the last offset is 10": FRAME[:-4] + b"\x0a\x00\x00\x00",
+    "`body` has the ends 5 and 11 instead of lengths": with_columns(
+        body=b"\x05\x0b" + FRAME[BODY_AT + 2 :]
+    ),
+    "the type of `body` is 8, with lengths of four bytes": with_columns(
+        body=struct.pack("<2I", 5, 6) + b"helloworld!"
+    ).replace(b"body\x06", b"body\x08"),
+    "`hello` is not UTF-8": with_columns(body=FRAME[BODY_AT:].replace(b"hello", b"hell\xff")),
+    "a byte follows the columns": FRAME + b"\x00",
+    "the last byte is missing": FRAME[:-1],
 }
 
 
@@ -123,7 +188,7 @@ MISTAKES = {
 def test_a_mistake_has_the_shown_detail(change: str) -> None:
     assert MISTAKES[change] != FRAME
     with pytest.raises(InvalidFrame) as refused:
-        check_frame(MISTAKES[change])
+        decode_frame(MISTAKES[change])
     assert f"| {change} | {refused.value} |" in PAGE
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+import zlib
 
 import cbor2
 import msgspec
@@ -10,7 +11,7 @@ import zstandard
 from msgspec import structs
 from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
-from support.golden import golden
+from support.golden import GOLDEN, golden
 
 from sluice_protocol.active_deletes import ActiveDeletes, decode_active_deletes
 from sluice_protocol.authority import Authority, decode_authority
@@ -22,13 +23,7 @@ from sluice_protocol.discovery import (
     hold_record_key,
 )
 from sluice_protocol.envelope import Resource
-from sluice_protocol.frame import (
-    HEADER_BYTES,
-    decode_frame,
-    decode_head,
-    encode_frame,
-    frame_version,
-)
+from sluice_protocol.frame import decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import (
     GatewayProcess,
@@ -66,6 +61,7 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
+from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_protocol.units import UnixNs
 
@@ -77,67 +73,87 @@ FRAMES: dict[str, tuple[Columns, Resource]] = {
     "entries": (entries(), ()),
     "entries-bare": (entries(with_ts=False), ()),
 }
+_LOGS = ("ts", "body", "attrs", "attr_key", "attr_val", "severity")
+NAMES = {
+    "logs": _LOGS,
+    "logs-resource": _LOGS,
+    "logs-zstd": ("ts", "body"),
+    "metrics": ("ts", "name", "type", "attrs", "value", "attr_key", "attr_val"),
+    "entries": ("ts", "key", "val"),
+    "entries-bare": ("key", "val"),
+}
+"""The columns of each pinned frame, in the order of its directory."""
 WHO = identity(3, agent="agent-ü/1", boot="boot 1")
 AT_NS = UnixNs(1_790_000_000_987_654_321)
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("name", FRAMES)
-def test_plain_frame_bytes_are_pinned(name: str, version: int) -> None:
+def test_plain_frame_bytes_are_pinned(name: str) -> None:
     """The bytes of a plain frame and their meaning never change."""
     columns, resource = FRAMES[name]
-    made = encode_frame(
-        identity=WHO, columns=columns, resource=resource, compress=False, version=version
-    )
-    pinned = golden(f"protocol/{_file(name, version)}", made)
+    made = encode_frame(identity=WHO, columns=columns, resource=resource, compress=False)
+    pinned = golden(f"protocol/{name}.lmbatch", made)
     assert made == pinned
     frame = decode_frame(pinned)
     assert (frame.identity, frame.envelope.resource) == (WHO, resource)
     assert_same(frame.columns, columns)
 
 
-def _file(name: str, version: int) -> str:
-    return f"{name}.lmbatch" if version == 1 else f"{name}-{version}.lmbatch"
-
-
 def _repeated() -> Columns:
-    lines = [f"line {place} of a log that repeats itself" for place in range(200)]
-    from sluice_protocol.records import LogRecord, logs_from_records  # noqa: PLC0415
-
     return logs_from_records(
-        [LogRecord(ts_ns=place, body=line) for place, line in enumerate(lines)]
+        [
+            LogRecord(ts_ns=place, body=f"line {place} of a log that repeats itself")
+            for place in range(200)
+        ]
     )
 
 
 def test_zstd_frame_is_pinned() -> None:
-    """A stored zstd frame stays readable; another zstd may compress the payload differently."""
+    """A stored zstd frame stays readable; another zstd may compress a column differently."""
     who = identity(200)
     made = encode_frame(identity=who, columns=_repeated())
     pinned = golden("protocol/logs-zstd.lmbatch", made)
+    assert decode_head(pinned).is_compressed
     frame = decode_frame(pinned)
-    assert frame.flags == 1
     assert frame.identity == who
     assert_same(frame.columns, _repeated())
 
 
-@pytest.mark.parametrize("name", [*FRAMES, "logs-zstd", *(f"{name}-2" for name in FRAMES)])
-def test_pinned_frame_decodes_equally_in_another_library(name: str) -> None:
-    """An independent CBOR library decodes the same canonical maps from the pinned bytes."""
-    data = golden(f"protocol/{name}.lmbatch", b"")
-    head = decode_head(data)
-    envelope = cbor2.loads(data[HEADER_BYTES : head.payload_start])
-    assert envelope["agent_id"] == head.envelope.agent_id
-    assert cbor2.dumps(envelope, canonical=True) == data[HEADER_BYTES : head.payload_start]
-    payload = data[head.payload_start :]
-    if head.flags:
-        payload = zstandard.ZstdDecompressor().decompress(payload)
-    columns = cbor2.loads(payload)
-    assert cbor2.dumps(columns, canonical=True) == payload
-    if "ts" in columns:
-        times = struct.unpack(f"<{head.envelope.count}q", columns["ts"].value)
-        if frame_version(data) == 2:
-            times = tuple(itertools.accumulate(times))
-        assert min(times) == head.envelope.min_ts_ns
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pinned_frame_is_read_by_the_text_of_the_page_alone(name: str) -> None:
+    """A reader that uses only the rules of `docs/protocol.md` finds the same identity and times."""
+    data = (GOLDEN / f"protocol/{name}.lmbatch").read_bytes()
+    magic, version, envelope_bytes = struct.unpack_from("<4sHH", data)
+    assert (magic, version) == (b"LMB1", 3)
+    encoded, body = data[8 : 8 + envelope_bytes], data[8 + envelope_bytes :]
+    envelope = cbor2.loads(encoded)
+    assert cbor2.dumps(envelope, canonical=True) == encoded
+    frame = decode_frame(data)
+    assert envelope[:2] == [frame.identity.agent_id, frame.identity.boot_id]
+    columns = _columns_of(envelope[9], body)
+    assert tuple(columns) == NAMES[name]
+    assert envelope[5:8] == [frame.envelope.kind, *_span(columns.get("ts"))]
+
+
+def _columns_of(directory: list[object], body: bytes) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    end = 0
+    for place in range(0, len(directory), 7):
+        name, _, coding, offset, length, checksum, raw_length = directory[place : place + 7]
+        stored = body[offset : offset + length]
+        assert (offset, checksum) == (end, struct.pack("<I", zlib.crc32(stored)))
+        end += length
+        found[name] = zstandard.ZstdDecompressor().decompress(stored) if coding & 2 else stored
+        assert raw_length == (len(found[name]) if coding & 2 else 0)
+    assert end == len(body)
+    return found
+
+
+def _span(times: bytes | None) -> tuple[int | None, int | None]:
+    if times is None:
+        return None, None
+    values = list(itertools.accumulate(struct.unpack(f"<{len(times) // 8}q", times)))
+    return min(values), max(values)
 
 
 def _accepted(who: Identity = WHO) -> AcceptedManifest:
@@ -153,7 +169,7 @@ def _accepted(who: Identity = WHO) -> AcceptedManifest:
         accepted_at_unix_ns=AT_NS,
         collector_id="gw-1",
         wire_version=1,
-        frame_version=1,
+        frame_version=3,
         attempt_id="01K5N7W3M0000000000000000A",
         kind="logs",
         record_count=3,

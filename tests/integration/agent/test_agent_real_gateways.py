@@ -17,7 +17,7 @@ from support import commands
 from support.gateway import bodies_under, clean_env, start_gateway
 
 from sluice_agent.signing_key import make_key, principal_entry
-from sluice_protocol.frame import decode_frame
+from sluice_protocol.frame import FRAME_VERSION, decode_frame
 
 
 def sluice(*args: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
@@ -35,8 +35,8 @@ def accepted_lines(store: str) -> list[bytes]:
     return [body for frame in frames for body in frame.columns.body.slices()]
 
 
-def test_frames_of_version_2_are_accepted(tmp_path: Path) -> None:
-    """The manifest names the version that was set for the agent, and the lines are equal."""
+def test_the_manifest_names_the_version_of_the_frame(tmp_path: Path) -> None:
+    """The lines of the accepted frame are those of the file."""
     store = f"file://{tmp_path}/store"
     assert commands.sluice("init", "--store", store).returncode == 0
     principals = tmp_path / "principals.toml"
@@ -48,13 +48,13 @@ def test_frames_of_version_2_are_accepted(tmp_path: Path) -> None:
         done = sluice(
             "agent", "run", "--gateway", f"http://127.0.0.1:{server.port}", "--key", "key.pem",
             "--agent-id", "host-1", "--paths", str(tmp_path / "app.log"), "--host-metrics-s", "0",
-            "--frame-version", "2", "--once", cwd=tmp_path,
+            "--once", cwd=tmp_path,
         )  # fmt: skip
     finally:
         server.kill()
     assert done.returncode == 0, done.stderr
     manifests = asyncio.run(bodies_under(store, "accepted/"))
-    assert [json.loads(one)["frame_version"] for one in manifests.values()] == [2]
+    assert [json.loads(one)["frame_version"] for one in manifests.values()] == [FRAME_VERSION]
     assert accepted_lines(store) == lines
 
 

@@ -29,9 +29,9 @@ def _frame(*arguments: str, given: bytes = b"") -> CommandResult:
 
 
 @cache
-def _encoded(version: str) -> bytes:
-    """Return a frame of a version that the command has printed."""
-    return _in_shell(*ENCODE, "--frame-version", version, given=LINES.encode()).stdout
+def _encoded() -> bytes:
+    """Return a frame that the command has printed."""
+    return _in_shell(*ENCODE, given=LINES.encode()).stdout
 
 
 def test_frames_round_trip_through_the_command(tmp_path: Path) -> None:
@@ -49,26 +49,22 @@ def test_frames_round_trip_through_the_command(tmp_path: Path) -> None:
     assert told["min_ts"] == "2026-01-01T00:00:00.000000001Z"
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_inspect_shows_the_version(version: str) -> None:
-    """Frames of both versions contain the same records."""
-    made = _encoded(version)
-    told = _frame("inspect", "-", given=made).stdout.splitlines()
-    assert [line.split() for line in told if line.startswith("version")] == [["version", version]]
-    assert json.loads(_frame("inspect", "-", "--json", given=made).stdout)["frame_version"] == int(
-        version
+def test_inspect_shows_the_version() -> None:
+    told = _frame("inspect", "-", given=_encoded()).stdout.splitlines()
+    assert [line.split() for line in told if line.startswith("version")] == [["version", "3"]]
+    assert (
+        json.loads(_frame("inspect", "-", "--json", given=_encoded()).stdout)["frame_version"] == 3
     )
-    assert _frame("inspect", "-", "--records", given=made).stdout == LINES
 
 
 def test_inspect_of_a_later_version_states_what_to_do() -> None:
-    """One line with the version, those that this release reads, and the remedy."""
-    made = _encoded("1")
-    done = _frame("inspect", "-", given=made[:4] + b"\x03" + made[5:])
+    """One line with the version, the one that this release reads, and the remedy."""
+    made = _encoded()
+    done = _frame("inspect", "-", given=made[:4] + b"\x04" + made[5:])
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert "unsupported version of frame: a newer version of sluice made it" in line
-    assert "found=`3`, supported=`2`" in line
+    assert "found=`4`, supported=`3`" in line
 
 
 def test_bad_input_prints_one_line_and_sets_the_exit_code() -> None:
