@@ -29,7 +29,7 @@ from support.store_versitygw import CREDENTIALS
 
 from sluice_reconciler.loop_health import RECOVERY_S
 
-SLACK_S = 10.0
+SLACK_S = 20.0
 """Time that a loaded machine may need in addition."""
 READY_PATHS = {
     "gateway": "/readyz",

@@ -171,8 +171,8 @@ def test_an_audit_or_collection_killed_at_some_calls_loses_nothing(
 def test_an_audit_or_collection_killed_at_any_call_loses_nothing(
     task: TaskName, together: int, tmp_path: Path
 ) -> None:
-    """At every fifth call; `SLUICE_LONG_TIMES=5` kills at every call."""
-    folder, step = key_file(tmp_path), max(1, 5 // times(1))
+    """At every seventh call; `SLUICE_LONG_TIMES=7` kills at every call."""
+    folder, step = key_file(tmp_path), max(1, 7 // times(1))
     assert asyncio.run(kill_everywhere(task, folder, together=together, step=step)) >= 60 // step
 
 

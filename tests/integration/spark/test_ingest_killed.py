@@ -124,12 +124,12 @@ def test_each_record_is_in_the_lake_once_after_kills(
 def test_each_record_is_in_the_lake_once_after_kills_of_each_process_and_at_each_step(
     processes: IngestProcesses, deployment: Deployment
 ) -> None:
-    """Each process once, at every other step; with `SLUICE_LONG_TIMES=8`, each at every step.
+    """Each process once, at every third step; with `SLUICE_LONG_TIMES=12`, each at every step.
 
     Spark reads the tables with Delta's own reader, which downloads its jars once.
     """
-    steps = STEPS[:: max(1, 2 // times(1))]
-    turns = min(max(1, times(1) // 2), len(TARGETS))
+    steps = STEPS[:: max(1, 3 // times(1))]
+    turns = min(max(1, times(1) // 3), len(TARGETS))
     kills = [
         (TARGETS[(number + turn) % len(TARGETS)], step)
         for number, step in enumerate(steps)
