@@ -18,8 +18,9 @@ from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import GATEWAY_JOURNALS
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
+from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.api import make_app
-from sluice_reconciler.passes.progress import PASS, PassRecord
+from sluice_reconciler.passes.progress import PASS, PASS_INTERVAL_S_MIN, PassRecord
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.mode import StoreMode
@@ -56,8 +57,13 @@ async def _decides(store: ObjectStore) -> bool:
     record = await read_record(store)
     if record is None or record.journaled_since_unix_ns is None:
         return False
+    stored = await read_pass(store)
+    return stored is not None and stored.ended
+
+
+async def read_pass(store: ObjectStore) -> PassRecord | None:
     read = await store.get(PASS)
-    return isinstance(read, Found) and decode_record(PASS, read.body, PassRecord).ended
+    return decode_record(PASS, read.body, PassRecord) if isinstance(read, Found) else None
 
 
 async def read_record(store: ObjectStore) -> DiscoveryRecord | None:
@@ -116,7 +122,7 @@ def test_batches_are_enqueued_by_journals_alone_and_the_time_follows(
 def test_a_killed_gateway_holds_the_time_until_a_full_pass_found_what_it_did_not_name(
     tmp_path: Path,
 ) -> None:
-    """The pass begins as soon as the gateway is late, long before its journal is replaced."""
+    """The pass begins as soon as the gateway is late, before the next regular one."""
 
     async def run(server: GatewayProcess) -> None:
         async with reconciling(tmp_path) as (store, _, _):
@@ -127,6 +133,7 @@ def test_a_killed_gateway_holds_the_time_until_a_full_pass_found_what_it_did_not
 
             await until(first_enqueued, 30)
             await upload(server.port, 1)
+            before = await read_pass(store)
             server.kill()
             killed_ns = time.time_ns()
             await drop_journal_of(store, 1)
@@ -138,7 +145,12 @@ def test_a_killed_gateway_holds_the_time_until_a_full_pass_found_what_it_did_not
                 assert record.complete_through_unix_ns <= max(killed_ns, began_ns)
                 return record.complete_through_unix_ns > killed_ns
 
-            await until(passed, 60)
+            await until(passed, 120)
+            after = await read_pass(store)
+            assert before is not None
+            assert after is not None
+            interval_ns = after.began_unix_ns - before.began_unix_ns
+            assert interval_ns < PASS_INTERVAL_S_MIN * NS_PER_S
             assert await enqueued_seqs(store) == [0, 1]
 
     async def drop_journal_of(store: ObjectStore, seq: int) -> None:
