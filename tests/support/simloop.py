@@ -129,7 +129,7 @@ def seeds(count: int) -> list[int]:
     return [int(seed) for seed in named.split(",")] if named else list(range(count))
 
 
-LONG_SEEDS = 16
+LONG_SEEDS = 6
 """How many further seeds the long run has; `SLUICE_SIM_SEEDS` selects others."""
 
 

@@ -206,4 +206,4 @@ def test_killed_agents_lose_and_double_no_request(tmp_path: Path) -> None:
 def test_killed_agents_lose_and_double_no_request_over_many_runs(
     tmp_path: Path, seed: int, door: str
 ) -> None:
-    run(door, seed=seed, kills=12, folder=tmp_path)
+    run(door, seed=seed, kills=6, folder=tmp_path)

@@ -90,6 +90,6 @@ def test_local_kill_leaves_whole_objects_or_none(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_local_kill_leaves_whole_objects_or_none_repeatedly(tmp_path: Path) -> None:
     """The same fact, with more kills."""
-    kills = times(50)
+    kills = times(10)
     known = _loop(tmp_path, kills=kills, seed=2)
     assert len(known.answered) > kills

@@ -267,8 +267,8 @@ def test_a_versioned_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The full size is 100 000 batches of 20 000 lives; the default is smaller."""
     for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
         monkeypatch.setenv(name, value)
-    batches = int(os.environ.get("SLUICE_GROWTH_BATCHES", "500"))
-    lives = int(os.environ.get("SLUICE_GROWTH_LIVES", "100"))
+    batches = int(os.environ.get("SLUICE_GROWTH_BATCHES", "200"))
+    lives = int(os.environ.get("SLUICE_GROWTH_LIVES", "40"))
 
     async def story(url: str) -> None:
         await make_bucket(url)

@@ -359,7 +359,7 @@ def test_compact_concurrent_with_ingest_loses_no_record(spark: Any, tmp_path: Pa
     """Ingestion and two compactions run concurrently on the open partition: every record exactly
     once.
     """
-    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=10, seconds=times(90))
+    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=10, seconds=times(30))
 
 
 def race(spark: Any, deployment: Deployment, *, rounds: int, seconds: float) -> None:
@@ -390,9 +390,3 @@ def race(spark: Any, deployment: Deployment, *, rounds: int, seconds: float) -> 
         for thread in threads:
             thread.join()
     assert_lake_holds(deployment, deployment.sent)
-
-
-@pytest.mark.long
-def test_compact_concurrent_with_ingest_for_a_short_time(spark: Any, tmp_path: Path) -> None:
-    """The same race, short enough for the default suite."""
-    race(spark, Deployment(tmp_path, lanes=2).init(), rounds=3, seconds=0)

@@ -64,7 +64,7 @@ def test_foreign_maintenance_during_ingestion_loses_and_repeats_nothing(tmp_path
         deployment.deliver([make_batch(start)])
         ingest_locally(deployment.url)
         start += 10
-        time.sleep(start / 20)  # longer and longer, so that a slow foreign commit succeeds
+        time.sleep(start / 8)  # longer and longer, so that a slow foreign commit succeeds
     output, _ = foreign.communicate()
     assert output.count("DONE") == 3
     assert sequences(deployment) == list(range(5, start))

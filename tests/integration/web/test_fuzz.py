@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from support.web_fuzz import Request, requests_of, sweep_of
 from support.web_services import SERVICES, Services, served
 
-LONG = int(os.environ.get("SLUICE_FUZZ_EXAMPLES", "1500"))
+LONG = int(os.environ.get("SLUICE_FUZZ_EXAMPLES", "500"))
 DEFECTS = {"request_failed", "request_error", "http_server_error", "library_error"}
 """Events that an operator must act on; no request of a client may cause one."""
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.door_bodies import LOKI, label, timestamp
 from support.otlp_requests import damaged
 from support.proto_bytes import integer, part
+from support.repetitions import times
 
 from sluice_doors import arrow_roads, loki, loki_arrow
 from sluice_doors.arrow_texts import NotPlain
@@ -116,7 +117,7 @@ def outcome(body: bytes) -> list[object] | type[Exception]:
     return shown(found[0] if found else None)
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(12_500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(times(4_000), marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged body is decoded or refused alike, whether Arrow is installed or not."""
     bodies = list(damaged(random.Random(25), [LOKI], count))

@@ -35,7 +35,7 @@ RECEIVED_NS = 1_763_000_000_000_000_000
 in_pieces = partial(otlp_arrow.decode_logs, cut_bytes=0, piece_bytes=64)
 PIECE_BYTES = st.sampled_from([1, 60, 400])
 EXAMPLES = pytest.mark.parametrize(
-    "examples", [30, pytest.param(times(150), marks=pytest.mark.long)]
+    "examples", [30, pytest.param(times(80), marks=pytest.mark.long)]
 )
 
 
@@ -118,7 +118,7 @@ def outcome(body: bytes) -> object:
     return shown(tuple(map(canonical, found)))
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(times(3_000), marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [200, pytest.param(times(1_000), marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage of lengths and tags is found before or while the pieces are decoded."""
     monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
@@ -214,7 +214,7 @@ def check_a_request_in_pieces_leads_to_the_same_metrics(
         assert content_digest(pieces) == content_digest(whole)
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(times(3_000), marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(times(1_000), marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["logs", "metrics"])
 @pytest.mark.parametrize(
     ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, arrow_roads.ARROW_BYTES_MIN), (JSON, 0)]

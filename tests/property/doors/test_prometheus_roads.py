@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.door_bodies import MS, REMOTE_WRITE, label
 from support.otlp_requests import damaged
 from support.proto_bytes import double, has_group, integer, part
+from support.repetitions import times
 
 from sluice_doors import arrow_roads, prometheus_arrow
 from sluice_doors.arrow_texts import NotPlain
@@ -93,7 +94,7 @@ def test_a_usual_request_is_read_through_arrow() -> None:
     assert shown(fast) == shown(by_points(body))
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(12_500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [300, pytest.param(times(4_000), marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged body is decoded or refused alike, whether Arrow is installed or not."""
 

@@ -121,4 +121,4 @@ def test_each_frame_of_a_list_keeps_its_result(loop: GatewayLoop) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_each_frame_of_many_lists_keeps_its_result(loop: GatewayLoop) -> None:
-    fuzz(loop, times(1_500))
+    fuzz(loop, times(700))

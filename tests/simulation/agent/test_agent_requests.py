@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 from support.agent_disk import SimDisk
 from support.agent_sim import DIRECTORY
+from support.repetitions import times
 from support.spool_crashes import (
     DRAWS,
     SEEDS,
@@ -120,7 +121,7 @@ def test_a_power_cut_at_every_operation(seed: int, draws: int) -> None:
     cut_power_at_every_operation(World, seed, draws)
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [40, pytest.param(times(300), marks=pytest.mark.long)])
 def test_many_crashes_in_a_row(count: int) -> None:
     for seed in range(count):
         crash_in_a_row(World, seed, crashes_max=5)

@@ -325,7 +325,7 @@ def check_mutants(chosen: Settings, target: Target, step: int) -> tuple[int, int
 
 
 def test_every_181st_mutant_is_caught_or_equivalent() -> None:
-    """`make test-long` runs every twelfth, of each variant."""
+    """`make test-long` runs every 36th, of each variant."""
     tried, _ = check_mutants(settings(), Target.AWS, 181)
     assert tried > 5
 
@@ -345,12 +345,12 @@ def test_every_mutant_about_journals_is_caught() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("target", Target)
 @pytest.mark.parametrize("variant", ["pinned", "blobs created once"])
-def test_every_twelfth_mutant_is_caught_or_equivalent(variant: str, target: Target) -> None:
-    """`SLUICE_LONG_TIMES=12` checks all of them.
+def test_every_36th_mutant_is_caught_or_equivalent(variant: str, target: Target) -> None:
+    """`SLUICE_LONG_TIMES=36` checks all of them.
 
     On AWS each mutant is caught. On versitygw some denials repeat what no statement grants.
     """
-    tried, same = check_mutants(VARIANTS[variant], target, max(1, 12 // times(1)))
-    assert tried > 70
+    tried, same = check_mutants(VARIANTS[variant], target, max(1, 36 // times(1)))
+    assert tried > 23
     if target is Target.AWS:
         assert same == 0
