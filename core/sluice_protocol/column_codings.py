@@ -34,8 +34,9 @@ _ENTRY_BYTES: Final = 2
 """What the size before compression adds to the entry of a column, about."""
 
 _WIDTHS: Final = ("<u1", "<u2", "<u4")
-_DTYPES: Final = dict(enumerate(map(np.dtype, (*_WIDTHS, "<i8", "<f8", *_WIDTHS, *_WIDTHS)), 1))
-"""The numbers of each type, or those at the beginning of its bytes."""
+_DTYPES: Final[dict[int, np.dtype[np.unsignedinteger]]] = dict(
+    enumerate(map(np.dtype, (*_WIDTHS, "<i8", "<f8", *_WIDTHS, *_WIDTHS)), 1)
+)
 _U8_MAX: Final = 0xFF
 _U16_MAX: Final = 0xFFFF
 
@@ -99,6 +100,11 @@ class StoredColumn(NamedTuple):
     def raw_length(self) -> int:
         """Number of its bytes before compression."""
         return self.uncompressed_length or self.length
+
+
+def width_of(kind: int) -> np.dtype[np.unsignedinteger]:
+    """Return the numbers of a type, or those at the beginning of its bytes."""
+    return _DTYPES[kind]
 
 
 def checksum_of(data: bytes | memoryview) -> bytes:

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
+from support import raw_frames
 from support.gateway import (
     Running,
     TestKey,
@@ -137,16 +137,15 @@ def test_upload_for_a_foreign_agent_never_reaches_the_store(tmp_path: Path) -> N
 
 
 def _bomb() -> bytes:
-    """Return a frame whose zstd payload decompresses to far more than its header announces."""
-    whole = frame_of(compress=False)
-    envelope_bytes = struct.unpack_from("<I", whole, 8)[0]
-    payload = zstandard.compress(b"\0" * (256 << 20))
-    head = struct.pack("<4sHHIIII", b"LMB1", 1, 1, envelope_bytes, len(payload), 4096, 0)
-    return head + whole[24 : 24 + envelope_bytes] + payload
+    """Return a frame whose compressed column has far more bytes than its directory announces."""
+    columns = raw_frames.logs()
+    columns["body"] = columns["body"]._replace(coding=raw_frames.ZSTD)
+    bomb = zstandard.compress(b"\0" * (256 << 20))
+    return raw_frames.frame(raw_frames.envelope(), columns, stored={"body": bomb})
 
 
 def _wrong_count() -> bytes:
-    return frame_of(identity(count=2), compress=False).replace(b"ecount\x02", b"ecount\x03")
+    return raw_frames.frame(raw_frames.envelope(count=3), raw_frames.logs())
 
 
 BAD_FRAMES = {
@@ -154,8 +153,8 @@ BAD_FRAMES = {
     "longer": frame_of() + b"\0",
     "empty": b"",
     "magic": b"XMB1" + frame_of()[4:],
-    "version": frame_of()[:4] + b"\x03\0" + frame_of()[6:],
-    "flags": frame_of()[:6] + b"\x80\0" + frame_of()[8:],
+    "version": frame_of()[:4] + b"\x04\0" + frame_of()[6:],
+    "checksum": frame_of()[:-1] + bytes((frame_of()[-1] ^ 1,)),
     "count": _wrong_count(),
     "bomb": _bomb(),
 }

@@ -198,9 +198,7 @@ def test_a_request_that_was_offered_lately_is_left_out() -> None:
         ("logs", ['{"ts":1,"body":"é"}', '{"ts":2,"body":"","attributes":{"k":"v"}}'] * 20),
     ],
 )
-def test_lines_of_every_kind_equal_the_records_of_the_frame(
-    kind: str, lines: list[str]
-) -> None:
+def test_lines_of_every_kind_equal_the_records_of_the_frame(kind: str, lines: list[str]) -> None:
     """All lines, or as many of the newest as fit."""
     who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=len(lines) - 1)
     frame = encode_frame(identity=who, columns=columns_from_ndjson(kind, lines))

@@ -1,0 +1,210 @@
+"""The columns of many small frames, decoded together: one numpy operation serves all of them.
+
+A query over 3,000 waiting batches of 10 records needs about half of the processor time that it
+needs if each frame is decoded alone (`benchmarks/waiting.py`). `join_columns_of` checks every rule.
+If one of the frames may break a rule, it returns None, and the caller decodes each with
+`frame.decode_frame`, which names the field.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sluice_protocol.column_codings import COUNTS, NAMES, TEXTS, width_of
+from sluice_protocol.columns import (
+    I32,
+    U32,
+    AttributeColumns,
+    Columns,
+    EntryColumns,
+    LogColumns,
+    MetricColumns,
+    TextColumn,
+    check_columns,
+)
+from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.frame_columns import RawColumns
+from sluice_protocol.manifests import Kind
+
+_Ints = npt.NDArray[np.int64]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+class _NotJoined(Exception):
+    """Some frame may break a rule."""
+
+
+def join_columns_of(
+    kind: Kind, frames: Sequence[RawColumns], counts: Sequence[int]
+) -> Columns | None:
+    """Return the columns of several frames as one; None if one of them may break a rule.
+
+    Args:
+        kind: The kind of every frame.
+        frames: Their columns, as `frame.raw_columns` returns them; all have the same names and
+            types, and together at most 2 GiB.
+        counts: The number of records of each.
+    """
+    joiner = _Joiner(frames, np.array(counts, dtype=np.int64))
+    try:
+        columns = joiner.columns(kind)
+        check_columns(columns, int(joiner.counts.sum()))
+    except (_NotJoined, InvalidFrame, KeyError, UnicodeDecodeError):
+        return None
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Joiner:
+    frames: Sequence[RawColumns]
+    counts: _Ints
+
+    def columns(self, kind: Kind) -> Columns:
+        match kind:
+            case "logs":
+                has_severity = "severity" in self.frames[0]
+                return LogColumns(
+                    ts=self.times(),
+                    body=self.texts("body", self.counts),
+                    severity=self.numbers("severity", np.uint8) if has_severity else None,
+                    attributes=self.attributes(),
+                )
+            case "metrics":
+                names, name = self.names("name", self.counts)
+                return MetricColumns(
+                    ts=self.times(),
+                    names=names,
+                    name=name,
+                    value=self.numbers("value", np.float64),
+                    type=self.numbers("type", np.uint8),
+                    attributes=self.attributes(),
+                )
+            case "entries":
+                return EntryColumns(
+                    key=self.texts("key", self.counts),
+                    value=self.texts("val", self.counts),
+                    ts=self.times() if "ts" in self.frames[0] else None,
+                )
+
+    def views(self, name: str) -> list[memoryview]:
+        return [one[name].data for one in self.frames]
+
+    def numbers(self, name: str, dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
+        views = self.views(name)
+        sizes = np.array([len(one) for one in views], dtype=np.int64)
+        if (sizes != self.counts * np.dtype(dtype).itemsize).any():
+            raise _NotJoined
+        little = np.frombuffer(b"".join(views), np.dtype(dtype).newbyteorder("<"))
+        return little.astype(dtype, copy=False)
+
+    def times(self) -> _Ints:
+        found = self.numbers("ts", np.int64)
+        sums = np.cumsum(found, dtype=np.int64)
+        firsts = np.cumsum(self.counts) - self.counts
+        before: _Ints = np.repeat(sums[firsts] - found[firsts], self.counts)
+        return sums - before
+
+    def texts(self, name: str, counts: _Ints) -> TextColumn:
+        place, width = self.width(name, TEXTS.types)
+        ends = (counts * width.itemsize).tolist()
+        views = self.views(name)
+        lengths = np.frombuffer(
+            b"".join([one[:end] for one, end in zip(views, ends, strict=True)]), width
+        )
+        if len(lengths) != counts.sum():
+            raise _NotJoined
+        _check_widths(lengths, counts, place)
+        rests = [one[end:] for one, end in zip(views, ends, strict=True)]
+        sizes = np.array([len(one) for one in rests], dtype=np.int64)
+        return TextColumn(offsets=_joined_offsets(lengths, counts, sizes), data=b"".join(rests))
+
+    def names(self, name: str, counts: _Ints) -> tuple[tuple[str, ...], U32]:
+        """Return the distinct names of all frames, and the index into them."""
+        place, width = self.width(name, NAMES.types)
+        views = self.views(name)
+        ends = (counts * width.itemsize).tolist()
+        codes = np.frombuffer(
+            b"".join([one[:end] for one, end in zip(views, ends, strict=True)]), width
+        ).astype(np.int64)
+        if len(codes) != counts.sum() or not counts.all():
+            raise _NotJoined
+        firsts = np.cumsum(counts) - counts
+        sizes = np.maximum.reduceat(codes, firsts) + 1
+        known: dict[bytes, tuple[str, ...]] = {}
+        lists: list[tuple[str, ...]] = []
+        for one, end, size in zip(views, ends, sizes.tolist(), strict=True):
+            rest = bytes(one[end:])
+            found = known.get(rest)
+            if found is None or len(found) != size:
+                found = known[rest] = _split(rest, size, width, place)
+            lists.append(found)
+        flat = codes + np.repeat(np.cumsum(sizes) - sizes, counts)
+        if not np.bincount(flat, minlength=int(sizes.sum())).all():
+            raise _NotJoined  # a name is unused
+        distinct = tuple(dict.fromkeys(itertools.chain.from_iterable(lists)))
+        place_of = {text: at for at, text in enumerate(distinct)}
+        places = np.array([place_of[text] for one in lists for text in one], dtype=np.uint32)
+        return distinct, places[flat]
+
+    def attributes(self) -> AttributeColumns | None:
+        if not {"attrs", "attr_key", "attr_val"} & self.frames[0].keys():
+            return None
+        place, width = self.width("attrs", COUNTS.types)
+        views = self.views("attrs")
+        found = np.frombuffer(b"".join(views), width)
+        if [len(one) for one in views] != (self.counts * width.itemsize).tolist():
+            raise _NotJoined
+        _check_widths(found, self.counts, place)
+        pairs = np.add.reduceat(found.astype(np.int64), np.cumsum(self.counts) - self.counts)
+        names, keys = self.names("attr_key", pairs)
+        return AttributeColumns(
+            names=names,
+            offsets=_joined_offsets(found, self.counts, pairs),
+            keys=keys,
+            values=self.texts("attr_val", pairs),
+        )
+
+    def width(self, name: str, types: tuple[int, ...]) -> tuple[int, np.dtype[np.unsignedinteger]]:
+        """Return the place of a column's type among those of its form, and its numbers."""
+        kind = self.frames[0][name].type
+        return types.index(kind), width_of(kind)
+
+
+def _check_widths(lengths: npt.NDArray[np.generic], counts: _Ints, place: int) -> None:
+    """Refuse frames of which one could have a smaller type."""
+    if place and (np.maximum.reduceat(lengths, np.cumsum(counts) - counts) < _LEAST[place]).any():
+        raise _NotJoined
+
+
+_LEAST = (0, 1 << 8, 1 << 16)
+
+
+def _split(
+    rest: bytes, count: int, width: np.dtype[np.unsignedinteger], place: int
+) -> tuple[str, ...]:
+    """Return the distinct names of one frame, from the bytes behind its indexes."""
+    start = count * width.itemsize
+    if start > len(rest):
+        raise _NotJoined
+    sizes = np.frombuffer(rest, width, count).tolist()
+    if place and max(count - 1, *sizes) < _LEAST[place]:
+        raise _NotJoined
+    edges = list(itertools.accumulate(sizes, initial=start))
+    names = tuple([rest[a:b].decode() for a, b in itertools.pairwise(edges)])
+    if edges[-1] != len(rest) or len(set(names)) != count or "" in names:
+        raise _NotJoined
+    return names
+
+
+def _joined_offsets(lengths: npt.NDArray[np.generic], counts: _Ints, ends: _Ints) -> I32:
+    """Return the offsets of all frames into their joined data."""
+    sums = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=sums[1:])
+    last = np.cumsum(counts)
+    if (sums[last] - sums[last - counts] != ends).any():
+        raise _NotJoined
+    return sums.astype(np.int32)
