@@ -27,7 +27,7 @@ of this width, then the distinct texts end to end.
 DIFFERENCES: Final = 1
 """Coding: each number is the difference to the number before, modulo 2^64; the first is itself."""
 ZSTD: Final = 2
-"""Coding: one zstd frame that states its size."""
+"""Coding: one zstd frame."""
 COMPRESSED_BYTES_MIN: Final = 48
 """A shorter column is never compressed: the header of zstd would cost more than it saves."""
 _ENTRY_BYTES: Final = 2

@@ -1,4 +1,4 @@
-"""The columns of a frame's payload, as frozen values over numpy arrays and bytes, and their checks.
+"""The columns of a frame, as frozen values over numpy arrays and bytes, and their checks.
 
 Arrays are read-only by convention and little-endian. The constructors check nothing.
 `check_columns` checks every rule of the protocol's section on columns, over whole arrays and

@@ -1,4 +1,4 @@
-"""The envelope of a frame: what a batch is, and the directory of its columns, as one CBOR map.
+"""The envelope of a frame: what a batch is, and the directory of its columns, as one array of CBOR.
 
 cbor2 reads and writes it. What was read is encoded again and compared, so an envelope has exactly
 one encoding: that of RFC 8949, section 4.2.1. Source: `docs/protocol.md`, Frame.

@@ -3,7 +3,7 @@
 The body is hashed while it arrives, compared with its announced length and digest, and has a
 minimum rate. Validation must not block the event loop for more than a few milliseconds: a frame
 that cannot take longer is decoded inline, another in one of two threads. Only one thread at a time
-decodes a payload above `LARGE_RAW_BYTES`, because a frame of 16 MiB may decompress to 64 MiB and
+decodes columns above `LARGE_RAW_BYTES`, because a frame of 16 MiB may decompress to 64 MiB and
 memory must stay bounded.
 """
 
