@@ -57,7 +57,11 @@ def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None
         tables: Tables of other sizes than those of the level. Any reader decodes the frame.
     """
     compressor = _compressor(level, tables)
-    return compressor.compress(raw, compressor.FLUSH_FRAME)
+    try:
+        return compressor.compress(raw, compressor.FLUSH_FRAME)
+    except BaseException:
+        _OF_THREAD.__dict__.clear()  # it may have kept a part of these bytes
+        raise
 
 
 def _compressor(level: int, tables: ZstdTables | None) -> zstd.ZstdCompressor:

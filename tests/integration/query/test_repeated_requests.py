@@ -30,16 +30,14 @@ from sluice_store import open_store
 LANES = 1
 
 
-def combined(
-    requests: Mapping[str, Sequence[str]], *, boot: str, start: int = 0, version: int = 1
-) -> Sent:
+def combined(requests: Mapping[str, Sequence[str]], *, boot: str, start: int = 0) -> Sent:
     """Return a batch with the lines of each request."""
     lines = [line for each in requests.values() for line in each]
     who = make_identity(start, count=len(lines), agent="door:shop:c0", boot=boot)
     columns = logs_from_records(
         [LogRecord(ts_ns=DAY0_NS + ord(line[0]), body=line) for line in lines]
     )
-    frame = encode_frame(identity=who, columns=columns, version=version)
+    frame = encode_frame(identity=who, columns=columns)
     parts, at = list[RequestPart](), 0
     for name, each in requests.items():
         parts.append(RequestPart(request=name.encode().ljust(16), start=at, count=len(each)))

@@ -31,7 +31,7 @@ Client = TestClient[Any, Any]
 
 @asynccontextmanager
 async def served(tmp_path: Path) -> AsyncIterator[tuple[ObjectStore, Client, Reconciler]]:
-    """Serve a queue with one entry per batch; the frames are of both versions."""
+    """Serve a queue with one entry per batch."""
     async with open_local_store(tmp_path) as store:
         settings = ReconcilerSettings(
             pass_interval_s=0.05, http_queues="sink", list_batches_max=1, lease_s=60
@@ -39,8 +39,7 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[ObjectStore, Client, Rec
         reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), settings=settings)
         async with TestClient(TestServer(make_app(reconciler))) as client:
             for seq in range(0, 10 * BATCHES, 10):
-                bodies, version = [f"line {seq}", "ü"], 1 + seq // 10 % 2
-                await accept_logs(store, bodies, seq=seq, at_ns=1_000 + seq, version=version)
+                await accept_logs(store, [f"line {seq}", "ü"], seq=seq, at_ns=1_000 + seq)
             waiting = 0
             async with asyncio.timeout(30):
                 while waiting < BATCHES:

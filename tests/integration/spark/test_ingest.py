@@ -26,25 +26,24 @@ def ingest(spark: Any, deployment: Deployment, **more: Any) -> IngestTotals:
 
 
 def mixed(
-    first: int = 0, batches: int = 6, agents: int = 3, versions: tuple[int, ...] = (1,)
+    first: int = 0, batches: int = 6, agents: int = 3, boots: tuple[str, ...] = ("b1",)
 ) -> list[Sent]:
-    """Return batches of every kind; each is in every one of the frame versions, as a boot."""
+    """Return batches of every kind; each is sent by every one of the boots."""
     kinds = ("logs", "metrics", "entries")
     return [
         make_batch(
             first + n * 10,
             agent=f"host-{n % agents}",
-            boot=f"b{version}",
+            boot=boot,
             kind=kinds[(n // agents) % 3],
-            version=version,
         )
         for n in range(batches)
-        for version in versions
+        for boot in boots
     ]
 
 
-def assert_versions_equal(deployment: Deployment) -> None:
-    """Assert that the rows of the second boot, in frames of version 2, are those of the first."""
+def assert_boots_equal(deployment: Deployment) -> None:
+    """Assert that the rows of the second boot are those of the first."""
     for kind in ("logs", "metrics", "entries"):
         rows = lake_rows(deployment, kind)
         first, second = (
@@ -67,11 +66,11 @@ class Ingested:
 
 @pytest.fixture(scope="module")
 def ingested(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ingested]:
-    """Ingest nine batches in both frame versions, and one whose blob is missing."""
+    """Ingest nine batches of two boots each, and one whose blob is missing."""
     deployment = Deployment(tmp_path_factory.mktemp("ingested")).init()
     lost = make_batch(5000)
     deployment.accept([lost], blobs=False)
-    deployment.deliver(mixed(batches=9, versions=(1, 2)))
+    deployment.deliver(mixed(batches=9, boots=("b1", "b2")))
     deployment.enqueue([lost])
     with FencedConsumers(deployment.url, "spark") as older:
         older.open(lambda lanes: dict.fromkeys(lanes, 0))
@@ -85,7 +84,7 @@ def test_ingest_writes_every_record_that_was_sent(spark: Any, ingested: Ingested
     """
     deployment, lost, totals = ingested.deployment, ingested.lost, ingested.totals
     assert (totals.batches, totals.records, totals.dead_letters) == (18, 180, 1)
-    assert_versions_equal(deployment)
+    assert_boots_equal(deployment)
     assert_lake_holds(deployment, [one for one in deployment.sent if one is not lost])
     (letter,) = deployment.rows("dead_letters")
     assert (letter["seq_start"], letter["reason"]) == (5000, "missing")
@@ -184,7 +183,7 @@ def test_ingest_stops_at_a_frame_of_a_later_release(spark: Any, tmp_path: Path) 
 def test_source_reads_every_record_with_face_records(spark: Any, tmp_path: Path) -> None:
     """The rows have the declared schema and the chosen columns."""
     deployment = Deployment(tmp_path).init()
-    deployment.deliver(mixed(batches=9, versions=(1, 2)))
+    deployment.deliver(mixed(batches=9, boots=("b1", "b2")))
     reader = spark.read.format("sluice").option("store", deployment.url).option("face", "records")
     logs = reader.option("kind", "logs").load()
     found = [tuple(row) for row in logs.select("boot_id", "seq", "body").collect()]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.frames import T0_NS, all_kinds, assert_same, identity, logs, text
 
+from sluice_protocol import zstd_frames
 from sluice_protocol.column_codings import decode_texts, load_column
 from sluice_protocol.columns import AttributeColumns, Columns
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_frame, decode_head, encode_frame
@@ -104,3 +105,24 @@ def test_a_column_is_read_from_its_own_bytes() -> None:
 def _again(columns: Columns) -> Columns:
     data = encode_frame(identity=identity(len(columns)), columns=columns)
     return decode_frame(data).columns
+
+
+def test_a_failed_compression_leaves_nothing_for_the_next_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The compressor of a thread is used again, but not after an error."""
+    columns = logs_from_records([LogRecord(ts_ns=0, body="a line " * 20)])
+    good = encode_frame(identity=identity(1), columns=columns)
+
+    class Failing:
+        FLUSH_FRAME = 2
+
+        def compress(self, _raw: bytes, _mode: int) -> bytes:
+            raise MemoryError
+
+    known = zstd_frames._OF_THREAD.__dict__["known"]
+    for name in list(known):
+        known[name] = Failing()
+    with pytest.raises(MemoryError):
+        encode_frame(identity=identity(1), columns=columns)
+    assert encode_frame(identity=identity(1), columns=columns) == good
