@@ -84,23 +84,6 @@ def test_a_plan_reads_names_and_eligible_versions_only() -> None:
     run_story(story)
 
 
-def test_a_plan_of_a_certificate_without_eligible_versions_is_the_same() -> None:
-    """Audits of earlier releases did not write them."""
-
-    async def story(world: GcWorld, store: VersionedStore) -> None:
-        certificate = await world.audit()
-        plan = await world.plan()
-        others = tuple(one for one in certificate.evidence if one.kind != "eligible")
-        await certify(store, msgspec.structs.replace(certificate, evidence=others))
-        for file in certificate.files("eligible"):
-            store.remove_key(file.key)
-        earlier = await world.plan()
-        assert earlier.summary == plan.summary
-        assert await candidates(world, earlier) == await candidates(world, plan)
-
-    run_story(story)
-
-
 def test_missing_altered_or_incomplete_eligible_versions_refuse_the_plan() -> None:
     async def story(world: GcWorld, store: VersionedStore) -> None:
         certificate = await world.audit()

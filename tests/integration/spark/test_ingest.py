@@ -174,7 +174,7 @@ def test_ingest_stops_at_a_frame_of_a_later_release(spark: Any, tmp_path: Path) 
     deployment.deliver([make_batch(0), Sent(manifest=manifest, frame=frame, rows=())])
     with pytest.raises(JobFailed, match="update this one") as refused:
         ingest(spark, deployment, restarts_max=0)
-    assert f"found=`3`, supported=`2`, location=`{manifest.raw_blob_key}`" in str(refused.value)
+    assert f"found=`4`, supported=`3`, location=`{manifest.raw_blob_key}`" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(pending_rows(deployment.url)) == 2
     assert not (tmp_path / "lake" / "v1" / "dead_letters").exists()
