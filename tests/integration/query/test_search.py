@@ -241,7 +241,7 @@ def test_a_delete_that_cannot_be_decoded_stops_the_query(place: Deployment) -> N
     stored = next(path.rglob("*2.json"))
     stored.write_bytes(stored.read_bytes().replace(b'"agent_id"', b'"agent_glob"'))
     with pytest.raises(
-        InvalidRecord, match="stored record is not valid: .*agent_glob.*, key=`deletes/v1/"
+        InvalidRecord, match=r"stored record is not valid: .*agent_glob.*, key=`deletes/v1/"
     ):
         run_query(place, make_query())
 

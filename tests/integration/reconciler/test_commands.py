@@ -123,7 +123,7 @@ def test_an_error_in_the_middle_of_a_comparison_is_not_a_result(
     assert printed.out.startswith("missing  accepted-by-time/v1/")
     assert "differences found" not in printed.out
     assert "comparison is incomplete: repeat the command, differences_found=`3`" in printed.err
-    assert "upgrade" in printed.err
+    assert "update this one" in printed.err
     code = run(["rebuild", "--verify", "--json", *store])
     assert (code != 0, capsys.readouterr().out) == (True, "")
 
