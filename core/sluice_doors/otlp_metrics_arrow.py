@@ -8,7 +8,7 @@ unusual form. The points keep the order that they have if all of them are mapped
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,7 @@ def _sources(outer: OuterPairs, scope: int) -> Sources:
 
 def _in_order(parts: Sequence[_Part]) -> MetricColumns:
     """Return the points of all parts in the order of their metrics."""
-    joined = join_columns([one.columns for one in parts])
+    joined = cast("MetricColumns", join_columns([one.columns for one in parts]))
     metric = np.concatenate([one.metric for one in parts])
     if bool((metric[1:] >= metric[:-1]).all()):
         return joined

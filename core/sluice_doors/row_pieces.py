@@ -5,7 +5,7 @@ together; the canonical form sorts them.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 from sluice_doors.repair import built_or_repaired, repaired_log, repaired_point
 from sluice_doors.tally import Tally
@@ -65,7 +65,7 @@ class RowPieces(Generic[_Record, _Columns]):
         """Return the columns of all records, of which there is at least one."""
         if self._rows:
             self._finish_piece()
-        return join_columns(self._parts)
+        return cast("_Columns", join_columns(self._parts))
 
     def _finish_piece(self) -> None:
         self._parts.append(self._build(self._rows))

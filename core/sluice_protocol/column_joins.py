@@ -1,7 +1,7 @@
 """Join columns: the records of several requests, one behind the other, as columns of one batch."""
 
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 
@@ -9,39 +9,20 @@ from sluice_protocol.columns import (
     I32,
     U32,
     AttributeColumns,
-    Columns,
-    EntryColumns,
     LogColumns,
     MetricColumns,
     TextColumn,
 )
 
-_Columns = TypeVar("_Columns", bound=Columns)
 
-
-def join_columns(parts: Sequence[_Columns]) -> _Columns:
+def join_columns(parts: Sequence[LogColumns | MetricColumns]) -> LogColumns | MetricColumns:
     """Return the records of all parts, in order.
 
     Args:
-        parts: At least one; all of one kind, entries all with or all without times, and each passes
-            `check_columns`.
+        parts: At least one; all of one kind, and each passes `check_columns`.
     """
-    return parts[0] if len(parts) == 1 else cast("_Columns", _join(parts))
-
-
-def _join(parts: Sequence[Columns]) -> Columns:
-    if isinstance(parts[0], EntryColumns):
-        entries = cast("Sequence[EntryColumns]", parts)
-        times = [one.ts for one in entries if one.ts is not None]
-        return EntryColumns(
-            key=_join_texts([one.key for one in entries]),
-            value=_join_texts([one.value for one in entries]),
-            ts=np.concatenate(times) if times else None,
-        )
-    return _join_records(cast("Sequence[LogColumns | MetricColumns]", parts))
-
-
-def _join_records(parts: Sequence[LogColumns | MetricColumns]) -> LogColumns | MetricColumns:
+    if len(parts) == 1:
+        return parts[0]
     attributes = _join_attributes([(one.attributes, len(one)) for one in parts])
     ts = np.concatenate([one.ts for one in parts])
     if isinstance(parts[0], LogColumns):
