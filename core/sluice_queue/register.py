@@ -151,6 +151,30 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
     )
 
 
+def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, size: int) -> None:
+    """Check that a body begins with a magic, a version, and the rest of its header.
+
+    Args:
+        key: Key of the object, for errors.
+        body: The stored bytes.
+        what: What they should be.
+        magic: The first four bytes.
+        version: The version behind them that this build reads.
+        size: Length of the header.
+
+    Raises:
+        LaneDamaged: The magic is another one, or the header is cut off.
+        UnsupportedVersion: The version is another one.
+    """
+    if len(body) < _VERSION.size or body[:4] != magic:
+        raise LaneDamaged(key, f"not a {what}")
+    found = _VERSION.unpack_from(body)[1]
+    if found != version:
+        raise UnsupportedVersion(what, found, version, key)
+    if len(body) < size:
+        raise LaneDamaged(key, f"{what} is shorter than its header")
+
+
 def decode_register(key: str, body: bytes) -> Register:
     """Decode the header of a register; the entries stay bytes.
 
@@ -162,13 +186,7 @@ def decode_register(key: str, body: bytes) -> Register:
         LaneDamaged: The bytes are not a register, or its fields contradict each other.
         UnsupportedVersion: The register has another version than this build's.
     """
-    if len(body) < _VERSION.size or body[:4] != MAGIC:
-        raise LaneDamaged(key, "not a queue register")
-    version = _VERSION.unpack_from(body)[1]
-    if version != VERSION:
-        raise UnsupportedVersion("queue register", version, VERSION, key)
-    if len(body) < _HEADER.size:
-        raise LaneDamaged(key, "queue register is shorter than its header")
+    check_head(key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size)
     fields = _HEADER.unpack_from(body)
     if fields[2] or fields[11]:
         raise LaneDamaged(key, "reserved bytes of the queue register are not 0")

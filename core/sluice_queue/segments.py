@@ -9,14 +9,13 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
+from sluice_protocol.errors import InvariantViolated
 from sluice_queue.entries import Descriptor, decode_entries, skip_entries
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.register import Register, SegmentRef
+from sluice_queue.register import Register, SegmentRef, check_head
 
 SEGMENT_MAGIC: Final = b"LMQS"
 SEGMENT_VERSION: Final = 1
-_VERSION: Final = struct.Struct("<4sH")
 _HEADER: Final = struct.Struct("<4sHHQQ")
 
 
@@ -65,13 +64,8 @@ def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
         LaneDamaged: The bytes are not a segment, or do not contain what the header states.
         UnsupportedVersion: The segment has another version than this build's.
     """
-    if len(body) < _VERSION.size or body[:4] != SEGMENT_MAGIC:
-        raise LaneDamaged(key, "not a queue segment")
-    version = _VERSION.unpack_from(body)[1]
-    if version != SEGMENT_VERSION:
-        raise UnsupportedVersion("queue segment", version, SEGMENT_VERSION, key)
-    if len(body) < _HEADER.size:
-        raise LaneDamaged(key, "queue segment is shorter than its header")
+    what, size = "queue segment", _HEADER.size
+    check_head(key, body, what=what, magic=SEGMENT_MAGIC, version=SEGMENT_VERSION, size=size)
     _, _, reserved, first, last = _HEADER.unpack_from(body)
     if reserved:
         raise LaneDamaged(key, "reserved bytes of the queue segment are not 0")
