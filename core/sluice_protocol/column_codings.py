@@ -7,6 +7,7 @@ indexes have the smallest width that holds them. Source: `docs/protocol.md`, Fra
 
 import itertools
 import zlib
+from bisect import bisect_left
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -37,8 +38,8 @@ _WIDTHS: Final = ("<u1", "<u2", "<u4")
 _DTYPES: Final[dict[int, np.dtype[np.unsignedinteger]]] = dict(
     enumerate(map(np.dtype, (*_WIDTHS, "<i8", "<f8", *_WIDTHS, *_WIDTHS)), 1)
 )
-_U8_MAX: Final = 0xFF
-_U16_MAX: Final = 0xFFFF
+WIDTH_MAXIMA: Final = (0xFF, 0xFFFF)
+"""The largest number of each width but the last."""
 
 
 class ColumnForm(NamedTuple):
@@ -72,7 +73,7 @@ class ColumnBytes(NamedTuple):
 
     type: int
     coding: int
-    data: bytes | memoryview
+    data: bytes
 
 
 class StoredColumn(NamedTuple):
@@ -107,6 +108,11 @@ def width_of(kind: int) -> np.dtype[np.unsignedinteger]:
     return _DTYPES[kind]
 
 
+def width_place(largest: int) -> int:
+    """Return the place, 0 to 2, of the smallest width that holds numbers up to this one."""
+    return bisect_left(WIDTH_MAXIMA, largest)
+
+
 def checksum_of(data: bytes | memoryview) -> bytes:
     """Return the checksum of a column's stored bytes."""
     return zlib.crc32(data).to_bytes(4, "little")
@@ -114,7 +120,7 @@ def checksum_of(data: bytes | memoryview) -> bytes:
 
 def store_column(
     name: str, column: ColumnBytes, offset: int, *, compress: bool
-) -> tuple[StoredColumn, bytes | memoryview]:
+) -> tuple[StoredColumn, bytes]:
     """Return the entry of a column and the bytes to store: compressed if that is smaller."""
     kind, coding, stored = column
     uncompressed_length = 0
@@ -170,7 +176,7 @@ def decode_floats(data: memoryview, field: str) -> npt.NDArray[np.float64]:
 
 def encode_counts(values: npt.NDArray[np.integer]) -> ColumnBytes:
     """Encode numbers from 0 to 2^32 - 1 in the smallest width."""
-    kind = COUNTS.types[_width_place(largest_of(values))]
+    kind = COUNTS.types[width_place(largest_of(values))]
     return ColumnBytes(kind, 0, values.astype(_DTYPES[kind]).tobytes())
 
 
@@ -188,7 +194,7 @@ def decode_counts(kind: int, data: memoryview, field: str) -> npt.NDArray[np.uns
 def encode_texts(column: TextColumn) -> ColumnBytes:
     """Encode strings."""
     lengths = column.offsets[1:] - column.offsets[:-1]
-    kind = TEXTS.types[_width_place(largest_of(lengths))]
+    kind = TEXTS.types[width_place(largest_of(lengths))]
     return ColumnBytes(kind, 0, lengths.astype(_DTYPES[kind]).tobytes() + column.data)
 
 
@@ -212,7 +218,7 @@ def encode_names(names: tuple[str, ...], indexes: U32) -> ColumnBytes:
     """
     texts = [name.encode() for name in names]
     lengths = list(map(len, texts))
-    kind = NAMES.types[_width_place(max(len(names) - 1, *lengths))]
+    kind = NAMES.types[width_place(max(len(names) - 1, *lengths))]
     dtype = _DTYPES[kind]
     head = indexes.astype(dtype).tobytes() + np.array(lengths, dtype).tobytes()
     return ColumnBytes(kind, 0, head + b"".join(texts))
@@ -236,7 +242,7 @@ def decode_names(
         raise InvalidFrame(field, f"points past the {count} texts that its values can use")
     lengths, rest = _head_numbers(kind, rest, distinct, field)
     sizes = lengths.tolist()
-    if _width_place(max(distinct - 1, *sizes)) != NAMES.types.index(kind):
+    if width_place(max(distinct - 1, *sizes)) != NAMES.types.index(kind):
         raise InvalidFrame(field, "has a smaller type for these values")
     if sum(sizes) != len(rest):
         raise _uneven(field, len(rest))
@@ -288,10 +294,6 @@ def _head_numbers(
     return np.frombuffer(data, dtype, count), data[end:]
 
 
-def _width_place(largest: int) -> int:
-    return 0 if largest <= _U8_MAX else 1 if largest <= _U16_MAX else 2
-
-
 def _check_width(values: npt.NDArray[np.unsignedinteger], place: int, field: str) -> None:
-    if place and _width_place(largest_of(values)) != place:
+    if place and width_place(largest_of(values)) != place:
         raise InvalidFrame(field, "has a smaller type for these values")

@@ -24,7 +24,7 @@ LARGE_TABLES: Final = ZstdTables(long_log=16, short_log=14)
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
-def compress_column(raw: bytes | memoryview) -> bytes:
+def compress_column(raw: bytes) -> bytes:
     """Compress a column into one zstd frame that states its size; no checksum, no dictionary."""
     # The directory of columns has a checksum. The window of this level is at most 2 MiB.
     return compress_zstd(raw, COMPRESSION_LEVEL, LARGE_TABLES if len(raw) > LARGE_BYTES else None)

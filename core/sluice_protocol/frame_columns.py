@@ -74,10 +74,10 @@ RawColumns = Mapping[str, RawColumn]
 
 def write_columns(
     columns: Mapping[str, ColumnBytes], *, compress: bool
-) -> tuple[tuple[StoredColumn, ...], list[bytes | memoryview]]:
+) -> tuple[tuple[StoredColumn, ...], list[bytes]]:
     """Return the directory of columns, and their bytes as stored, in its order."""
     directory: list[StoredColumn] = []
-    pieces: list[bytes | memoryview] = []
+    pieces: list[bytes] = []
     end = 0
     for name in _in_order(tuple(columns)):
         entry, stored = store_column(name, columns[name], end, compress=compress)

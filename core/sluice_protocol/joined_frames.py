@@ -14,7 +14,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sluice_protocol.column_codings import COUNTS, NAMES, TEXTS, width_of
+from sluice_protocol.column_codings import (
+    COUNTS,
+    NAMES,
+    TEXTS,
+    WIDTH_MAXIMA,
+    width_of,
+    width_place,
+)
 from sluice_protocol.columns import (
     I32,
     U32,
@@ -110,34 +117,24 @@ class _Joiner:
 
     def texts(self, name: str, counts: _Ints) -> TextColumn:
         place, width = self.width(name, TEXTS.types)
-        ends = (counts * width.itemsize).tolist()
-        views = self.views(name)
-        lengths = np.frombuffer(
-            b"".join([one[:end] for one, end in zip(views, ends, strict=True)]), width
-        )
-        if len(lengths) != counts.sum():
-            raise _NotJoined
+        lengths, rests = self.heads(name, counts, width)
         _check_widths(lengths, counts, place)
-        rests = [one[end:] for one, end in zip(views, ends, strict=True)]
         sizes = np.array([len(one) for one in rests], dtype=np.int64)
         return TextColumn(offsets=_joined_offsets(lengths, counts, sizes), data=b"".join(rests))
 
     def names(self, name: str, counts: _Ints) -> tuple[tuple[str, ...], U32]:
         """Return the distinct names of all frames, and the index into them."""
-        place, width = self.width(name, NAMES.types)
-        views = self.views(name)
-        ends = (counts * width.itemsize).tolist()
-        codes = np.frombuffer(
-            b"".join([one[:end] for one, end in zip(views, ends, strict=True)]), width
-        ).astype(np.int64)
-        if len(codes) != counts.sum() or not counts.all():
+        if not counts.all():
             raise _NotJoined
+        place, width = self.width(name, NAMES.types)
+        indexes, rests = self.heads(name, counts, width)
+        codes = indexes.astype(np.int64)
         firsts = np.cumsum(counts) - counts
         sizes = np.maximum.reduceat(codes, firsts) + 1
         known: dict[bytes, tuple[str, ...]] = {}
         lists: list[tuple[str, ...]] = []
-        for one, end, size in zip(views, ends, sizes.tolist(), strict=True):
-            rest = bytes(one[end:])
+        for view, size in zip(rests, sizes.tolist(), strict=True):
+            rest = bytes(view)
             found = known.get(rest)
             if found is None or len(found) != size:
                 found = known[rest] = _split(rest, size, width, place)
@@ -154,9 +151,8 @@ class _Joiner:
         if not {"attrs", "attr_key", "attr_val"} & self.frames[0].keys():
             return None
         place, width = self.width("attrs", COUNTS.types)
-        views = self.views("attrs")
-        found = np.frombuffer(b"".join(views), width)
-        if [len(one) for one in views] != (self.counts * width.itemsize).tolist():
+        found, rests = self.heads("attrs", self.counts, width)
+        if any(rests):
             raise _NotJoined
         _check_widths(found, self.counts, place)
         pairs = np.add.reduceat(found.astype(np.int64), np.cumsum(self.counts) - self.counts)
@@ -168,6 +164,17 @@ class _Joiner:
             values=self.texts("attr_val", pairs),
         )
 
+    def heads(
+        self, name: str, counts: _Ints, width: np.dtype[np.unsignedinteger]
+    ) -> tuple[npt.NDArray[np.unsignedinteger], list[memoryview]]:
+        """Return the numbers at the beginning of a column of all frames, and each frame's rest."""
+        views, ends = self.views(name), (counts * width.itemsize).tolist()
+        if any(len(one) < end for one, end in zip(views, ends, strict=True)):
+            raise _NotJoined
+        joined = b"".join([one[:end] for one, end in zip(views, ends, strict=True)])
+        rests = [one[end:] for one, end in zip(views, ends, strict=True)]
+        return np.frombuffer(joined, width), rests
+
     def width(self, name: str, types: tuple[int, ...]) -> tuple[int, np.dtype[np.unsignedinteger]]:
         """Return the place of a column's type among those of its form, and its numbers."""
         kind = self.frames[0][name].type
@@ -176,11 +183,10 @@ class _Joiner:
 
 def _check_widths(lengths: npt.NDArray[np.generic], counts: _Ints, place: int) -> None:
     """Refuse frames of which one could have a smaller type."""
-    if place and (np.maximum.reduceat(lengths, np.cumsum(counts) - counts) < _LEAST[place]).any():
-        raise _NotJoined
-
-
-_LEAST = (0, 1 << 8, 1 << 16)
+    if place:
+        largest = np.maximum.reduceat(lengths, np.cumsum(counts) - counts)
+        if (largest <= WIDTH_MAXIMA[place - 1]).any():
+            raise _NotJoined
 
 
 def _split(
@@ -191,7 +197,7 @@ def _split(
     if start > len(rest):
         raise _NotJoined
     sizes = np.frombuffer(rest, width, count).tolist()
-    if place and max(count - 1, *sizes) < _LEAST[place]:
+    if width_place(max(count - 1, *sizes)) != place:
         raise _NotJoined
     edges = list(itertools.accumulate(sizes, initial=start))
     names = tuple([rest[a:b].decode() for a, b in itertools.pairwise(edges)])

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import raw_frames
 from support.builders import manifest_of
 
 from sluice_lake.records import DecodedBatch, records_table
@@ -175,3 +176,20 @@ def test_a_missing_damaged_or_foreign_blob_is_refused() -> None:
     assert small_blobs_table("metrics", [manifest], [frame]) is None
     later = msgspec.structs.replace(manifest, max_ts_unix_ns=2)
     assert small_blobs_table("logs", [later], [frame]) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attrs": raw_frames.Raw(raw_frames.U16, b"\x00\x01\x00")},
+        {"body": raw_frames.Raw(raw_frames.TEXT_U16, b"\x00\x01\x00")},
+        {"attr_key": raw_frames.Raw(raw_frames.NAMES_U16, b"\x00\x00\x01")},
+        {"attr_key": raw_frames.Raw(raw_frames.NAMES_U32, b"\xff" * 8)},
+    ],
+)
+def test_a_column_that_is_cut_inside_a_number_is_refused(
+    changes: dict[str, raw_frames.Raw],
+) -> None:
+    """A stored blob that no gateway would have accepted is not used, and ends no query."""
+    frame = raw_frames.frame(raw_frames.envelope(), raw_frames.logs(**changes))
+    assert small_blobs_table("logs", [manifest_of(frame)], [frame]) is None
