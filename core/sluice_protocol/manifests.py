@@ -4,6 +4,7 @@ One canonical encoder writes them (UTF-8, sorted keys, no spaces). Decoders igno
 later versions and reject every other deviation from the schema.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
@@ -29,6 +30,7 @@ TransferResult = Literal["accepted", "conflict", "copied"]
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_VERSION: Final = re.compile(r"[0-9]{1,9}")
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
@@ -73,7 +75,7 @@ def _other_version(key: str, body: bytes, kind: type[msgspec.Struct]) -> Unsuppo
 def _compare_versions(key: str, found: bytes, known: str) -> UnsupportedRecord | None:
     name, _, version = found.strip(b'"').decode(errors="replace").rpartition(".v")
     known_name, _, known_version = known.rpartition(".v")
-    if name != known_name or version == known_version or not version.isdecimal():
+    if name != known_name or version == known_version or not _VERSION.fullmatch(version):
         return None
     return UnsupportedRecord(name, int(version), int(known_version), key)
 

@@ -53,6 +53,7 @@ def test_a_record_of_another_version_names_its_writer_and_what_to_do(
         b'{"schema":"sluice.authority.vx"}',
         b'{"schema":"sluice.authority.v1"}',
         b'{"schema":"sluice.another.v2"}',
+        pytest.param(b'{"schema":"sluice.authority.v' + b"9" * 5_000 + b'"}', id="many digits"),
         pytest.param(b'{"z":' + b"[" * 100_000, id="nested too deeply"),
     ],
 )
