@@ -18,7 +18,7 @@ from aiohttp import web
 from sluice_protocol.column_codings import NAMES
 from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import DigestMismatch, ErrorCode, TooLarge
-from sluice_protocol.frame import FrameHead, decode_body, decode_head
+from sluice_protocol.frame import HEAD_BYTES_MAX, FrameHead, decode_body, decode_head
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest
@@ -28,7 +28,7 @@ from sluice_web.connection_guard import BodyPace
 from sluice_web.problems import HttpRefusal
 
 BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
-INLINE_PLAIN_BYTES_MAX: Final = 1024 * 1024
+INLINE_PLAIN_BYTES_MAX: Final = 1024 * 1024 + HEAD_BYTES_MAX
 INLINE_COMPRESSED_BYTES_MAX: Final = 64 * 1024
 INLINE_RAW_BYTES_MAX: Final = 256 * 1024
 """Limits of frames that are decoded on the event loop: about 4 ms in the worst case (ADR 0191)."""
