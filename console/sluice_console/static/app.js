@@ -20,7 +20,8 @@ const loaded = { overview: Overview };
 
 function usePlace() {
   const [place, setPlace] = useState(readPlace());
-  useEffect(() => {
+  // Before the first paint: a link that is followed as soon as it is visible is not missed.
+  useLayoutEffect(() => {
     const read = () => setPlace(readPlace());
     addEventListener("hashchange", read);
     return () => removeEventListener("hashchange", read);

@@ -86,27 +86,30 @@ def _decoding_chunks(
     return _put(self, key, found, kept)
 
 
-async def accept(url: str, number: int) -> None:
-    """Accept and enqueue one batch of each agent."""
+async def accept(url: str, number: int, at_ns: int) -> None:
+    """Accept and enqueue one batch of each agent.
+
+    All rounds have one accepted time: a round reads only the ledger files of its own hour.
+    """
     async with open_store(url, StoreMode.CREATE) as store:
         if not number:
             await create_authority(store)
         for agent in range(AGENTS):
-            at_ns = SystemClock().now_ns()
             await accept_logs(store, [f"{number}"], seq=number, at_ns=at_ns, agent=f"host-{agent}")
         await (await Reconciler.of(store)).once()
 
 
 def test_requests_of_micro_batches(server: MemoryServer) -> None:
     url = f"s3://b/p?endpoint={server.endpoint}&region=us-east-1"
-    asyncio.run(accept(url, 0))
+    at_ns = SystemClock().now_ns()
+    asyncio.run(accept(url, 0, at_ns))
     rounds: list[Counter[tuple[str, str]]] = []
     lanes: set[int] = set()
     with FencedConsumers(url, "spark") as consumers:
         consumers.open(open_snapshot(url).committed_through)
         job = ingester(url, consumers)
         for number in range(1, ROUNDS + 1):
-            asyncio.run(accept(url, number))
+            asyncio.run(accept(url, number, at_ns))
             rows = pending_rows(url)
             lanes = {row.lane for row in rows}
             before = len(server.seen)
