@@ -244,20 +244,21 @@ def gateway_on(
         more: More entries of the file of principals.
     """
     asyncio.run(_init(url))
-    principals = folder / "principals.toml"
-    principals.write_text(_principals(agents) + more)
+    file = folder / "principals.toml"
+    file.write_text(principals(agents) + more)
     port = free_port()
     command = (
         *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
         *("--store", url, "--listen", f"127.0.0.1:{port}"),
-        *("--principals", str(principals), "--skip-probe", *flags),
+        *("--principals", str(file), "--skip-probe", *flags),
     )
     with child(*command) as process:
         until_live(port)
         yield process.pid, port
 
 
-def _principals(agents: Sequence[str]) -> str:
+def principals(agents: Sequence[str]) -> str:
+    """Return the principals file of the benchmark's key."""
     raw = KEY.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     named = ", ".join(f'"{one}"' for one in agents)
     return (

@@ -1,0 +1,215 @@
+"""Count the product files and functions that one operation runs: `python -m benchmarks.trips`.
+
+Each operation runs in the real process of the command, with a profile hook in every thread. A
+service is warm: it has served the same request before, and only one sending is counted. A command
+is counted from its start to its end, with the files that it imports. Counted are named functions
+and methods, each once; a class body, a comprehension or a lambda is none.
+
+    python -m benchmarks.trips              # the table
+    python -m benchmarks.trips query        # with the files and functions of one operation
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Final
+
+from benchmarks.accept_load import UploadBatch
+from benchmarks.accept_servers import environment, free_port, principals, until_live
+from sluice_gateway.door_tokens import create_token
+
+ROOT: Final = Path(__file__).parent.parent
+_IN_PROCESS: Final = "import sys; from benchmarks.trips import counted_main; counted_main()"
+_OTHERS: Final = (".venv", "tests", "benchmarks")
+_QUIET_S: Final = 0.3
+"""Time after a response in which its request's background work ends."""
+WARM_SENDINGS: Final = 5
+Trip = dict[str, list[str]]
+"""Function names by product file."""
+
+
+# --- inside the counted process -------------------------------------------------------------------
+
+_seen: set[CodeType] | None = None
+
+
+def counted_main() -> None:
+    """Run `sluice` with the arguments after the first, which names the file of results.
+
+    The whole command is counted, or what a service does between two lines of standard input.
+    """
+    global _seen  # noqa: PLW0603 - the profile hook has no other place to write to
+    out = Path(sys.argv.pop(1))
+    whole = os.environ["TRIP"] == "whole"
+    if whole:
+        _seen = set()
+    else:
+        threading.Thread(target=_follow_orders, args=(out,), daemon=True).start()
+    threading.setprofile(_note)
+    sys.setprofile(_note)
+    try:
+        from sluice_cli.main import main  # noqa: PLC0415 - its imports are part of the command
+
+        main()
+    finally:
+        sys.setprofile(None)
+        if whole:
+            _write(out)
+
+
+def _note(frame: FrameType, event: str, _: object) -> None:
+    if event == "call" and _seen is not None:
+        _seen.add(frame.f_code)
+
+
+def _follow_orders(out: Path) -> None:
+    global _seen  # noqa: PLW0603 - as above
+    sys.setprofile(None)
+    for number, _ in enumerate(sys.stdin.buffer):
+        if number % 2 == 0:
+            _seen = set()
+        else:
+            _write(out)
+            _seen = None
+
+
+def _write(out: Path) -> None:
+    found: Trip = {}
+    for code in _seen or ():
+        path = Path(code.co_filename)
+        if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] in _OTHERS:
+            continue
+        functions = found.setdefault(str(path.relative_to(ROOT)), [])
+        if not code.co_name.startswith("<") and not _is_class_body(code):
+            functions.append(code.co_qualname)
+    part = out.with_suffix(".part")
+    part.write_text(json.dumps({name: sorted(found[name]) for name in sorted(found)}))
+    part.rename(out)
+
+
+def _is_class_body(code: CodeType) -> bool:
+    return "__qualname__" in code.co_names and "__module__" in code.co_names
+
+
+# --- outside --------------------------------------------------------------------------------------
+
+
+def count_command(folder: Path, words: Sequence[str]) -> Trip:
+    """Return the trip of a whole command that is started in a folder."""
+    out = folder / "trip.json"
+    out.unlink(missing_ok=True)
+    _run(out, words, folder, whole=True).communicate()
+    return dict(json.loads(out.read_text()))
+
+
+@contextmanager
+def counted_service(folder: Path, words: Sequence[str]) -> Iterator[Callable[..., Trip]]:
+    """Run a service; yield a function that counts what its argument makes the service do."""
+    out = folder / "trip.json"
+    process = _run(out, words, folder, whole=False)
+
+    def count(send: Callable[[], object]) -> Trip:
+        for _ in range(WARM_SENDINGS):
+            send()
+        time.sleep(_QUIET_S)
+        out.unlink(missing_ok=True)
+        _order(process)
+        time.sleep(0.02)
+        send()
+        time.sleep(_QUIET_S)
+        _order(process)
+        while not out.exists():
+            time.sleep(0.01)
+        return dict(json.loads(out.read_text()))
+
+    try:
+        yield count
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _run(out: Path, words: Sequence[str], folder: Path, *, whole: bool) -> subprocess.Popen[bytes]:
+    paths = {"PYTHONPATH": str(ROOT), "TRIP": "whole" if whole else "service"}
+    return subprocess.Popen(
+        [sys.executable, "-c", _IN_PROCESS, str(out), *words],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment() | paths,
+    )
+
+
+def _order(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is None:
+        raise RuntimeError
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
+def _post(url: str, body: bytes, headers: dict[str, str]) -> bytes:
+    request = urllib.request.Request(url, body, headers)  # noqa: S310 - a service of this run
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        return bytes(answer.read())
+
+
+OTLP: Final = {
+    "resourceLogs": [
+        {
+            "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]},
+            "scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}],
+        }
+    ]
+}
+
+
+def trips(folder: Path) -> dict[str, Trip]:
+    """Count a signed upload, an OTLP request of one record, and a query over eight batches."""
+    found: dict[str, Trip] = {}
+    sluice = [sys.executable, "-m", "sluice_cli"]
+    subprocess.run([*sluice, "init"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    created = create_token("shop", ["otlp"])
+    (folder / "principals.toml").write_text(principals(["bench"]) + created.principal)
+    port = free_port()
+    words = ["gateway", "--listen", f"127.0.0.1:{port}", "--principals", "principals.toml"]
+    with counted_service(folder, [*words, "--doors", "otlp", "--skip-probe"]) as count:
+        until_live(port)
+
+        def upload() -> None:
+            batch = UploadBatch(1024, port, at_ns=time.time_ns())
+            _post(f"http://127.0.0.1:{port}/v1/batches", batch.frame, batch.signed)
+
+        def send() -> None:
+            headers = {
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {created.token}",
+            }
+            _post(f"http://127.0.0.1:{port}/v1/logs", json.dumps(OTLP).encode(), headers)
+
+        found["upload"], found["otlp"] = count(upload), count(send)
+    found["query"] = count_command(folder, ["query", "-q", "hello"])
+    return found
+
+
+def main(words: list[str]) -> None:
+    """Print the table, and the functions of the operations that are named."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, trip in trips(Path(folder)).items():
+            print(f"{name}: {len(trip)} files, {sum(map(len, trip.values()))} functions")
+            if name in words:
+                for file, named in trip.items():
+                    print(f"  {file}: {', '.join(named)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
