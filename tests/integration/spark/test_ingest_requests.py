@@ -89,7 +89,7 @@ def _decoding_chunks(
 async def accept(url: str, number: int, at_ns: int) -> None:
     """Accept and enqueue one batch of each agent.
 
-    All rounds have one accepted time: a round reads only the ledger files of its own hour.
+    All rounds have one accepted time, because a round reads only the ledger files of one hour.
     """
     async with open_store(url, StoreMode.CREATE) as store:
         if not number:
