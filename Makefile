@@ -87,10 +87,10 @@ bench: setup  ## run every benchmark with its control; NAME=store runs one of th
 bench-peers: setup  ## compare with NATS, Kafka, the Collector and syslog-ng in one run; builds them once. FRESH=1 measures the first batches after a start. WRITE=1 records the run in docs/comparison.md
 	$(BIN)/python -m benchmarks.peers $(if $(FRESH),--fresh) $(if $(WRITE),--write)
 
-docs: setup  ## write the pages and pictures that are generated from code
+docs: setup  ## write the pages and diagrams that are generated from code
 	$(BIN)/python -m deploy.events_page
 	$(BIN)/python -m deploy.reference
-	$(BIN)/python -m deploy.pictures
+	$(BIN)/python -m deploy.state_machines
 
 demo: setup  ## run the whole pipeline on this machine's logs and check the result
 	@$(BIN)/python -m deploy.java
