@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Sample, interleave, ratio, report
 from benchmarks.pipeline_batches import T0_NS, PipelineBatch, make_batch
-from sluice_cli.costs.lake_requests import TABLE_GETS, TABLE_LISTS, TABLES
+from sluice_cli.cost import TABLE_GETS, TABLE_LISTS, TABLES
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import decode_frame

@@ -17,7 +17,7 @@ from support.memory_bucket.faults import Call, Fault
 from support.simloop import START_NS, SimClock, SimIds, SimLoop, simulate
 
 from pyspark_sluice.offsets import read_lanes, read_latest
-from sluice_cli.costs.plan import FullPlan
+from sluice_cli.cost import Load
 from sluice_gateway import app as gateway_app
 from sluice_gateway import background
 from sluice_gateway.app import Gateway, build_gateway
@@ -32,6 +32,7 @@ from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import digest_of
+from sluice_protocol.prices import DAY_S
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
@@ -44,7 +45,6 @@ from sluice_store import create_authority, read_authority
 from sluice_store.port import ObjectStore
 
 WARM_UP_S = 130.0
-QUEUES = ("spark", "copy")
 
 Counted = Counter[tuple[str, str]]
 """Requests by method and key."""
@@ -72,7 +72,7 @@ class SimMachine(SimClock):
 class CostWorld:
     """One deployment that runs by a plan."""
 
-    full: FullPlan
+    load: Load
     bucket: MemoryBucket
     clock: SimMachine
     rng: Random
@@ -87,14 +87,14 @@ class CostWorld:
         """Run everything; count what happens after the start."""
         authority = await create_authority(
             self.store("init"),
-            Authority(authority_id="A", lanes=self.full.plan.lanes),
+            Authority(authority_id="A", lanes=self.load.plan.lanes),
             clock=self.clock,
         )
         async with asyncio.TaskGroup() as group:
             gateways = [await self._gateway(group, authority, n) for n in self._workers()]
             running = [
-                *(group.create_task(self._reconciler(authority, n).run()) for n in self._members()),
-                *(group.create_task(self._send(gateways, n)) for n in range(self._senders())),
+                group.create_task(self._reconciler(authority).run()),
+                *(group.create_task(self._send(gateways, n)) for n in range(self.load.plan.agents)),
                 group.create_task(self._consume()),
             ]
             await self.clock.sleep(WARM_UP_S)
@@ -107,21 +107,13 @@ class CostWorld:
             raise Stopped
 
     def _workers(self) -> range:
-        return range(self.full.plan.gateway_workers)
-
-    def _members(self) -> range:
-        return range(self.full.plan.reconcilers)
-
-    def _senders(self) -> int:
-        return self.full.plan.senders * self.full.plan.kinds
+        return range(self.load.plan.gateway_workers)
 
     async def _gateway(
         self, group: asyncio.TaskGroup, authority: Authority, number: int
     ) -> Gateway:
         principals = write_principals(self.folder / "p.toml", TestKey("p", ("host-1",)))
-        settings = GatewaySettings(
-            principals=principals, journal_interval_s=self.full.journal_interval_s
-        )
+        settings = GatewaySettings(principals=principals, journal_interval_s=self.load.journal_s)
         gateway = build_gateway(
             self.store("gateways"),
             authority,
@@ -139,7 +131,7 @@ class CostWorld:
         It decides how many batches share a work list, so it must not depend on the order of tasks.
         """
         gateway, agent = gateways[number % len(gateways)], f"host-{number}"
-        interval_s = self._senders() / self.full.batches_per_s
+        interval_s = self.load.plan.agents / self.load.batches
         await self.clock.sleep(Random(number).random() * interval_s)
         sent = 0
         while True:
@@ -161,40 +153,26 @@ class CostWorld:
         answer = await gateway.uploads.accept_made(upload, UploadPhases(self.clock))
         assert isinstance(answer, AcceptedResponse)
 
-    def _reconciler(self, authority: Authority, number: int) -> Reconciler:
-        plan = self.full.plan
+    def _reconciler(self, authority: Authority) -> Reconciler:
+        plan = self.load.plan
         settings = ReconcilerSettings(
-            queues=",".join(QUEUES[: plan.queues]),
-            freshness_s=self.full.reconciler_freshness_s,
-            pack_by_time=plan.pack_by_time,
+            freshness_s=self.load.flush_s,
             pack_references=plan.pack_references,
-            journaled_pass_interval_s=plan.pass_every_s,
             pass_pages_per_s=0.0,
             collect_grace_s=0.0,
         ).on("s3:")
         runtime = Runtime(clock=self.clock, ids=SimIds(self.rng), rng=self.rng)
         store = self.store("reconcilers")
-        del number
         return Reconciler(store, authority, settings=settings, runtime=runtime)
 
     async def _consume(self) -> None:
         """Make the requests of the ingestion to queues and blobs, once in each trigger."""
         store = self.store("ingest")
-        lanes = range(self.full.plan.lanes)
+        lanes = range(self.load.plan.lanes)
         consumers = {n: await Consumer.open(store, queue="spark", lane=n) for n in lanes}
-        others = self.store("others")
-        copies = {
-            (queue, n): await Consumer.open(others, queue=queue, lane=n)
-            for queue in QUEUES[1 : self.full.plan.queues]
-            for n in lanes
-        }
         while True:
-            await self.clock.sleep(self.full.trigger_s)
+            await self.clock.sleep(self.load.trigger_s)
             await self._micro_batch(store, consumers)
-            for (queue, lane), consumer in copies.items():
-                latest = (await read_latest(others, queue)).at(lane)
-                if latest > consumer.acked_through:
-                    await consumer.ack_through(latest)
 
     async def _micro_batch(self, store: ObjectStore, consumers: dict[int, Consumer]) -> None:
         after = {lane: one.acked_through for lane, one in consumers.items()}
@@ -224,7 +202,7 @@ class Stopped(Exception):
 
 
 def run_plan(
-    full: FullPlan, seconds: float, folder: Path, monkeypatch: pytest.MonkeyPatch
+    load: Load, seconds: float, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> CostWorld:
     """Run a deployment in virtual time and return it with its counts."""
     found: list[CostWorld] = []
@@ -237,9 +215,9 @@ def run_plan(
         # The deployment has no result of a doctor; a gateway that waits for one looks more often.
         monkeypatch.setattr(background, "DOCTOR_AGAIN_S", background.DOCTOR_INTERVAL_S)
         # The cost of passes is an estimate; here their requests would be counted with others.
-        monkeypatch.setattr(pass_progress, "PASS_INTERVAL_S_MIN", full.plan.pass_every_s)
+        monkeypatch.setattr(pass_progress, "PASS_INTERVAL_S_MIN", float(DAY_S))
         bucket = MemoryBucket(clock=clock, rng=rng)
-        world = CostWorld(full=full, bucket=bucket, clock=clock, rng=rng, folder=folder)
+        world = CostWorld(load=load, bucket=bucket, clock=clock, rng=rng, folder=folder)
         found.append(world)
         try:
             await world.run(seconds)

@@ -14,7 +14,7 @@ from support.memory_bucket.server import MemoryServer, serve_memory
 from support.reconciler_seed import accept_logs
 from support.spark_local import ingester, pending_rows
 
-from sluice_cli.costs.lake_requests import (
+from sluice_cli.cost import (
     COMMIT_GETS,
     LEDGER_FILE_GETS,
     TABLE_GETS,

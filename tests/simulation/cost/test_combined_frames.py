@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.simloop import SimClock, SimIds, SimLoop, simulate
 
-from sluice_cli.costs.plan import CostPlan
+from sluice_cli.cost import CostPlan, Load
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
 from sluice_gateway.admission import BodyBudget
@@ -76,10 +76,8 @@ def frames_made(flush: FlushLimits) -> int:
 
 @pytest.mark.parametrize("flush_s", [0.25, 1.0, 2.0, 5.0])
 def test_the_model_predicts_the_frames_of_combined_requests(flush_s: float) -> None:
-    plan = CostPlan(
-        rate_bytes_per_s=1000, senders=1, doors=True, freshness_s=flush_s, gateway_workers=1
-    )
-    predicted = plan.filled().batches_per_s * SECONDS
+    plan = CostPlan(rate="1KB/s", agents=1, doors=True, freshness_s=flush_s, gateway_workers=1)
+    predicted = Load(plan).batches * SECONDS
     made = frames_made(FlushLimits(age_s=flush_s, bytes_least=8 << 20))
     assert made == pytest.approx(predicted, rel=0.1)
 
