@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-SENTENCE_WORDS_MAX: Final = 35
 MESSAGE_WORDS_MIN: Final = 3
 
 SUBSTITUTIONS: Final = (
@@ -59,12 +58,6 @@ _DIAGRAM: Final = re.compile(r"^.*(?:→|-->|──|  +\S+  +\S).*$", re.MULTILI
 """Lines of state diagrams and aligned tables."""
 _INLINE_CODE: Final = re.compile(r"``[^`]*``|`[^`]*`")
 _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_SENTENCE_END: Final = re.compile(
-    r"(?<=[.!?:;])[\s)\"'*_]+"  # punctuation
-    r"|\n[ \t]*\n"  # an empty line
-    r"|\n(?=\s*(?:[-*+]|\d+\.|#+|\||[A-Za-z_*, ]{1,30}: ) ?)"  # an item, heading or row
-    r"|\s*\|\s*"  # a cell
-)
 _WORD: Final = re.compile(r"[A-Za-z][\w'-]*")
 _DIRECTIVE: Final = re.compile(r"!|noqa\b|type:|fmt:|ruff:|pragma")
 _NOQA_REASON: Final = re.compile(r"noqa: ?[A-Z0-9, ]+? - (.*)")
@@ -97,18 +90,6 @@ def find_breaches(text: Text) -> Iterator[Breach]:
         for found in pattern.finditer(text.words):
             line = text.line + text.words.count("\n", 0, found.start())
             yield Breach(path=text.path, line=line, rule=f'"{found[0]}": write {advice}')
-    start = 0
-    for sentence in _SENTENCE_END.split(text.words):
-        start = text.words.find(sentence, start)
-        count = len(_WORD.findall(sentence))
-        if count > SENTENCE_WORDS_MAX:
-            line = text.line + text.words.count("\n", 0, start)
-            opening = " ".join(sentence.split()[:6])
-            yield Breach(
-                path=text.path,
-                line=line,
-                rule=f'{count} words in one sentence, at most {SENTENCE_WORDS_MAX}: "{opening} …"',
-            )
 
 
 def _blank(found: re.Match[str]) -> str:
