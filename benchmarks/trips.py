@@ -1,7 +1,7 @@
 """Count the product files and functions that one operation runs: `python -m benchmarks.trips`.
 
 Each operation runs in the real process of the command, with a profile hook in every thread. A
-service is warm: it has served the same request before, and only one sending is counted. A command
+service is warm: it has served the same request before, and one sending is counted. A command
 is counted from its start to its end, with the files that it imports. Counted are named functions
 and methods, each once; a class body, a comprehension or a lambda is none.
 
@@ -9,6 +9,7 @@ and methods, each once; a class body, a comprehension or a lambda is none.
     python -m benchmarks.trips query        # with the files and functions of one operation
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -33,6 +34,8 @@ _OTHERS: Final = (".venv", "tests", "benchmarks")
 _QUIET_S: Final = 0.3
 """Time after a response in which its request's background work ends."""
 WARM_SENDINGS: Final = 5
+COUNTED_SENDINGS: Final = 4
+"""What runs in each of them belongs to the sending; a timer of the service runs in some only."""
 Trip = dict[str, list[str]]
 """Function names by product file."""
 
@@ -63,7 +66,7 @@ def counted_main() -> None:
     finally:
         sys.setprofile(None)
         if whole:
-            _write(out)
+            _write(out, _seen or set())
 
 
 def _note(frame: FrameType, event: str, _: object) -> None:
@@ -78,13 +81,13 @@ def _follow_orders(out: Path) -> None:
         if number % 2 == 0:
             _seen = set()
         else:
-            _write(out)
-            _seen = None
+            seen, _seen = _seen or set(), None  # the other threads no longer add to it
+            _write(out, seen)
 
 
-def _write(out: Path) -> None:
+def _write(out: Path, seen: set[CodeType]) -> None:
     found: Trip = {}
-    for code in _seen or ():
+    for code in [*seen]:
         path = Path(code.co_filename)
         if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] in _OTHERS:
             continue
@@ -117,25 +120,35 @@ def counted_service(folder: Path, words: Sequence[str]) -> Iterator[Callable[...
     out = folder / "trip.json"
     process = _run(out, words, folder, whole=False)
 
-    def count(send: Callable[[], object]) -> Trip:
-        for _ in range(WARM_SENDINGS):
-            send()
-        time.sleep(_QUIET_S)
+    def once(send: Callable[[], object]) -> Trip:
         out.unlink(missing_ok=True)
         _order(process)
         time.sleep(0.02)
         send()
         time.sleep(_QUIET_S)
         _order(process)
-        while not out.exists():
+        for _ in range(3_000):
+            if out.exists():
+                break
             time.sleep(0.01)
         return dict(json.loads(out.read_text()))
+
+    def count(send: Callable[[], object]) -> Trip:
+        for _ in range(WARM_SENDINGS):
+            send()
+        time.sleep(_QUIET_S)
+        return functools.reduce(_in_both, (once(send) for _ in range(COUNTED_SENDINGS)))
 
     try:
         yield count
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
+
+
+def _in_both(one: Trip, other: Trip) -> Trip:
+    shared = {file: {*one[file]} & {*other[file]} for file in one.keys() & other.keys()}
+    return {file: sorted(shared[file]) for file in sorted(shared)}
 
 
 def _run(out: Path, words: Sequence[str], folder: Path, *, whole: bool) -> subprocess.Popen[bytes]:
