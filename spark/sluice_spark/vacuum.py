@@ -16,8 +16,8 @@ from sluice_lake.tables import RECORD_TABLES, ROLLUPS, TABLES, Table
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.applied_deletes import remove_old_applied
+from sluice_spark.file_merges import HOUR_S
 from sluice_spark.file_selection import retention_hours
-from sluice_spark.hour_merge import HOUR_S
 from sluice_spark.maintenance_input import MaintenanceInput
 from sluice_spark.rollup_objects import (
     remove_old_chunks,
