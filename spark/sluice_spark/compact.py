@@ -22,10 +22,10 @@ from sluice_protocol.active_deletes import is_retention, needed_deletes, rollup_
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_spark.applied_deletes import FileDeletes, plan_deletes, record_applied
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_matches import only_deleted, without_deleted
-from sluice_spark.deleted_rows import DeletedRowsRemover
+from sluice_spark.deleted_rows import DeletedRowsRemover, FileDeletes, plan_deletes, record_applied
+from sluice_spark.errors import StopCheck, never_stop
 from sluice_spark.failpoints import FailPoint, read_failpoint
 from sluice_spark.file_merges import RollupMerger, by_partition, merge_hours
 from sluice_spark.file_selection import (
@@ -41,7 +41,6 @@ from sluice_spark.rewrite import FileRewrite, content_of, files_with_rows, read_
 from sluice_spark.rollup_input import find_unrolled_files
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
-from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.vacuum import Vacuum
 from sluice_spark.written_files import WrittenFile
 from sluice_store import open_store

@@ -56,9 +56,9 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_spark.errors import StopCheck, never_stop
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.session import Session
-from sluice_spark.stopping import StopCheck, never_stop
 from sluice_store import ObjectStore, open_store, read_authority
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.deletion import CurrentDeletion, delete_current_version

@@ -47,10 +47,9 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.request_identity import DOOR_AGENT_PREFIX, is_single_request
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.applied_deletes import FileDeletes
 from sluice_spark.commits import commit_from_state
-from sluice_spark.delete_conditions import sql_literal
-from sluice_spark.delete_matches import without_deleted
+from sluice_spark.delete_matches import sql_literal, without_deleted
+from sluice_spark.deleted_rows import FileDeletes
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.file_selection import SequenceOverlap
 from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files

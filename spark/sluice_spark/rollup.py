@@ -38,12 +38,13 @@ from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.commits import commit_from_state
-from sluice_spark.delete_conditions import (
+from sluice_spark.delete_matches import (
     any_of,
     certain_condition,
     touched_condition,
+    without_deleted,
 )
-from sluice_spark.delete_matches import without_deleted
+from sluice_spark.errors import StopCheck, never_stop
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.file_selection import may_contain_agent
 from sluice_spark.rewrite import files_with_rows, read_files, write_ordered
@@ -56,7 +57,6 @@ from sluice_spark.rollup_objects import (
     put_chunks,
 )
 from sluice_spark.session import Session
-from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result
 from sluice_store import open_store
 

@@ -22,8 +22,7 @@ from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage, StoreDenied
-from sluice_spark.java_version import check_java
-from sluice_spark.jvm import jvm_process, quiet_py4j, watch_jvm
+from sluice_spark.jvm import check_java, jvm_process, quiet_py4j, watch_jvm
 from sluice_store.s3.credentials import credential_source
 from sluice_store.s3.settings import Addressing, choose_addressing, parse_s3_url
 

@@ -26,8 +26,8 @@ from sluice_protocol.records import (
 )
 from sluice_spark import compact as compact_module
 from sluice_spark import repetitions
-from sluice_spark.applied_deletes import FileDeletes
 from sluice_spark.compact import CompactReport, run_compact
+from sluice_spark.deleted_rows import FileDeletes
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.repetitions import RepetitionRemover, RepetitionRules, RepetitionsNotProved
 from sluice_spark.settings import CompactSettings

@@ -11,6 +11,7 @@ from support.queue_store import SimClock, SimStore, UnversionedStore
 from sluice_lake.data_files import DataFile
 from sluice_protocol.units import ObjectKey
 from sluice_spark import index
+from sluice_spark.errors import JobStopped
 from sluice_spark.index import (
     DAY_NS,
     CheckStep,
@@ -22,7 +23,6 @@ from sluice_spark.index import (
     list_chunk_dates,
     next_due,
 )
-from sluice_spark.stopping import JobStopped
 from sluice_store.port import ListPage
 
 DAY, OTHER = "2026-09-21", "2026-09-22"
