@@ -41,7 +41,7 @@ from sluice_query.sql import returned_columns
 from sluice_query.streaming import stream_search
 from sluice_query.views import Histogram, TopValues, View
 from sluice_spark.commits import commit_files
-from sluice_spark.index_chunks import group_files, make_chunk
+from sluice_spark.index import group_files, make_chunk
 from sluice_spark.written_files import (
     WrittenFile,
     file_statistics,

@@ -9,6 +9,7 @@ and methods, each once; a class body, a comprehension or a lambda is none.
     python -m benchmarks.trips query        # with the files and functions of one operation
 """
 
+import asyncio
 import functools
 import json
 import os
@@ -27,6 +28,9 @@ from typing import Final
 from benchmarks.accept_load import UploadBatch
 from benchmarks.accept_servers import environment, free_port, principals, until_live
 from sluice_gateway.door_tokens import create_token
+from sluice_gc.past_orphan import plant_past_orphan
+from sluice_protocol.prices import DAY_S
+from sluice_protocol.system_clock import SystemClock
 
 ROOT: Final = Path(__file__).parent.parent
 _IN_PROCESS: Final = "import sys; from benchmarks.trips import counted_main; counted_main()"
@@ -186,10 +190,16 @@ OTLP: Final = {
 }
 
 
-def trips(folder: Path) -> dict[str, Trip]:
-    """Count a signed upload, an OTLP request of one record, and a query over eight batches."""
+def trips(folder: Path, *, jobs: bool) -> dict[str, Trip]:
+    """Count a signed upload, an OTLP request of one record, and a query over pending batches.
+
+    With `jobs` also one micro-batch on the driver, and the commands that plan and run the deletion
+    of one blob, which need Java and some minutes.
+    """
     found: dict[str, Trip] = {}
     sluice = [sys.executable, "-m", "sluice_cli"]
+    orphan = plant_past_orphan(folder / ".sluice", b"orphan", age_s=8 * DAY_S, clock=SystemClock())
+    asyncio.run(orphan)
     subprocess.run([*sluice, "init"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     created = create_token("shop", ["otlp"])
     (folder / "principals.toml").write_text(principals(["bench"]) + created.principal)
@@ -210,14 +220,61 @@ def trips(folder: Path) -> dict[str, Trip]:
             _post(f"http://127.0.0.1:{port}/v1/logs", json.dumps(OTLP).encode(), headers)
 
         found["upload"], found["otlp"] = count(upload), count(send)
-    found["query"] = count_command(folder, ["query", "-q", "hello"])
+        found["query"] = count_command(folder, ["query", "-q", "hello"])
+        if jobs:
+            with running(folder, [*sluice, "reconciler"]):
+                found["ingest"] = count_ingest(folder, upload)
+    if jobs:
+        found["deletion"] = count_deletion(folder, sluice)
     return found
+
+
+@contextmanager
+def running(folder: Path, command: Sequence[str]) -> Iterator[None]:
+    """Run a service that is not counted."""
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet, env=environment())
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def count_ingest(folder: Path, upload: Callable[[], None]) -> Trip:
+    """Return the trip of the driver of the ingestion for one batch, from trigger to commit."""
+
+    def commits() -> int:
+        return sum(1 for _ in folder.glob(".sluice/lake/**/batches/_delta_log/*.json"))
+
+    def ingested() -> None:
+        before = commits()
+        upload()
+        while commits() == before:
+            time.sleep(0.05)
+        time.sleep(1)  # the acknowledgement
+
+    with counted_service(folder, ["spark", "ingest", "--trigger-s", "1"]) as count:
+        return count(ingested)
+
+
+def count_deletion(folder: Path, sluice: Sequence[str]) -> Trip:
+    """Return the trip of `sluice gc plan` and `sluice gc run` over one blob without a manifest."""
+    key = ["--key-file", "auditor.pem"]
+    subprocess.run([*sluice, "audit", "run", *key], cwd=folder, check=True, capture_output=True)
+    trip = count_command(folder, ["gc", "plan", *key])
+    for file, names in count_command(folder, ["gc", "run", "--grace-s", "0", *key]).items():
+        trip[file] = sorted({*names, *trip.get(file, ())})
+    proofs = list(folder.glob(".sluice/gc/**/proof*"))
+    if not proofs:
+        raise RuntimeError("the blob was not deleted")
+    return trip
 
 
 def main(words: list[str]) -> None:
     """Print the table, and the functions of the operations that are named."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, trip in trips(Path(folder)).items():
+        for name, trip in trips(Path(folder), jobs=True).items():
             print(f"{name}: {len(trip)} files, {sum(map(len, trip.values()))} functions")
             if name in words:
                 for file, named in trip.items():

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 
-from sluice_spark.java_version import JAVA_PACKAGE, JAVA_VERSION_MIN, describe_missing_java
+from sluice_spark.jvm import JAVA_PACKAGE, JAVA_VERSION_MIN, describe_missing_java
 
 APT_PACKAGES = (JAVA_PACKAGE, "openjdk-21-jre-headless", "default-jre-headless")
 APT_TIMEOUT_S = 600

@@ -140,7 +140,7 @@ def index(
 
     Chunks of files that no longer exist are removed.
     """
-    from sluice_spark.index_chunks import run_index  # noqa: PLC0415 - the import takes a second
+    from sluice_spark.index import run_index  # noqa: PLC0415 - the import takes a second
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_index(session, store)

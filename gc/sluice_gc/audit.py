@@ -15,14 +15,15 @@ from typing import Final
 import msgspec
 
 from sluice_gc.audit_findings import AuditReport, AuditTaskFacts, read_audit_report
-from sluice_gc.audit_manifests import ManifestTask, audit_manifests
-from sluice_gc.audit_shard import ShardTask, audit_shard
+from sluice_gc.audit_tasks import ManifestTask, ShardTask, audit_manifests, audit_shard
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     PROVING_PREFIXES,
     AuditCounts,
     Certificate,
     merkle_root_of,
+    put_parts,
+    read_files,
     sign_certificate,
 )
 from sluice_gc.certificate_chain import (
@@ -32,7 +33,6 @@ from sluice_gc.certificate_chain import (
     read_newest,
     restore_copy,
 )
-from sluice_gc.certificate_parts import put_parts, read_files
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places

@@ -9,10 +9,11 @@ import msgspec
 from sluice_gc.certificate import (
     Certificate,
     certificate_key,
+    check_ranges,
+    read_listed_files,
     verify_certificate,
     verify_chain,
 )
-from sluice_gc.certificate_parts import check_ranges, read_listed_files
 from sluice_gc.eligible_versions import check_eligible
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile

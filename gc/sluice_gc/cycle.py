@@ -21,11 +21,10 @@ from sluice_gc.plan_inputs import (
     read_store_time,
     read_stored_plan,
 )
-from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.plan_runner import PlanRunner, SweepFacts
 from sluice_gc.planner import Planner
 from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, TrustedKeys
-from sluice_gc.sweep import SweepFacts
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import SluiceError

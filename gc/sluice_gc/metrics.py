@@ -18,7 +18,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
 
 from sluice_gc.certificate import AuditCounts
-from sluice_gc.sweep import SweepFacts
+from sluice_gc.plan_runner import SweepFacts
 
 CYCLES: Final = "sluice_gc_cycles"
 

@@ -22,12 +22,12 @@ from sluice_protocol.active_deletes import is_retention, needed_deletes, rollup_
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_spark.applied_deletes import FileDeletes, plan_deletes, record_applied
 from sluice_spark.commits import replace_files
 from sluice_spark.delete_matches import only_deleted, without_deleted
-from sluice_spark.deleted_rows import DeletedRowsRemover
+from sluice_spark.deleted_rows import DeletedRowsRemover, FileDeletes, plan_deletes, record_applied
+from sluice_spark.errors import StopCheck, never_stop
 from sluice_spark.failpoints import FailPoint, read_failpoint
-from sluice_spark.file_merges import by_partition
+from sluice_spark.file_merges import RollupMerger, by_partition, merge_hours
 from sluice_spark.file_selection import (
     SequenceOverlap,
     first_open_date,
@@ -35,17 +35,12 @@ from sluice_spark.file_selection import (
     may_contain_deleted,
     small_files,
 )
-from sluice_spark.hour_merge import merge_hours
 from sluice_spark.maintenance_input import MaintenanceInput, read_maintenance_input
-from sluice_spark.repetition_removal import RepetitionRemover
-from sluice_spark.repetitions import RepetitionRules
+from sluice_spark.repetitions import RepetitionRemover, RepetitionRules, find_overlaps
 from sluice_spark.rewrite import FileRewrite, content_of, files_with_rows, read_files, rewrite
-from sluice_spark.rollup_coverage import find_unrolled_files
-from sluice_spark.rollup_merge import RollupMerger
-from sluice_spark.sequence_overlaps import find_overlaps
+from sluice_spark.rollup_input import find_unrolled_files
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
-from sluice_spark.stopping import StopCheck, never_stop
 from sluice_spark.vacuum import Vacuum
 from sluice_spark.written_files import WrittenFile
 from sluice_store import open_store

@@ -1,6 +1,7 @@
 """Errors of the Spark jobs, and the cause out of an error that Spark has wrapped."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
@@ -75,3 +76,15 @@ def describe_failure(error: BaseException) -> str:
     cause = find_cause(str(error))
     innermost = _CAUSED_BY.findall(read_stack(error))
     return innermost[-1] if cause == _NO_REASON and innermost else cause
+
+
+StopCheck = Callable[[], None]
+"""Raises `JobStopped` if the job must stop. A job calls it before each step that it may omit."""
+
+
+class JobStopped(SluiceError):
+    """The job was stopped between two steps; run it again to continue."""
+
+
+def never_stop() -> None:
+    """Let the job continue."""

@@ -26,7 +26,6 @@ from sluice_spark.fenced_consumers import FencedConsumers
 from sluice_spark.jvm import jvm_process, stop_session
 from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
 from sluice_spark.redelivery import Redelivery
-from sluice_spark.restarts import RestartSettings
 from sluice_spark.session import (
     S3A_PACKAGE,
     Session,
@@ -37,7 +36,7 @@ from sluice_spark.session import (
     read_hadoop_version,
 )
 from sluice_spark.settings import IngestSettings
-from sluice_spark.supervision import QueryState, QuerySupervisor
+from sluice_spark.supervision import QueryState, QuerySupervisor, RestartSettings
 from sluice_spark.write_tasks import plan_tasks, run_tasks
 from sluice_spark.written_files import TaskResult
 

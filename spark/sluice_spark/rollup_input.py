@@ -3,30 +3,126 @@
 The order of reading matters. Hours are aggregated again from all of their points, so no retention
 may have removed some of them. The files are therefore listed before the deletes are read: a
 retention that removed rows from the listed files was created before the listing, and is read.
+
+A run reads the files that were added since the previous range, not the whole table. The previous
+range names a version of the table that contains no later row. Every file of that version is
+therefore without points of this range, whatever compaction did since. Retention waits for the
+files with samples that no rollup contains yet. Otherwise samples that arrive late, or that are
+older than a rollup job that was stopped, would be lost without a trace.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
-from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.data_files import STATS_SLACK_NS, DataFile, list_files
 from sluice_lake.delete_ids import DeleteIdsReader
-from sluice_lake.delta import list_paths_at, open_or_create_table
+from sluice_lake.delta import find_table, list_paths_at, open_or_create_table
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
-from sluice_lake.source_ranges import SourceRange, read_source_range, source_range_key
-from sluice_lake.tables import METRICS
+from sluice_lake.log_errors import read_transaction
+from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range, source_range_key
+from sluice_lake.tables import METRICS, ROLLUPS
 from sluice_protocol.active_deletes import needed_deletes, retention_cut_ns, rollup_deletes
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
-from sluice_spark.applied_deletes import FileDeletes, plan_deletes
+from sluice_protocol.units import NS_PER_S
+from sluice_spark.deleted_rows import FileDeletes, plan_deletes
 from sluice_spark.maintenance_input import read_maintenance_input
 from sluice_spark.microbatch import open_snapshot
 from sluice_spark.rollup_objects import next_source_range
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
+
+_HOUR_NS: Final = 3600 * NS_PER_S
+
+
+def select_point_files(
+    files: Iterable[DataFile],
+    source: SourceRange,
+    *,
+    lanes: int,
+    known: Collection[str] | None,
+    hours: Sequence[int] = (),
+) -> list[DataFile]:
+    """Return the files that may contain points of a source range or of some hours.
+
+    Args:
+        files: The data files of `metrics`.
+        source: The source range.
+        lanes: Number of lanes.
+        known: Paths of the files of a version that contains no point of this range; None if no such
+            version is known.
+        hours: Hours since 1970 that are aggregated again, sorted.
+    """
+    ends = [source.ends(lane) for lane in range(lanes)]
+    return [
+        file
+        for file in files
+        if (_may_contain_later(file, ends) and (known is None or file.path not in known))
+        or _may_contain_hour(file, hours)
+    ]
+
+
+def _may_contain_later(file: DataFile, ends: Sequence[tuple[int, int]]) -> bool:
+    moved = [(after, through) for after, through in ends if through > after]
+    if file.sequences is None:
+        return bool(moved)
+    first, last = file.sequences
+    return any(first <= through and last > after for after, through in moved)
+
+
+def _may_contain_hour(file: DataFile, hours: Sequence[int]) -> bool:
+    if not hours or file.ts.range_ns is None:
+        return bool(hours)
+    earliest, latest = file.ts.range_ns
+    place = bisect_left(hours, (earliest - STATS_SLACK_NS) // _HOUR_NS)
+    return place < len(hours) and hours[place] <= (latest + STATS_SLACK_NS) // _HOUR_NS
+
+
+def find_unrolled_files(store_url: str, files: Sequence[DataFile]) -> list[DataFile]:
+    """Return the files that may contain samples after the last source range of `rollups`.
+
+    Args:
+        store_url: The store.
+        files: Data files of `metrics`, listed before this call.
+
+    Returns:
+        Nothing if the deployment has no rollups, and every file if the source range is missing.
+
+    Raises:
+        TableRefused: A table has another schema or a refused feature.
+        StoreError: The store is unreachable.
+    """
+    rollups, metrics = find_table(store_url, ROLLUPS), find_table(store_url, METRICS)
+    done = (read_transaction(rollups, ROLLUP_APP) or 0) if rollups is not None else 0
+    if not done or metrics is None:
+        return []
+    source, lanes = asyncio.run(_read(store_url, done))
+    if source is None:
+        return list(files)
+    rolled = {lane: source.ends(lane)[1] for lane in range(lanes)}
+    reached = read_lane_versions(lake_location(store_url, METRICS.name), metrics, range(lanes))
+    known = None
+    if source.metrics_version is not None:
+        known = list_paths_at(store_url, METRICS, source.metrics_version, rolled)
+    later = SourceRange(
+        number=done + 1,
+        after={str(lane): end for lane, end in rolled.items()},
+        through={str(lane): end for lane, end in reached.items()},
+    )
+    return select_point_files(files, later, lanes=lanes, known=known)
+
+
+async def _read(store_url: str, number: int) -> tuple[SourceRange | None, int]:
+    async with open_store(store_url) as store:
+        source = await read_source_range(store, number)
+        return source, (await read_authority(store)).lanes
+
 
 _log = structlog.get_logger("sluice.rollup")
 

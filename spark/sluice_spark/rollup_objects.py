@@ -42,7 +42,7 @@ from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_protocol.zstd_frames import compress_zstd
-from sluice_spark.stopping import StopCheck
+from sluice_spark.errors import StopCheck
 from sluice_store import ObjectStore, open_store
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation

@@ -1,6 +1,9 @@
 """The Spark session; only its configuration differs between a local run and a cluster.
 
-The module also converts the schemas of the lake's tables to those of Spark.
+The module also converts the schemas of the lake's tables to those of Spark, and selects the
+interpreter of Spark's Python processes. Spark puts `pyspark.zip` first in their `PYTHONPATH`. The
+archive contains no compiled modules, so each process would compile them again. A streaming query
+starts such a process, whose import of the data source took twice as long.
 """
 
 import json
@@ -8,8 +11,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,11 +22,57 @@ from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage, StoreDenied
-from sluice_spark.java_version import check_java
-from sluice_spark.jvm import jvm_process, quiet_py4j, watch_jvm
-from sluice_spark.site_python import site_python
+from sluice_spark.jvm import check_java, jvm_process, quiet_py4j, watch_jvm
 from sluice_store.s3.credentials import credential_source
 from sluice_store.s3.settings import Addressing, choose_addressing, parse_s3_url
+
+_LAUNCHER: Final = Path(__file__).parent / "site_python.sh"
+_INTERPRETER: Final = "SPARK_SITE_PYTHON"
+"""The variable that contains the interpreter for the launcher."""
+_VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+
+
+@contextmanager
+def site_python(master: str) -> Iterator[None]:
+    """Set the interpreter of Spark's Python processes while a session is started.
+
+    An interpreter other than this one is left as it is, and so is that of a cluster, whose
+    executors may not have the launcher.
+    """
+    configured = [os.environ.get(name) for name in _VARIABLES]
+    if not (
+        master.startswith("local") and all(map(_is_this, configured)) and _runs_installed_spark()
+    ):
+        yield
+        return
+    before = dict(zip(_VARIABLES, configured, strict=True))
+    os.environ |= dict.fromkeys(_VARIABLES, str(_LAUNCHER)) | {_INTERPRETER: sys.executable}
+    try:
+        yield
+    finally:
+        for name, value in {**before, _INTERPRETER: None}.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _is_this(configured: str | None) -> bool:
+    """Return True if a configured interpreter is this one, under any name of its folder."""
+    if configured is None:
+        return True
+    other, this = Path(configured).absolute(), Path(sys.executable).absolute()
+    return other.parent == this.parent and other.exists() and other.samefile(this)
+
+
+def _runs_installed_spark() -> bool:
+    """Return True if the JVM is that of the installed pyspark, and the launcher can be run."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None or not os.access(_LAUNCHER, os.X_OK):
+        return False
+    home = os.environ.get("SPARK_HOME")
+    return home is None or Path(home).resolve() == Path(found.origin).parent.resolve()
+
 
 Session: TypeAlias = Any
 """pyspark's `SparkSession`, which has no types here."""

@@ -15,9 +15,10 @@ from sluice_lake.source_ranges import ROLLUP_APP
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS, TABLES, Table
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.applied_deletes import remove_old_applied
+from sluice_spark.deleted_rows import remove_old_applied
+from sluice_spark.errors import StopCheck
+from sluice_spark.file_merges import HOUR_S
 from sluice_spark.file_selection import retention_hours
-from sluice_spark.hour_merge import HOUR_S
 from sluice_spark.maintenance_input import MaintenanceInput
 from sluice_spark.rollup_objects import (
     remove_old_chunks,
@@ -25,7 +26,6 @@ from sluice_spark.rollup_objects import (
     remove_old_source_ranges,
 )
 from sluice_spark.settings import CompactSettings
-from sluice_spark.stopping import StopCheck
 from sluice_store import open_store
 
 DAY_S: Final = 24 * HOUR_S

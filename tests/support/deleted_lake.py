@@ -20,8 +20,9 @@ from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_protocol.active_deletes import is_retention, needed_deletes
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_spark import deleted_rows
-from sluice_spark.applied_deletes import (
+from sluice_spark.deleted_rows import (
     AppliedRecord,
+    DeletedRowsRemover,
     FileDeletes,
     add_applied,
     list_others,
@@ -29,7 +30,6 @@ from sluice_spark.applied_deletes import (
     read_applied,
     write_applied,
 )
-from sluice_spark.deleted_rows import DeletedRowsRemover
 from sluice_spark.file_selection import is_closed
 from sluice_spark.written_files import WrittenFile
 

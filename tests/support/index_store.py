@@ -7,10 +7,14 @@ from sluice_lake.data_files import DataFile
 from sluice_protocol.index_chunk import FileIndex, IndexedFile, build_filter, encode_chunk
 from sluice_protocol.keys import LAKE
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_spark.index_chunks import index_chunk_key
-from sluice_spark.index_progress import IndexProgress, WaitingDate, read_index_progress
-from sluice_spark.index_removal import IndexRemoval
-from sluice_spark.stopping import StopCheck, never_stop
+from sluice_spark.errors import StopCheck, never_stop
+from sluice_spark.index import (
+    IndexProgress,
+    IndexRemoval,
+    WaitingDate,
+    index_chunk_key,
+    read_index_progress,
+)
 from sluice_store import ObjectStore
 
 NOW_NS = 1_700_000_000 * NS_PER_S

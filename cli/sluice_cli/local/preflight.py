@@ -12,7 +12,7 @@ from sluice_cli.local.services import LocalService
 from sluice_cli.output import format_size
 from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
-from sluice_spark.java_version import describe_missing_java
+from sluice_spark.jvm import describe_missing_java
 
 _PORT_MAX = 65_535
 

@@ -11,7 +11,7 @@ from support.queue_store import SimClock
 
 from sluice_protocol.errors import StoreError
 from sluice_protocol.units import ObjectKey
-from sluice_spark import index_removal
+from sluice_spark import index
 
 DAY, OTHER = "2026-09-21", "2026-09-22"
 NEEDED = [log_file(DAY, "kept"), log_file(OTHER, "kept")]
@@ -40,7 +40,7 @@ async def calls_of_a_run() -> int:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_removal, "STEP_CHUNKS", 2)
+    monkeypatch.setattr(index, "STEP_CHUNKS", 2)
 
 
 FAULTS = (
@@ -83,7 +83,7 @@ async def is_recorded(table: IndexedTable) -> bool:
 
 def test_two_concurrent_runs_remove_the_same_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The later record may name dates that the other run has checked; they are checked again."""
-    monkeypatch.setattr(index_removal, "STEP_CHUNKS", 100)
+    monkeypatch.setattr(index, "STEP_CHUNKS", 100)
 
     async def main() -> None:
         bucket, table, needed = await prepared()

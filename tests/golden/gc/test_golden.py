@@ -7,11 +7,12 @@ from support.golden import golden
 
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
+    RANGES_MAX,
+    merge_ranges,
     merkle_root_of,
     sign_certificate,
     verify_certificate,
 )
-from sluice_gc.certificate_parts import RANGES_MAX, merge_ranges
 from sluice_gc.eligible_versions import EligibleVersions, LeftOut, eligible_table, left_out_of
 from sluice_gc.evidence_files import (
     BLOBS,

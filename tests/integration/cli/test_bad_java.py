@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from support.commands import CommandResult, make_java_home, sluice
 
-from sluice_spark import java_version
+from sluice_spark import jvm
 
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
 
@@ -61,7 +61,7 @@ def test_a_java_that_does_not_start_in_time_is_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine with much load even `java -version` can take long."""
-    monkeypatch.setattr(java_version, "STARTED_S_MAX", 0.05)
+    monkeypatch.setattr(jvm, "STARTED_S_MAX", 0.05)
     java = Path(make_java_home(folder, "17"))
     (java / "bin" / "java").write_text("#!/bin/sh\nexec sleep 60\n")
     done = run(folder, str(java), "spark", "compact")

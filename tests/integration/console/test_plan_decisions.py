@@ -19,7 +19,7 @@ from support.console_world import OPERATOR, VIEWER, ConsoleWorld, served_console
 from sluice_cli.deployment.facts import read_facts
 from sluice_gc.plan import Plan, PlanSummary, VersionTally, sign_plan
 from sluice_gc.plan_inputs import OPERATOR_RULE, PlanStopped, stopped_key
-from sluice_gc.sweep import BatchDone, SweepFacts
+from sluice_gc.plan_runner import BatchDone, SweepFacts
 from sluice_protocol.keys import digest_of, trash_key
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.plan_approvals import PlanApproval, approval_key

@@ -18,7 +18,7 @@ from support.spark_local import ingest_locally
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
 from sluice_lake.tables import LOGS
-from sluice_spark.index_chunks import group_files, make_chunk
+from sluice_spark.index import group_files, make_chunk
 
 RACKS = ("frankfurt", "helsinki-east", "ljubljana", "reykjavik", "valletta-2")
 FILES = len(RACKS)

@@ -24,11 +24,11 @@ from sluice_lake.tables import LOGS, METRICS, Table
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark import compact as compaction
-from sluice_spark import sequence_overlaps, session
+from sluice_spark import repetitions, session
 from sluice_spark.commits import replace_files
 from sluice_spark.compact import CompactReport, run_compact
+from sluice_spark.repetitions import find_overlaps
 from sluice_spark.rewrite import content_of
-from sluice_spark.sequence_overlaps import find_overlaps
 from sluice_spark.session import SessionSettings
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
@@ -151,7 +151,7 @@ def test_a_run_of_few_overlaps_does_not_always_choose_the_same(
     expected = {("a", 5, 9), ("b", 5, 9)}
     overlaps = find_overlaps(spark, deployment.url)["logs"]
     assert {(one.agent_id, one.seq_start, one.seq_end) for one in overlaps} == expected
-    monkeypatch.setattr(sequence_overlaps, "OVERLAPS_MAX", 1)
+    monkeypatch.setattr(repetitions, "OVERLAPS_MAX", 1)
     chosen: set[str] = set()
     for _ in range(30):
         (one,) = find_overlaps(spark, deployment.url)["logs"]

@@ -11,8 +11,7 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark.delete_conditions import any_of, sql_literal
-from sluice_spark.delete_matches import only_deleted, without_deleted
+from sluice_spark.delete_matches import any_of, only_deleted, sql_literal, without_deleted
 
 pytestmark = pytest.mark.spark
 

@@ -14,12 +14,11 @@ from sluice_lake.tables import LOGS
 from sluice_protocol.index_chunk import FileIndex, decode_chunk
 from sluice_protocol.keys import INDEX
 from sluice_protocol.outcomes import Found
-from sluice_spark import index_chunks
+from sluice_spark import index
 from sluice_spark.commits import replace_files
 from sluice_spark.compact import run_compact
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.index_chunks import run_index
-from sluice_spark.index_progress import INDEX_PROGRESS
+from sluice_spark.index import INDEX_PROGRESS, run_index
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
@@ -152,7 +151,7 @@ def test_chunks_of_files_without_a_successor_are_removed(spark: Any, tmp_path: P
     run_index(spark, deployment.url)
     ingest(deployment, 10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_chunks, "read_failpoint", stopped_after_chunks)
+        patch.setattr(index, "read_failpoint", stopped_after_chunks)
         with pytest.raises(KeyboardInterrupt):
             run_index(spark, deployment.url)
     assert len(read_chunks(deployment)) == 2
@@ -177,7 +176,7 @@ def test_a_chunk_of_an_interrupted_run_is_found_although_no_state_names_its_file
     (kept,) = list_files(deployment.table("logs"), LOGS)
     ingest(deployment, 10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_chunks, "read_failpoint", stopped_after_chunks)
+        patch.setattr(index, "read_failpoint", stopped_after_chunks)
         with pytest.raises(KeyboardInterrupt):
             run_index(spark, deployment.url)
     (new,) = [one for one in list_files(deployment.table("logs"), LOGS) if one != kept]

@@ -8,11 +8,10 @@ from support.spark_local import ingest_locally
 
 from sluice_lake.tables import BATCHES, DEAD_LETTERS
 from sluice_spark import file_merges
+from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import FailPoint, read_failpoint
-from sluice_spark.file_merges import MergeResult
-from sluice_spark.hour_merge import merge_hours
+from sluice_spark.file_merges import MergeResult, merge_hours
 from sluice_spark.settings import CompactSettings
-from sluice_spark.stopping import never_stop
 
 OPEN = CompactSettings(open_partitions=True)
 

@@ -25,12 +25,11 @@ from sluice_protocol.records import (
     metrics_from_records,
 )
 from sluice_spark import compact as compact_module
-from sluice_spark import repetition_removal
-from sluice_spark.applied_deletes import FileDeletes
+from sluice_spark import repetitions
 from sluice_spark.compact import CompactReport, run_compact
+from sluice_spark.deleted_rows import FileDeletes
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.repetition_removal import RepetitionRemover, RepetitionsNotProved
-from sluice_spark.repetitions import RepetitionRules
+from sluice_spark.repetitions import RepetitionRemover, RepetitionRules, RepetitionsNotProved
 from sluice_spark.settings import CompactSettings
 
 pytestmark = pytest.mark.spark
@@ -325,9 +324,7 @@ def test_a_wrong_plan_is_not_committed(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof reads the new files: a defect that removes both copies changes nothing."""
-    monkeypatch.setattr(
-        repetition_removal, "_without", lambda rules, removed, rows: rows.where("false")
-    )
+    monkeypatch.setattr(repetitions, "_without", lambda rules, removed, rows: rows.where("false"))
     deployment = lake_of(tmp_path, request([line(1)]), request([line(1), line(2)], at_ns=T0_NS + 5))
     with pytest.raises(RepetitionsNotProved):
         compact(spark, deployment)
@@ -341,7 +338,7 @@ def test_a_witness_that_another_run_replaces_stops_the_removal(
     deployment = lake_of(
         tmp_path, request([line(1)]), request([line(1)], at_ns=T0_NS + DAY_NS // 2 + DAY_NS // 4)
     )
-    prove = repetition_removal.RepetitionRemover._prove
+    prove = repetitions.RepetitionRemover._prove
 
     def lose_witness(self: Any, *arguments: Any) -> None:
         prove(self, *arguments)
@@ -349,7 +346,7 @@ def test_a_witness_that_another_run_replaces_stops_the_removal(
         (first, *_) = list_files(table, LOGS)
         table.delete(f"accepted_date = '{first.partition}'")
 
-    monkeypatch.setattr(repetition_removal.RepetitionRemover, "_prove", lose_witness)
+    monkeypatch.setattr(repetitions.RepetitionRemover, "_prove", lose_witness)
     report = compact(spark, deployment)
     assert (report.conflicts, report.repetitions) == (1, 0)
     assert bodies(deployment) == ["line at 1"]

@@ -22,12 +22,11 @@ from sluice_query.request import Aggregate, Series
 from sluice_query.result import SeriesPoint
 from sluice_spark import rollup
 from sluice_spark.compact import run_compact
+from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.file_merges import MergeResult
+from sluice_spark.file_merges import MergeResult, RollupMerger
 from sluice_spark.rollup import RollupReport, run_rollup
-from sluice_spark.rollup_merge import RollupMerger
 from sluice_spark.settings import CompactSettings
-from sluice_spark.stopping import never_stop
 
 pytestmark = pytest.mark.spark
 

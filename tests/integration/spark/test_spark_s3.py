@@ -12,7 +12,7 @@ from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_spark.compact import run_compact
-from sluice_spark.index_chunks import run_index
+from sluice_spark.index import run_index
 from sluice_spark.ingest import run_ingest
 from sluice_spark.rollup import run_rollup
 from sluice_spark.settings import CompactSettings, IngestSettings

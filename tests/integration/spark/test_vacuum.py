@@ -28,10 +28,10 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.commits import commit_from_state, replace_files
 from sluice_spark.compact import CompactReport, _Compactor, _read_input
+from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.hour_merge import merge_hours
+from sluice_spark.file_merges import merge_hours
 from sluice_spark.settings import CompactSettings
-from sluice_spark.stopping import never_stop
 from sluice_spark.vacuum import Vacuum
 
 OPEN = CompactSettings(open_partitions=True)

@@ -15,8 +15,8 @@ from sluice_lake import delete_ids
 from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_protocol.active_deletes import is_retention, needed_deletes
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark import delete_index, deleted_rows
-from sluice_spark.applied_deletes import (
+from sluice_spark import deleted_rows
+from sluice_spark.deleted_rows import (
     applied_key,
     plan_file_deletes,
     read_applied,
@@ -98,7 +98,7 @@ def test_the_work_of_a_run_does_not_grow_with_deletes_that_were_applied(
         await lake.compact(open_partitions=True)
         return lake, files
 
-    monkeypatch.setattr(delete_index, "may_contain_deleted", compared)
+    monkeypatch.setattr(deleted_rows, "may_contain_deleted", compared)
     lake, files = asyncio.run(story())
     assert 0 < compared.call_count <= files
     assert 0 < lake.searched <= files

@@ -11,20 +11,18 @@ from support.queue_store import SimClock
 
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
+    FILES_MAX,
+    RANGES_MAX,
     Certificate,
+    merge_ranges,
     merkle_root_of,
+    put_parts,
+    read_files,
+    read_listed_files,
     sign_certificate,
     verify_certificate,
 )
 from sluice_gc.certificate_chain import verify_evidence
-from sluice_gc.certificate_parts import (
-    FILES_MAX,
-    RANGES_MAX,
-    merge_ranges,
-    put_parts,
-    read_files,
-    read_listed_files,
-)
 from sluice_gc.errors import CertificateInvalid
 from sluice_gc.evidence_files import MANIFESTS, EvidenceFile, put_table
 from sluice_gc.key_ranges import cover_prefix, root_of_roots

@@ -21,7 +21,7 @@ from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import decode_delete, delete_key
 from sluice_queue.collector import Collected
-from sluice_spark.stopping import JobStopped
+from sluice_spark.errors import JobStopped
 
 DAY_S = 86_400
 

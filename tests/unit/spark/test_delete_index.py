@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sluice_lake.data_files import DataFile, TimeStats
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark import delete_index
-from sluice_spark.delete_index import DeleteIndex
+from sluice_spark import deleted_rows
+from sluice_spark.deleted_rows import DeleteIndex
 from sluice_spark.file_selection import may_contain_deleted
 
 DAY_NS = 86_400 * 10**9
@@ -84,7 +84,7 @@ def test_old_deletes_are_not_compared_with_files_of_recent_records(
         for number in range(3_000)
     ]
     index = DeleteIndex(records)
-    monkeypatch.setattr(delete_index, "may_contain_deleted", compared)
+    monkeypatch.setattr(deleted_rows, "may_contain_deleted", compared)
     recent = DataFile(path="f", partition=day(TODAY - 2), size_bytes=1, agents=("agent", "agent 9"))
     assert {one.delete_id for one in index.touching(recent)} == {
         one.delete_id for one in records[:3]
@@ -107,6 +107,6 @@ def test_deletes_of_other_agents_are_not_compared_with_a_file(
             for number in range(3_000)
         ]
     )
-    monkeypatch.setattr(delete_index, "may_contain_deleted", compared)
+    monkeypatch.setattr(deleted_rows, "may_contain_deleted", compared)
     file = DataFile(path="f", partition=day(1), size_bytes=1, agents=("agent 01000", "agent 01004"))
     assert len(index.touching(file)) == compared.call_count == 5

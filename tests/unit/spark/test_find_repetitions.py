@@ -8,14 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_lake.data_files import DataFile, TimeStats
-from sluice_spark.repetition_removal import (
+from sluice_spark.repetitions import (
     Examined,
+    KeyedRow,
+    RepetitionRules,
     dates_to_examine,
     encode_examined,
+    find_repetitions,
     parse_examined,
     witness_files,
 )
-from sluice_spark.repetitions import KeyedRow, RepetitionRules, find_repetitions
 
 REQUEST = KeyedRow(
     key="k",

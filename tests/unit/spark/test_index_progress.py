@@ -8,12 +8,12 @@ from support.queue_store import SimClock, SimStore
 
 from sluice_lake.data_files import DataFile
 from sluice_protocol.manifests import encode_record
-from sluice_spark.index_chunks import group_files
-from sluice_spark.index_progress import (
+from sluice_spark.index import (
     INDEX_PROGRESS,
     IndexProgress,
     WaitingDate,
     find_new_files,
+    group_files,
     read_index_progress,
     write_index_progress,
 )

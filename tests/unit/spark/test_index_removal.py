@@ -10,19 +10,19 @@ from support.queue_store import SimClock, SimStore, UnversionedStore
 
 from sluice_lake.data_files import DataFile
 from sluice_protocol.units import ObjectKey
-from sluice_spark import index_removal
-from sluice_spark.index_progress import WaitingDate
-from sluice_spark.index_removal import (
+from sluice_spark import index
+from sluice_spark.errors import JobStopped
+from sluice_spark.index import (
     DAY_NS,
     CheckStep,
     ChunkFate,
+    WaitingDate,
     add_waiting,
     after_step,
     decide_fate,
     list_chunk_dates,
     next_due,
 )
-from sluice_spark.stopping import JobStopped
 from sluice_store.port import ListPage
 
 DAY, OTHER = "2026-09-21", "2026-09-22"
@@ -190,8 +190,8 @@ def test_nothing_is_removed_in_a_bucket_without_versioning_and_no_date_waits() -
 
 
 def test_a_run_is_bounded_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_removal, "STEPS_MAX", 2)
-    monkeypatch.setattr(index_removal, "STEP_CHUNKS", 3)
+    monkeypatch.setattr(index, "STEPS_MAX", 2)
+    monkeypatch.setattr(index, "STEP_CHUNKS", 3)
 
     async def work(table: IndexedTable) -> None:
         files = [log_file(DAY, f"f{number}") for number in range(8)]
@@ -214,8 +214,8 @@ def test_a_run_is_bounded_and_the_next_continues(monkeypatch: pytest.MonkeyPatch
 
 def test_needed_chunks_are_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step begins after the chunks of the one before, also where none of them is removed."""
-    monkeypatch.setattr(index_removal, "STEPS_MAX", 3)
-    monkeypatch.setattr(index_removal, "STEP_CHUNKS", 3)
+    monkeypatch.setattr(index, "STEPS_MAX", 3)
+    monkeypatch.setattr(index, "STEP_CHUNKS", 3)
 
     async def work(table: IndexedTable) -> None:
         files = {await table.write(one): one for one in (log_file(DAY, f"f{n}") for n in range(8))}
@@ -230,7 +230,7 @@ def test_needed_chunks_are_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_stopped_run_has_recorded_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_removal, "STEP_CHUNKS", 1)
+    monkeypatch.setattr(index, "STEP_CHUNKS", 1)
     stops = iter([False, True])
 
     def stop() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from sluice_spark.java_version import parse_java_version
+from sluice_spark.jvm import parse_java_version
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice_spark import site_python as module
-from sluice_spark.site_python import site_python
+from sluice_spark import session as module
+from sluice_spark.session import site_python
 
 NAMES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_SITE_PYTHON")
 

@@ -12,10 +12,9 @@ from structlog.testing import capture_logs
 
 from sluice_protocol.errors import Fenced, SluiceError
 from sluice_protocol.system_clock import SystemClock
-from sluice_spark import restarts, supervision
+from sluice_spark import supervision
 from sluice_spark.errors import JobFailed, JvmEnded
-from sluice_spark.restarts import RestartSettings
-from sluice_spark.supervision import ProgressWatch, QuerySupervisor
+from sluice_spark.supervision import ProgressWatch, QuerySupervisor, RestartSettings
 
 WORKER = RuntimeError("[STREAM_FAILED] Query terminated: Python worker failed to connect back.")
 CORRUPT = RuntimeError("[STREAM_FAILED] Query terminated with exception: bad log file")
@@ -157,7 +156,7 @@ def test_a_continuous_job_outlasts_the_store_whatever_error_it_meets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No number of restarts ends it while the store is unreachable; a pause is a few seconds."""
-    monkeypatch.setattr(restarts, "UNREACHABLE_PAUSE_S", 0.001)
+    monkeypatch.setattr(supervision, "UNREACHABLE_PAUSE_S", 0.001)
     lost = Fenced("register", 3, 0)
     errors: list[BaseException | None] = [CORRUPT, WORKER, lost] * 7
     script = Script([*errors, None], answers=[False] * 21)
