@@ -21,7 +21,6 @@ from sluice_protocol.outcomes import (
     ObjectInfo,
 )
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey
-from sluice_store.bulk import NewObject
 from sluice_store.checks import (
     expect,
     expect_type,
@@ -30,7 +29,6 @@ from sluice_store.checks import (
     race_replace,
     read_counter,
 )
-from sluice_store.pairs import NewPair, PairStore
 from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, Versioning
 
 Check = Callable[[ObjectStore, str], Awaitable[None]]
@@ -39,7 +37,6 @@ RACERS: Final = 64
 RACE_ROUNDS: Final = 3
 COUNTER_WRITERS: Final = 8
 COUNTER_INCREMENTS: Final = 10
-PAIRS: Final = 8
 LISTED: Final = 1003
 """More than one page of S3."""
 ODD_NAMES: Final = (
@@ -338,34 +335,6 @@ async def check_versioning(store: ObjectStore, place: str) -> None:
     expect("a write has an object version", holds=real, seen=written.incarnation)
 
 
-async def check_pairs(store: ObjectStore, place: str) -> None:
-    """Of a pair, the second object exists only after the first was applied, and for its outcome."""
-    if not isinstance(store, PairStore):
-        return
-    await _create(store, f"{place}first/0", b"old")
-    outcomes = await asyncio.gather(*(store.create_pair(_pair(place, i)) for i in range(PAIRS)))
-    for i, outcome in enumerate(outcomes):
-        found = await store.get(ObjectKey(f"{place}second/{i}"))
-        if isinstance(outcome.second, Applied):
-            first = expect_type("a second object follows an applied one", outcome.first, Applied)
-            body = expect_type("an applied second object is readable", found, Found).body
-            same = body == str(first.date_ns).encode()
-            expect("a second object is that of the reported outcome", holds=same, seen=body)
-        else:
-            expect_type("a second object that is not reported does not exist", found, NotFound)
-    expect_type("an object that exists is not created", outcomes[0].first, Exists)
-    expect("nothing follows it", holds=outcomes[0].second is None, seen=outcomes[0].second)
-
-
-def _pair(place: str, number: int) -> NewPair:
-    def follow(first: Applied) -> NewObject:
-        key = ObjectKey(f"{place}second/{number}")
-        return NewObject(key=key, body=str(first.date_ns).encode())
-
-    first = NewObject(key=ObjectKey(f"{place}first/{number}"), body=b"x")
-    return NewPair(first=first, follow=follow)
-
-
 async def check_race_create(store: ObjectStore, place: str) -> None:
     """Of 64 concurrent creates of one key exactly one is applied."""
     for i in range(RACE_ROUNDS):
@@ -414,7 +383,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_delete_restores_previous_version,
     check_delete_absent,
     check_versioning,
-    check_pairs,
     check_race_create,
     check_race_replace,
     check_counter,

@@ -54,7 +54,6 @@ from sluice_protocol.outcomes import (
     ReplaceOutcome,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.pairs import NewPair, PairOutcome, PairStore
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 ACCEPTS: Final = "sluice_accepts"
@@ -258,7 +257,6 @@ class ObservedStore:
 
     def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
         self._inner = inner
-        self._pairs = inner if isinstance(inner, PairStore) else None
         self._metrics = metrics
         self._clock = clock
         self.health = StoreHealth()
@@ -319,22 +317,6 @@ class ObservedStore:
     ) -> CreateOutcome:
         """See `ObjectStore.create`."""
         return await self._write("create", self._inner.create(key, body, sha256=sha256), len(body))
-
-    async def create_pair(self, pair: NewPair) -> PairOutcome:
-        """See `PairStore.create_pair`; a store without pairs creates the first object only."""
-        first = pair.first
-        if self._pairs is None:
-            return PairOutcome(first=await self.create(first.key, first.body, sha256=first.sha256))
-        started_ns = self._clock.monotonic_ns()
-        try:
-            created = await self._pairs.create_pair(pair)
-        except BaseException as error:
-            self._write_failed("create", error, len(first.body), started_ns)
-            raise
-        self._written("create", created.first, len(first.body), started_ns)
-        if created.second is not None:
-            self._written("create", created.second, 0, started_ns)
-        return created
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """See `ObjectStore.replace`."""

@@ -46,7 +46,6 @@ from sluice_store.local.durable_names import DurableNames
 from sluice_store.local.filesystem_sync import FileSystemSync, NoFileSystemSync
 from sluice_store.local.group_writes import (
     GroupOutcome,
-    GroupPairOutcome,
     GroupWrites,
     split_groups,
 )
@@ -55,7 +54,6 @@ from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
 from sluice_store.local.partitions import remove_empty_partitions
 from sluice_store.local.verified_digest import read_verified
 from sluice_store.local.visibility import FileState, Visibility, applied_at, state_of
-from sluice_store.pairs import NewPair, PairOutcome
 
 _YOUNG_NS: Final = 60 * NS_PER_S
 """A folder entry older than this is on disk: every file system writes its metadata sooner."""
@@ -124,27 +122,15 @@ class LocalFiles:
             made, is_named = self._known.link(written.path, path)
             return self._settle(path, written, made) if is_named else self._exists(path, made)
 
-    def create_first(self, pair: NewPair) -> PairOutcome:
-        """Create the first object of a pair separately; the caller creates the second."""
-        first = pair.first
-        return PairOutcome(first=self.create(first.key, first.body, first.sha256))
-
     def create_group(self, objects: Sequence[NewObject]) -> list[GroupOutcome] | None:
         """Create objects that share the syncs; None if no group can be written now.
 
         The outcome of an object that was refused is its error.
         """
-        written = self.create_pairs([NewPair(first=one) for one in objects])
-        if written is None:
-            return None
-        return [one.first if isinstance(one, PairOutcome) else one for one in written]
-
-    def create_pairs(self, pairs: Sequence[NewPair]) -> list[GroupPairOutcome] | None:
-        """Create objects and those that follow them, as `create_group` does."""
         if not self._groups.is_ready():
             return None
-        with translated("create", pairs[0].first.key if pairs else ""):
-            return self._groups.create(pairs)
+        with translated("create", objects[0].key if objects else ""):
+            return self._groups.create(objects)
 
     def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
         """Create objects, in groups where that is possible. The first error is raised."""

@@ -44,7 +44,6 @@ from sluice_store.local.layout import (
 from sluice_store.local.threads import StoreThreads
 from sluice_store.local.visibility import MARK, NEW_FILE
 from sluice_store.mode import StoreMode, refuse_nested_store, require_store
-from sluice_store.pairs import NewPair, PairOutcome
 from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
 
 _T = TypeVar("_T")
@@ -77,13 +76,8 @@ class LocalStore:
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         """Write `body` under a key that does not exist."""
-        pair = NewPair(first=NewObject(key=key, body=body, sha256=sha256))
-        return (await self.create_pair(pair)).first
-
-    async def create_pair(self, pair: NewPair) -> PairOutcome:
-        """Create an object and the one that follows, together if they are part of a group."""
-        self._refuse_reader(pair.first.key)
-        return await self._creates.create(pair)
+        self._refuse_reader(key)
+        return await self._creates.create(NewObject(key=key, body=body, sha256=sha256))
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """Write `body` over the state tagged `if_match`; the old state is not kept."""
