@@ -29,10 +29,11 @@ from sluice_store.checks import (
     race_replace,
     read_counter,
 )
-from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, Versioning
+from sluice_store.port import ListedIncarnation, ListedObject, NewObject, ObjectStore, Versioning
 
 Check = Callable[[ObjectStore, str], Awaitable[None]]
 
+MANY: Final = 20
 RACERS: Final = 64
 RACE_ROUNDS: Final = 3
 COUNTER_WRITERS: Final = 8
@@ -335,6 +336,24 @@ async def check_versioning(store: ObjectStore, place: str) -> None:
     expect("a write has an object version", holds=real, seen=written.incarnation)
 
 
+async def check_many(store: ObjectStore, place: str) -> None:
+    """A call for many objects has the outcome of a call for each, in order."""
+    new = [NewObject(key=ObjectKey(f"{place}many/{i}"), body=b"%d" % i) for i in range(MANY)]
+    await _create(store, new[0].key, b"old")
+    for i, created in enumerate(await store.create_many(new)):
+        expect_type("each object is created or exists", created, Applied if i else Exists)
+    keys = [one.key for one in reversed(new)]
+    absent = ObjectKey(f"{place}many/absent")
+    *found, missing = await store.get_many([*keys, absent])
+    bodies = [expect_type("each object is read", one, Found).body for one in found]
+    wanted = [one.body for one in new[:0:-1]] + [b"old"]
+    expect("bodies are in the order of their keys", holds=bodies == wanted, seen=bodies)
+    expect_type("a missing object is not found", missing, NotFound)
+    *heads, gone = await store.head_many([*keys, absent])
+    expect("heads are too", holds=[getattr(one, "key", None) for one in heads] == keys, seen=heads)
+    expect_type("a missing object has no metadata", gone, NotFound)
+
+
 async def check_race_create(store: ObjectStore, place: str) -> None:
     """Of 64 concurrent creates of one key exactly one is applied."""
     for i in range(RACE_ROUNDS):
@@ -383,6 +402,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_delete_restores_previous_version,
     check_delete_absent,
     check_versioning,
+    check_many,
     check_race_create,
     check_race_replace,
     check_counter,

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Final
 
 from sluice_protocol.outcomes import CreateOutcome
-from sluice_store.bulk import NewObject
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.group_writes import GroupOutcome, split_groups
 from sluice_store.local.threads import StoreThreads
+from sluice_store.port import NewObject
 
 GROUP_BODY_MAX: Final = 2 * 2**20
 """Larger bodies are written in separate threads: a few of them would be a whole group."""

@@ -13,7 +13,6 @@ from typing import Final
 from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import CreateOutcome, Exists, Unknown, UnknownReason
 from sluice_protocol.units import UnixNs
-from sluice_store.bulk import NewObject
 from sluice_store.local.disk_errors import store_error
 from sluice_store.local.durability import StoreTimes
 from sluice_store.local.durable_names import DurableNames
@@ -21,6 +20,7 @@ from sluice_store.local.filesystem_sync import FileSystemSync
 from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
 from sluice_store.local.layout import Layout, refuse_folder
 from sluice_store.local.visibility import Visibility, applied_at
+from sluice_store.port import NewObject
 
 GROUP_OBJECTS_MAX: Final = 64
 """Creates of one group; each has an open file."""

@@ -23,12 +23,12 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
-from sluice_store.bulk import NewObject
 from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.filesystem_sync import FileSystemSync
 from sluice_store.local.group_writes import GroupOutcome
 from sluice_store.local.layout import HIDDEN, Layout
+from sluice_store.port import NewObject
 
 SEEDS = 4
 """States after each crash: one that loses nothing, one that loses everything, and random ones."""
@@ -215,7 +215,7 @@ def reported_by_others(course: Course, files: LocalFiles) -> None:
     reports: list[Callable[[ObjectKey], object]] = [
         lambda key: files.create(key, b"other", None),
         lambda key: files.get(key, 0, None),
-        lambda key: files.head_all([key]),
+        lambda key: files.head_many([key]),
     ]
     killed, stamps = open_files(course.root, None, KilledSync())
     for number, report in enumerate(reports):
