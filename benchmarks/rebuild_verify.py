@@ -67,19 +67,16 @@ class CountedRequests:
     def __init__(self, store: Any) -> None:  # noqa: ANN401 - a store of either checkout
         self._store = store
         self.counts: Counter[str] = Counter()
-        if hasattr(store, "read_bodies"):
-            self.read_bodies = self._read_bodies
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any verb
-        if name in {"read_bodies", "list"}:
-            raise AttributeError(name)
         if name in {"get", "head"}:
             self.counts[name] += 1
         return getattr(self._store, name)
 
-    async def _read_bodies(self, keys: Sequence[Any]) -> Any:  # noqa: ANN401
+    async def get_many(self, keys: Sequence[Any]) -> Any:  # noqa: ANN401
+        """Read, and count the objects."""
         self.counts["get"] += len(keys)
-        return await self._store.read_bodies(keys)
+        return await self._store.get_many(keys)
 
     async def list(self, prefix: str, **bounds: Any) -> AsyncIterator[Any]:  # noqa: ANN401
         """List, and count the pages."""

@@ -22,9 +22,8 @@ from sluice_reconciler.lanes.ledger import IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.bulk import NewObject
 from sluice_store.local import LocalStore, open_local_store
-from sluice_store.port import ObjectStore
+from sluice_store.port import NewObject, ObjectStore
 
 AGENTS: Final = 50
 LANES: Final = 4
@@ -34,7 +33,7 @@ CONCURRENCY: Final = ON_A_DIRECTORY.concurrency or 1
 SHM: Final = Path("/dev/shm")  # noqa: S108 - memory on purpose; a private folder is created in it
 
 
-BULK: Final = {"create_all": "create", "get_all": "get", "head_all": "head"}
+BULK: Final = {"create_many": "create", "get_many": "get", "head_many": "head"}
 """The verb that each call for many objects counts as, once for each object."""
 
 
@@ -102,13 +101,13 @@ async def accept_together(store: LocalStore, numbers: range) -> None:
         chunk = range(at, min(at + 1000, numbers.stop))
         frames = [manifest(number, 0) for number in chunk]
         blobs = [NewObject(key=blob_key(one.digest), body=frame) for one, frame in frames]
-        written = await store.create_all(blobs)
+        written = await store.create_many(blobs)
         accepted = [
             manifest(number, done.date_ns)[0]
             for number, done in zip(chunk, written, strict=True)
             if isinstance(done, Applied)
         ]
-        await store.create_all(
+        await store.create_many(
             [NewObject(key=accepted_key(one.identity), body=encode_record(one)) for one in accepted]
         )
 

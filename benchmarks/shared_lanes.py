@@ -59,9 +59,8 @@ from sluice_protocol.units import UnixNs
 from sluice_queue.inspection import read_status
 from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord
 from sluice_store import create_authority
-from sluice_store.bulk import read_bodies
 from sluice_store.local import LocalStore
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, read_bodies
 
 RATIO_MIN: Final = 1.6
 CORES: Final = 2
@@ -138,7 +137,7 @@ async def journals_of(store: ObjectStore, process: str, batches: int) -> list[by
     for first in range(0, batches, PER_OBJECT):
         numbers = range(first, min(first + PER_OBJECT, batches))
         keys = [accepted_key(who_is(number)) for number in numbers]
-        reads = await read_bodies(store, keys, asyncio.Semaphore(1))
+        reads = await read_bodies(store, keys)
         bodies = [body for body in reads if body is not None]
         header = JournalHeader(
             process=process,

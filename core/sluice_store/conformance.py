@@ -21,7 +21,6 @@ from sluice_protocol.outcomes import (
     ObjectInfo,
 )
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey
-from sluice_store.bulk import NewObject
 from sluice_store.checks import (
     expect,
     expect_type,
@@ -30,16 +29,15 @@ from sluice_store.checks import (
     race_replace,
     read_counter,
 )
-from sluice_store.pairs import NewPair, PairStore
-from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, Versioning
+from sluice_store.port import ListedIncarnation, ListedObject, NewObject, ObjectStore, Versioning
 
 Check = Callable[[ObjectStore, str], Awaitable[None]]
 
+MANY: Final = 20
 RACERS: Final = 64
 RACE_ROUNDS: Final = 3
 COUNTER_WRITERS: Final = 8
 COUNTER_INCREMENTS: Final = 10
-PAIRS: Final = 8
 LISTED: Final = 1003
 """More than one page of S3."""
 ODD_NAMES: Final = (
@@ -338,32 +336,22 @@ async def check_versioning(store: ObjectStore, place: str) -> None:
     expect("a write has an object version", holds=real, seen=written.incarnation)
 
 
-async def check_pairs(store: ObjectStore, place: str) -> None:
-    """Of a pair, the second object exists only after the first was applied, and for its outcome."""
-    if not isinstance(store, PairStore):
-        return
-    await _create(store, f"{place}first/0", b"old")
-    outcomes = await asyncio.gather(*(store.create_pair(_pair(place, i)) for i in range(PAIRS)))
-    for i, outcome in enumerate(outcomes):
-        found = await store.get(ObjectKey(f"{place}second/{i}"))
-        if isinstance(outcome.second, Applied):
-            first = expect_type("a second object follows an applied one", outcome.first, Applied)
-            body = expect_type("an applied second object is readable", found, Found).body
-            same = body == str(first.date_ns).encode()
-            expect("a second object is that of the reported outcome", holds=same, seen=body)
-        else:
-            expect_type("a second object that is not reported does not exist", found, NotFound)
-    expect_type("an object that exists is not created", outcomes[0].first, Exists)
-    expect("nothing follows it", holds=outcomes[0].second is None, seen=outcomes[0].second)
-
-
-def _pair(place: str, number: int) -> NewPair:
-    def follow(first: Applied) -> NewObject:
-        key = ObjectKey(f"{place}second/{number}")
-        return NewObject(key=key, body=str(first.date_ns).encode())
-
-    first = NewObject(key=ObjectKey(f"{place}first/{number}"), body=b"x")
-    return NewPair(first=first, follow=follow)
+async def check_many(store: ObjectStore, place: str) -> None:
+    """A call for many objects has the outcome of a call for each, in order."""
+    new = [NewObject(key=ObjectKey(f"{place}many/{i}"), body=b"%d" % i) for i in range(MANY)]
+    await _create(store, new[0].key, b"old")
+    for i, created in enumerate(await store.create_many(new)):
+        expect_type("each object is created or exists", created, Applied if i else Exists)
+    keys = [one.key for one in reversed(new)]
+    absent = ObjectKey(f"{place}many/absent")
+    *found, missing = await store.get_many([*keys, absent])
+    bodies = [expect_type("each object is read", one, Found).body for one in found]
+    wanted = [one.body for one in new[:0:-1]] + [b"old"]
+    expect("bodies are in the order of their keys", holds=bodies == wanted, seen=bodies)
+    expect_type("a missing object is not found", missing, NotFound)
+    *heads, gone = await store.head_many([*keys, absent])
+    expect("heads are too", holds=[getattr(one, "key", None) for one in heads] == keys, seen=heads)
+    expect_type("a missing object has no metadata", gone, NotFound)
 
 
 async def check_race_create(store: ObjectStore, place: str) -> None:
@@ -414,7 +402,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_delete_restores_previous_version,
     check_delete_absent,
     check_versioning,
-    check_pairs,
+    check_many,
     check_race_create,
     check_race_replace,
     check_counter,

@@ -9,7 +9,6 @@ The pack grows with the delete records, which are permanent, by about 0.1 KB eac
 place.
 """
 
-import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -23,14 +22,12 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, decode_delete
 from sluice_protocol.units import ObjectKey
-from sluice_store.bulk import read_bodies
-from sluice_store.port import ListedObject, ObjectStore
+from sluice_store.port import ListedObject, ObjectStore, read_bodies
 
 _log = structlog.get_logger("sluice.deletes")
 
 PACK_MIN: Final = 64
 """Records that a run has to read one by one before it writes the pack again."""
-READS_CONCURRENT: Final = 32
 READ_TOGETHER: Final = 1000
 
 
@@ -117,11 +114,10 @@ async def _read_bodies(
     store: ObjectStore, listed: Sequence[ListedObject]
 ) -> dict[ObjectKey, PackedDelete]:
     """Read records; one that was removed since the listing is left out."""
-    gate = asyncio.Semaphore(READS_CONCURRENT)
     found: dict[ObjectKey, PackedDelete] = {}
     for first in range(0, len(listed), READ_TOGETHER):
         some = listed[first : first + READ_TOGETHER]
-        bodies = await read_bodies(store, [one.key for one in some], gate)
+        bodies = await read_bodies(store, [one.key for one in some])
         for one, body in zip(some, bodies, strict=True):
             if body is not None:
                 found[one.key] = _pack_one(one, body)

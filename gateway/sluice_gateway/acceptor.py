@@ -59,15 +59,11 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.outcomes import (
-    Applied,
-    CreateOutcome,
     Found,
     NotFound,
     Unknown,
     UnknownReason,
 )
-from sluice_store.bulk import NewObject
-from sluice_store.pairs import NewPair, PairStore
 from sluice_store.port import ObjectStore
 
 BACKOFF_S_FIRST: Final = 0.05
@@ -75,35 +71,6 @@ BACKOFF_S_MAX: Final = 2.0
 HASH_INLINE_BYTES_MAX: Final = 1024 * 1024
 
 log = structlog.get_logger()
-
-
-class FollowingManifest:
-    """The manifest that a store may create right after its blob, for less than a second call.
-
-    The machine decides: the manifest is the one that it requests after the blob was applied.
-
-    Attributes:
-        action: The request of the machine, once it is known.
-        body: The bytes of the manifest.
-        outcome: The outcome of the create; None if the store did not create it.
-    """
-
-    def __init__(self, upload: Upload, now: Progress, collector_id: str) -> None:
-        """Follow the create of the blob that `now` requests."""
-        self._upload = upload
-        self._now = now
-        self._collector_id = collector_id
-        self.action: CreateManifest | None = None
-        self.body = b""
-        self.outcome: CreateOutcome | None = None
-
-    def __call__(self, blob: Applied) -> NewObject | None:
-        """Return the manifest after this outcome of the blob, or None; see `pairs.Follow`."""
-        action = step(self._now, blob).action
-        if not isinstance(action, CreateManifest):
-            return None
-        self.action, self.body = action, manifest_body(self._upload, action, self._collector_id)
-        return NewObject(key=accepted_key(self._upload.identity), body=self.body)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +89,6 @@ class AcceptanceRun:
         manifest: The bytes of the identity's manifest, as created or read last.
         cacheable_ns: How long the verdict may be repeated from memory, from the store's last
             response about the blob.
-        followed: The manifest that follows the last create of the blob, until it is requested.
     """
 
     verdict: Verdict = field(default_factory=RetriesExhausted)
@@ -135,7 +101,6 @@ class AcceptanceRun:
     healed: bool = False
     manifest: bytes = b""
     cacheable_ns: int = 0
-    followed: FollowingManifest | None = None
 
 
 class Acceptor:
@@ -152,7 +117,6 @@ class Acceptor:
         time_s_max: float,
     ) -> None:
         self._store = store
-        self._pairs = store if isinstance(store, PairStore) else None
         self._authority = authority
         self._collector_id = collector_id
         self._clock = clock
@@ -230,13 +194,15 @@ class Acceptor:
     ) -> Observation:
         match action:
             case CreateBlob():
-                return await self._create_blob(upload, now, run)
+                key = blob_key(upload.digest)
+                return await self._store.create(key, upload.frame, sha256=upload.digest)
             case OverwriteBlob() | HeadBlob() | HashBlob():
                 return await self._on_blob(upload, action)
             case ReadManifest():
                 return await self._read_manifest(now.offer, run)
             case CreateManifest():
-                return await self._create_manifest(upload, action, run)
+                run.manifest = manifest_body(upload, action, self._collector_id)
+                return await self._store.create(accepted_key(upload.identity), run.manifest)
             case CreateQuarantine(accepted_digest=owner, observed_at_ns=at_ns):
                 run.conflict = conflict_manifest(upload, owner, at_ns, self._collector_id)
                 key = quarantine_key(upload.identity, upload.digest)
@@ -245,31 +211,6 @@ class Acceptor:
                 return await self._store.head(quarantine_key(upload.identity, upload.digest))
             case _ as never:
                 assert_never(never)
-
-    async def _create_blob(
-        self, upload: Upload, now: Progress, run: AcceptanceRun
-    ) -> CreateOutcome:
-        """Create the blob, and let the store create the manifest that follows if it can."""
-        run.followed = None
-        key = blob_key(upload.digest)
-        if self._pairs is None:
-            return await self._store.create(key, upload.frame, sha256=upload.digest)
-        blob = NewObject(key=key, body=upload.frame, sha256=upload.digest)
-        follow = FollowingManifest(upload, now, self._collector_id)
-        created = await self._pairs.create_pair(NewPair(first=blob, follow=follow))
-        follow.outcome, run.followed = created.second, follow
-        return created.first
-
-    async def _create_manifest(
-        self, upload: Upload, action: CreateManifest, run: AcceptanceRun
-    ) -> CreateOutcome:
-        """Create the manifest, unless the store has created exactly this one with the blob."""
-        followed, run.followed = run.followed, None
-        if followed is not None and followed.outcome is not None and followed.action == action:
-            run.manifest = followed.body
-            return followed.outcome
-        run.manifest = manifest_body(upload, action, self._collector_id)
-        return await self._store.create(accepted_key(upload.identity), run.manifest)
 
     async def _on_blob(
         self, upload: Upload, action: OverwriteBlob | HeadBlob | HashBlob

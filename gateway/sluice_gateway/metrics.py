@@ -33,10 +33,10 @@ Label values are closed sets; an agent id is never a label.
 | sluice_journal_registrations_total | counter | | registrations; more than 1: the journal lapsed |
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -45,17 +45,11 @@ from sluice_gateway.store_health import StoreHealth
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import (
-    CreateOutcome,
-    DeleteOutcome,
     Found,
-    GetOutcome,
-    HeadOutcome,
-    OverwriteOutcome,
-    ReplaceOutcome,
 )
-from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.pairs import NewPair, PairOutcome, PairStore
-from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
+from sluice_protocol.units import UnixNs
+from sluice_store.port import ObjectStore
+from sluice_store.wrapped import WrappedStore
 
 ACCEPTS: Final = "sluice_accepts"
 ACCEPT_DURATION: Final = "sluice_accept_duration_seconds"
@@ -89,7 +83,6 @@ DOOR_RECORDS: Final = "sluice_door_records"
 DOOR_UNREADABLE: Final = "sluice_door_unreadable_records"
 DOOR_COMBINED: Final = "sluice_door_combined_batches"
 
-_Result = TypeVar("_Result")
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
 
 
@@ -248,7 +241,11 @@ class UploadPhases:
         return ", ".join([*parts, f"total;dur={self.total_s() * 1e3:.2f}"])
 
 
-class ObservedStore:
+_WRITES: Final = frozenset({"create", "replace", "overwrite"})
+_READS: Final = frozenset({"get", "head", "versioning"})
+
+
+class ObservedStore(WrappedStore):
     """A store whose calls are counted and timed.
 
     Attributes:
@@ -257,136 +254,26 @@ class ObservedStore:
     """
 
     def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
-        self._inner = inner
-        self._pairs = inner if isinstance(inner, PairStore) else None
+        super().__init__(inner, clock)
         self._metrics = metrics
-        self._clock = clock
         self.health = StoreHealth()
         self.answered_ns = UnixNs(0)
 
-    def _count(self, op: str, result: str, started_ns: int) -> int:
-        """Count a call that ended, and return the monotonic time."""
+    def ended(self, op: str, outcome: object, size_bytes: int, started_ns: int) -> None:
+        """Count and time the call, and record what it shows about the store."""
+        failed = isinstance(outcome, BaseException)
+        self._metrics.store_requests.inc(op, "error" if failed else type(outcome).__name__.lower())
+        if op == "list":
+            return
         now_ns = self._clock.monotonic_ns()
-        self._metrics.store_requests.inc(op, result)
         self._metrics.store_seconds.observe((now_ns - started_ns) / 1e9, op)
-        return now_ns
-
-    async def _measure(self, op: str, call: Awaitable[_Result]) -> _Result:
-        started_ns = self._clock.monotonic_ns()
-        try:
-            value = await call
-        except BaseException:
-            self._count(op, "error", started_ns)
-            raise
-        self._count(op, type(value).__name__.lower(), started_ns)
-        answer = value.info if isinstance(value, Found) else value
-        self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
-        return value
-
-    async def _read(self, op: str, call: Awaitable[_Result]) -> _Result:
-        try:
-            value = await self._measure(op, call)
-        except StoreError:
-            self.health.readable = False
-            raise
-        self.health.readable = True
-        return value
-
-    async def _write(self, op: str, call: Awaitable[_Result], size_bytes: int) -> _Result:
-        started_ns = self._clock.monotonic_ns()
-        try:
-            outcome = await call
-        except BaseException as error:
-            self._write_failed(op, error, size_bytes, started_ns)
-            raise
-        self._written(op, outcome, size_bytes, started_ns)
-        return outcome
-
-    def _write_failed(
-        self, op: str, error: BaseException, size_bytes: int, started_ns: int
-    ) -> None:
-        self._count(op, "error", started_ns)
-        if isinstance(error, StoreError):
-            self.health.write_failed(error, size_bytes, overwrites=op == "overwrite")
-
-    def _written(self, op: str, outcome: object, size_bytes: int, started_ns: int) -> None:
-        now_ns = self._count(op, type(outcome).__name__.lower(), started_ns)
-        self.answered_ns = getattr(outcome, "date_ns", self.answered_ns)
-        self.health.wrote(outcome, size_bytes, now_ns)
-
-    async def create(
-        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
-    ) -> CreateOutcome:
-        """See `ObjectStore.create`."""
-        return await self._write("create", self._inner.create(key, body, sha256=sha256), len(body))
-
-    async def create_pair(self, pair: NewPair) -> PairOutcome:
-        """See `PairStore.create_pair`; a store without pairs creates the first object only."""
-        first = pair.first
-        if self._pairs is None:
-            return PairOutcome(first=await self.create(first.key, first.body, sha256=first.sha256))
-        started_ns = self._clock.monotonic_ns()
-        try:
-            created = await self._pairs.create_pair(pair)
-        except BaseException as error:
-            self._write_failed("create", error, len(first.body), started_ns)
-            raise
-        self._written("create", created.first, len(first.body), started_ns)
-        if created.second is not None:
-            self._written("create", created.second, 0, started_ns)
-        return created
-
-    async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
-        """See `ObjectStore.replace`."""
-        call = self._inner.replace(key, body, if_match=if_match)
-        return await self._write("replace", call, len(body))
-
-    async def overwrite(
-        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
-    ) -> OverwriteOutcome:
-        """See `ObjectStore.overwrite`."""
-        call = self._inner.overwrite(key, body, sha256=sha256)
-        return await self._write("overwrite", call, len(body))
-
-    async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        """See `ObjectStore.get`."""
-        return await self._read("get", self._inner.get(key, first=first, last=last))
-
-    async def head(self, key: ObjectKey) -> HeadOutcome:
-        """See `ObjectStore.head`."""
-        return await self._read("head", self._inner.head(key))
-
-    async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
-        """See `ObjectStore.head_incarnation`."""
-        return await self._read("head", self._inner.head_incarnation(key, incarnation))
-
-    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        """See `ObjectStore.delete`."""
-        return await self._measure("delete", self._inner.delete(key, incarnation))
-
-    def list(
-        self, prefix: str, *, start_after: str = "", end_at: str | None = None
-    ) -> AsyncIterator[ListPage]:
-        """See `ObjectStore.list`."""
-        return self._pages(self._inner.list(prefix, start_after=start_after, end_at=end_at))
-
-    def list_incarnations(
-        self, prefix: str, *, start_after: str = "", end_at: str | None = None
-    ) -> AsyncIterator[IncarnationPage]:
-        """See `ObjectStore.list_incarnations`."""
-        pages = self._inner.list_incarnations(prefix, start_after=start_after, end_at=end_at)
-        return self._pages(pages)
-
-    async def _pages(self, pages: AsyncIterator[_Result]) -> AsyncIterator[_Result]:
-        """Count each page as a call: a store charges for it."""
-        try:
-            async for page in pages:
-                self._metrics.store_requests.inc("list", type(page).__name__.lower())
-                yield page
-        except StoreError:
-            self._metrics.store_requests.inc("list", "error")
-            raise
-
-    async def read_versioning(self) -> Versioning:
-        """See `ObjectStore.read_versioning`."""
-        return await self._read("versioning", self._inner.read_versioning())
+        if not failed:
+            answer = outcome.info if isinstance(outcome, Found) else outcome
+            self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
+        if op in _WRITES:
+            if isinstance(outcome, StoreError):
+                self.health.write_failed(outcome, size_bytes, overwrites=op == "overwrite")
+            elif not failed:
+                self.health.wrote(outcome, size_bytes, now_ns)
+        elif op in _READS and (isinstance(outcome, StoreError) or not failed):
+            self.health.readable = not failed

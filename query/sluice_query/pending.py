@@ -31,8 +31,7 @@ from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch
-from sluice_store.bulk import read_bodies
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, read_bodies
 
 GROUP_MAX: Final = 256
 """Small batches that are read together."""
@@ -348,7 +347,8 @@ async def _fetch_together(
     """Return the records of small batches; None if each of them has to be read alone."""
     try:
         keys = [ObjectKey(one.raw_blob_key) for one in manifests]
-        bodies = await read_bodies(store, keys, limit)
+        async with limit:
+            bodies = await read_bodies(store, keys)
     except SluiceError:
         return None
     return await asyncio.to_thread(small_blobs_table, manifests[0].kind, manifests, bodies)

@@ -4,7 +4,6 @@ The list by time reads the by-time index, so it contains a batch after the recon
 it. Both lists are bounded in objects, whatever the size of the store.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -15,8 +14,7 @@ from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, agent_prefix, hour_
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.indexes import decode_by_time, first_instant
-from sluice_store.bulk import read_bodies
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, read_bodies
 
 READS_AT_ONCE: Final = 32
 LISTED_MAX: Final = 20_000
@@ -107,7 +105,7 @@ async def _chunks(
 async def _read_all(
     store: ObjectStore, keys: tuple[ObjectKey, ...]
 ) -> list[AcceptedManifest | InvalidRecord | None]:
-    bodies = await read_bodies(store, keys, asyncio.Semaphore(READS_AT_ONCE))
+    bodies = await read_bodies(store, keys)
     return [
         None if body is None else _manifest(key, body)
         for key, body in zip(keys, bodies, strict=True)
@@ -249,7 +247,7 @@ async def _open_newest(
     for at in range(0, min(len(keys), opened_max), READS_AT_ONCE):
         some = keys[at : at + READS_AT_ONCE]
         opened += len(some)
-        bodies = await read_bodies(store, some, asyncio.Semaphore(READS_AT_ONCE))
+        bodies = await read_bodies(store, some)
         for key, body in zip(some, bodies, strict=True):
             entries = {} if body is None else _entries(key, body)
             if isinstance(entries, InvalidRecord):

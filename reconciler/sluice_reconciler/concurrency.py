@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import Final, TypeVar
 
 from sluice_protocol.units import ObjectKey
-from sluice_store.bulk import read_bodies
-from sluice_store.port import ListedObject, ObjectStore
+from sluice_store.port import ListedObject, ObjectStore, read_bodies
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -14,16 +13,12 @@ _Out = TypeVar("_Out")
 READ_BYTES_MAX: Final = 16 << 20
 """Size of the objects that are read together; a larger one is read alone."""
 
-SPAN_MIN: Final = 8
-"""Items in one span, at least: a smaller one costs more than it gains by concurrency."""
-
 
 class RequestLimit:
     """A bound on how many items are worked on concurrently."""
 
     def __init__(self, requests_max: int) -> None:
         self._gate = asyncio.Semaphore(requests_max)
-        self._requests_max = requests_max
 
     async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
         """Call `do` for every item concurrently within the bound; return results in order.
@@ -70,22 +65,9 @@ class RequestLimit:
         async for page in store.list(prefix, start_after=start_after, end_at=end_at):
             listed = [one for one in page.objects if wanted is None or wanted(one.key)]
             for keys in _read_together(listed):
-                bodies = await read_bodies(store, keys, self._gate)
+                bodies = await read_bodies(store, keys)
                 found = zip(keys, bodies, strict=True)
                 yield [(key, body) for key, body in found if body is not None]
-
-    async def in_spans(
-        self, items: Sequence[_In], do: Callable[[Sequence[_In]], Awaitable[list[_Out]]]
-    ) -> list[_Out]:
-        """Call `do` for as many spans of the items as may be in flight; return results in order.
-
-        Raises:
-            StoreError: As `each`.
-            OutcomeUnknown: As `each`.
-        """
-        size = max(SPAN_MIN, -(-len(items) // self._requests_max))
-        spans = [items[first : first + size] for first in range(0, len(items), size)]
-        return [one for done in await self.each(spans, do) for one in done]
 
 
 def _read_together(listed: Sequence[ListedObject]) -> Iterable[list[ObjectKey]]:

@@ -8,7 +8,13 @@ from typing import Final
 from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds, seal_bounds
 from sluice_protocol.discovery import HoldRecord, hold_record_key
-from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord, UnsupportedVersion
+from sluice_protocol.errors import (
+    BadUsage,
+    InvalidFrame,
+    InvalidRecord,
+    StoreError,
+    UnsupportedVersion,
+)
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
@@ -37,10 +43,11 @@ from sluice_reconciler.batch_objects import (
     manifest_object,
     other_object,
 )
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.lanes.new_batches import new_batches
 from sluice_reconciler.lanes.part_log import read_ledger
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
-from sluice_reconciler.verify import VerifiedBatch, verify_batch
+from sluice_reconciler.verify import VerifiedBatch, verify_batches
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
@@ -271,7 +278,9 @@ async def _path(store: ObjectStore, who: Identity, lanes: int) -> BatchPath:
         return BatchPath(
             identity=who, manifest_key=key, blob=f"manifest is not valid: {error.reason}"
         )
-    seen = await verify_batch(store, key)
+    [seen] = await verify_batches(store, [key], RequestLimit(1))
+    if isinstance(seen, StoreError):
+        raise seen
     defect = f"{seen.reason}: {seen.detail}" if isinstance(seen, HoldRecord) else ""
     marked = await store.head(hold_record_key(key))
     mark = hold_record_key(key) if isinstance(marked, ObjectInfo) else None

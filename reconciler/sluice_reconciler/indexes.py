@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluice_protocol.errors import InvalidFrame, InvalidRecord
+from sluice_protocol.errors import InvalidFrame, InvalidRecord, StoreError
 from sluice_protocol.identity import Identity
 from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import (
@@ -41,10 +41,8 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo, Unknown
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.verify import VerifiedBatch
-from sluice_store.bulk import BulkStore, NewObject
-from sluice_store.port import ObjectStore
+from sluice_store.port import NewObject, ObjectStore
 from sluice_store.retry import Backoff, create_known
 
 PACK_ENTRIES_MAX: Final = 4096
@@ -281,16 +279,18 @@ class PackIndex:
         return sum(map(len, self._folders.values()))
 
 
-async def put_all_derived(
-    store: BulkStore, objects: Sequence[NewObject], requests: RequestLimit
-) -> list[bool | None]:
-    """Create derived objects by a few calls; return which did not exist, None for unknown.
+async def put_all_derived(store: ObjectStore, objects: Sequence[NewObject]) -> list[bool | None]:
+    """Create derived objects by one call; return which did not exist, None for unknown.
 
     Raises:
         StoreError: The store is unreachable or refused a request.
     """
-    outcomes = await requests.in_spans(objects, store.create_all)
-    return [None if isinstance(one, Unknown) else isinstance(one, Applied) for one in outcomes]
+    created: list[bool | None] = []
+    for one in await store.create_many(objects):
+        if isinstance(one, StoreError):
+            raise one
+        created.append(None if isinstance(one, Unknown) else isinstance(one, Applied))
+    return created
 
 
 async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:

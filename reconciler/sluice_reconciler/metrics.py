@@ -45,6 +45,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_store.port import ObjectStore
+from sluice_store.wrapped import WrappedStore
 
 BACKLOG_MAX: Final = 100_000
 """Batches that one stage remembers; beyond it the latest is dropped, as the oldest sets the age."""
@@ -294,3 +296,16 @@ class StageBacklog:
         """Let a gauge read the age of the oldest batch of each stage."""
         for stage in Stage:
             gauge.labels(stage.value).set_function(partial(self.oldest_s, stage))
+
+
+class CountedStore(WrappedStore):
+    """A store whose requests are counted; each page of a listing is one, as a bucket charges."""
+
+    def __init__(self, inner: ObjectStore, clock: Clock, requests: Counter) -> None:
+        super().__init__(inner, clock)
+        self._requests = requests
+
+    def ended(self, op: str, outcome: object, size_bytes: int, started_ns: int) -> None:
+        """Count the request."""
+        del outcome, size_bytes, started_ns
+        self._requests.labels(op).inc()

@@ -31,15 +31,13 @@ from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.loop_health import LOG_AGAIN_S
 from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_reconciler.verify import BulkVerifier, HoldRecords, VerifiedBatch, verify_batch
-from sluice_store.bulk import BulkStore, NewObject
-from sluice_store.port import ObjectStore
+from sluice_reconciler.verify import CheckedBatch, HoldRecords, VerifiedBatch, verify_batches
+from sluice_store.port import NewObject, ObjectStore
 from sluice_store.retry import Backoff
 
 NamedManifests = Mapping[ObjectKey, AcceptedManifest]
 NONE_NAMED: NamedManifests = MappingProxyType({})
 
-_Checked = VerifiedBatch | HoldRecord | StoreError | None
 """What became of a key: None if it has no manifest."""
 
 RECENT_MAX: Final = 100_000
@@ -126,9 +124,6 @@ class BatchPipeline:
     def __init__(self, parts: PipelineParts, settings: ReconcilerSettings) -> None:
         self._parts = parts
         self._settings = settings
-        store = parts.store
-        bulk = BulkVerifier(store, parts.requests) if isinstance(store, BulkStore) else None
-        self._bulk_verifier = bulk
         self._in_progress: dict[ObjectKey, asyncio.Future[None]] = {}
         # Completed keys and their by-time objects: repeated hints of them cost no request.
         self._completed = RecentKeys(RECENT_MAX)
@@ -280,7 +275,7 @@ class BatchPipeline:
         )
 
     def _unread_keys(
-        self, keys: Sequence[ObjectKey], checked: Sequence[_Checked]
+        self, keys: Sequence[ObjectKey], checked: Sequence[CheckedBatch]
     ) -> frozenset[ObjectKey]:
         """Return the keys that could not be read; raise an error if that is all of them."""
         unread = {
@@ -295,32 +290,16 @@ class BatchPipeline:
             log.warning("batch_unreadable", key=key, batches=len(unread), reason=str(error))
         return frozenset(unread)
 
-    async def _verify_all(self, keys: Sequence[ObjectKey], named: NamedManifests) -> list[_Checked]:
-        share, valid = self._settings.full_read_share, dict[ObjectKey, VerifiedBatch]()
-        full = {key for key in keys if self._parts.rng.random() < share} if share else set()
-        if self._bulk_verifier is not None:
-            quick = [key for key in keys if key not in full]
-            try:
-                valid = await self._bulk_verifier.verify(quick, named)
-            except StoreError:
-                valid = {}  # one by one, which shows what cannot be read
-            for one in valid.values():
+    async def _verify_all(
+        self, keys: Sequence[ObjectKey], named: NamedManifests
+    ) -> list[CheckedBatch]:
+        parts, share = self._parts, self._settings.full_read_share
+        full = {key for key in keys if parts.rng.random() < share} if share else set()
+        checked = await verify_batches(parts.store, keys, parts.requests, named=named, full=full)
+        for one in checked:
+            if isinstance(one, VerifiedBatch):
                 self._observe(one)
-
-        async def verify(key: ObjectKey) -> _Checked:
-            try:
-                found = await verify_batch(
-                    self._parts.store, key, full=key in full, named=named.get(key)
-                )
-            except StoreError as error:
-                return error
-            if isinstance(found, VerifiedBatch):
-                self._observe(found)
-            return found
-
-        rest = [key for key in keys if key not in valid]
-        checked = dict(zip(rest, await self._parts.requests.each(rest, verify), strict=True))
-        return [valid.get(key) or checked.get(key) for key in keys]
+        return checked
 
     def _observe(self, one: VerifiedBatch) -> None:
         self._parts.clock.observe(one.date_ns)
@@ -343,10 +322,9 @@ class BatchPipeline:
 
     async def _put_all(self, made: Sequence[tuple[ObjectKey, bytes, int]]) -> int:
         """Write derived objects; return how many entries did not exist."""
-        parts, created = self._parts, list[bool | None]([None] * len(made))
-        if isinstance(parts.store, BulkStore):
-            new = [NewObject(key=key, body=body) for key, body, _ in made]
-            created = await put_all_derived(parts.store, new, parts.requests)
+        parts = self._parts
+        new = [NewObject(key=key, body=body) for key, body, _ in made]
+        created = await put_all_derived(parts.store, new)
         known = zip(made, created, strict=True)
         written = sum(entries for (_, _, entries), is_new in known if is_new)
         rest = [one for one, is_new in zip(made, created, strict=True) if is_new is None]

@@ -1,6 +1,5 @@
 """What deletion plans have deleted and kept, and the copies of blobs that can be restored."""
 
-import asyncio
 from collections import Counter
 from typing import Final, Literal
 
@@ -11,14 +10,12 @@ from sluice_protocol.keys import GC_PLANS, GC_PROOFS, GC_TRASH, parse_trash_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import ObjectKey
-from sluice_store.bulk import read_bodies
 from sluice_store.plan_folders import is_plan_id
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, read_bodies
 
 BATCHES_MAX: Final = 1_000
 """Finished batches whose records are read."""
 COPIES_MAX: Final = 100
-_READS: Final = 32
 
 
 class PlanResults(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +98,7 @@ async def read_plan_results(store: ObjectStore, plan_id: str) -> PlanResults | N
         if len(keys) >= BATCHES_MAX:
             break
     keys = keys[:BATCHES_MAX]
-    bodies = await read_bodies(store, keys, asyncio.Semaphore(_READS))
+    bodies = await read_bodies(store, keys)
     kept: Counter[str] = Counter()
     deleted = deleted_bytes = 0
     broken: list[str] = []

@@ -16,7 +16,6 @@ from sluice_queue.collector import Collector
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.counted_store import count_requests
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.event_queue import EventReceiver
 from sluice_reconciler.events import HintQueue
@@ -34,7 +33,7 @@ from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
 from sluice_reconciler.loop_health import LATER_S, Loop, ReconcilerHealth
-from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
+from sluice_reconciler.metrics import CountedStore, ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
 from sluice_reconciler.passes.index_check import IndexCheck
 from sluice_reconciler.passes.loop import PassLoop, PassParts
@@ -78,11 +77,11 @@ class Reconciler:
         metrics: ReconcilerMetrics | None = None,
     ) -> None:
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
-        store = count_requests(store, self.metrics.store_requests)
+        runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
+        store = CountedStore(store, runtime.clock, self.metrics.store_requests)
         self.store = store
         self.authority = authority
         self.settings = settings if settings is not None else ReconcilerSettings()
-        runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
         self.health = ReconcilerHealth(now_ns=runtime.clock.monotonic_ns)
         self._runtime = runtime
         self._requests = RequestLimit(self.settings.concurrency or CONCURRENCY)

@@ -1,19 +1,19 @@
-"""Verifying one accepted batch: it can be enqueued, or it is held, with a hold record.
+"""Verifying accepted batches: each can be enqueued, or it is held, with a hold record.
 
 A hold record is `reconciler/v1/unhealthy/<sha256 of the held key, hex>.json`. It never stops a
 batch and is never a reason to skip one: every pass verifies a held batch again. Once the batch is
 valid, it is enqueued and its hold record is deleted.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import structlog
 
 from sluice_protocol.discovery import UNHEALTHY, HoldReason, HoldRecord, hold_record_key
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import (
     AcceptedManifest,
@@ -22,10 +22,17 @@ from sluice_protocol.manifests import (
     decode_record,
     encode_record,
 )
-from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ObjectInfo
+from sluice_protocol.outcomes import (
+    Applied,
+    Exists,
+    Found,
+    GetOutcome,
+    HeadOutcome,
+    NotFound,
+    ObjectInfo,
+)
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_store.bulk import BulkStore
 from sluice_store.deletion import delete_current_version
 from sluice_store.port import ObjectStore
 
@@ -149,69 +156,115 @@ class VerifiedBatch:
     date_ns: UnixNs
 
 
-class BulkVerifier:
-    """Verifies many batches by a few calls, on a store with calls for many objects.
+CheckedBatch = VerifiedBatch | HoldRecord | StoreError | None
+"""A batch that was verified: valid, held, unreadable now, or without a manifest."""
 
-    It returns only valid batches. All others are left to `verify_batch`, so that one place decides
-    which batch is held, and why. As there, the manifest is read before the blob.
+
+async def verify_batches(
+    store: ObjectStore,
+    keys: Sequence[ObjectKey],
+    requests: RequestLimit,
+    *,
+    named: Mapping[ObjectKey, AcceptedManifest] = MappingProxyType({}),
+    full: Collection[ObjectKey] = (),
+) -> list[CheckedBatch]:
+    """Read manifests, and verify that their blobs exist with the right bytes.
+
+    Every manifest is read before its blob. The store's own checksum proves a blob. If the store has
+    none, the blob is read and hashed.
+
+    Args:
+        store: The store.
+        keys: Accepted keys, each once.
+        requests: The bound on blobs that are read concurrently.
+        named: Manifests as journals name them. An entry is a hint: if the store's checksum shows
+            that the stored manifest has the same bytes, they are not read again.
+        full: Batches whose blobs are read and hashed in any case.
+
+    Returns:
+        The result for each key, in order; None if there is no manifest and none is named.
     """
+    checked = await _compare_named(store, [key for key in keys if key in named], named)
+    checked |= await _read_manifests(store, [key for key in keys if key not in checked], named)
+    await _check_blobs(store, checked, requests, full)
+    return [checked[key] for key in keys]
 
-    def __init__(self, store: BulkStore, requests: RequestLimit) -> None:
-        self._store = store
-        self._requests = requests
 
-    async def verify(
-        self, keys: Sequence[ObjectKey], named: Mapping[ObjectKey, AcceptedManifest]
-    ) -> dict[ObjectKey, VerifiedBatch]:
-        """Return the batches whose manifest is valid and whose blob has the right checksum.
+async def _compare_named(
+    store: ObjectStore, keys: Sequence[ObjectKey], named: Mapping[ObjectKey, AcceptedManifest]
+) -> dict[ObjectKey, CheckedBatch]:
+    """Return the batches whose stored manifest has the bytes that a journal names, and errors."""
+    infos = await store.head_many(keys)
+    checked: dict[ObjectKey, CheckedBatch] = {}
+    for key, info in zip(keys, infos, strict=True):
+        if isinstance(info, StoreError):
+            checked[key] = info
+            continue
+        body = encode_record(named[key])
+        if isinstance(info, ObjectInfo) and info.sha256 == digest_of(body):
+            one = _valid_batch(key, named[key], body, info.date_ns)
+            if one is not None:
+                checked[key] = one
+    return checked
 
-        Args:
-            keys: Accepted keys.
-            named: Manifests that journals name. The store's checksum must show that the stored
-                manifest has the same bytes; otherwise the manifest is read.
 
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
-        found = await self._compare([key for key in keys if key in named], named)
-        found |= await self._read([key for key in keys if key not in found])
-        batches = list(found.values())
-        blobs = [ObjectKey(one.manifest.raw_blob_key) for one in batches]
-        infos = await self._requests.in_spans(blobs, self._store.head_all)
-        return {
-            one.key: one
-            for one, info in zip(batches, infos, strict=True)
-            if isinstance(info, ObjectInfo)
-            and info.size_bytes == one.manifest.frame_bytes
-            and info.sha256 == one.manifest.frame_sha256
-        }
+async def _read_manifests(
+    store: ObjectStore, keys: Sequence[ObjectKey], named: Mapping[ObjectKey, AcceptedManifest]
+) -> dict[ObjectKey, CheckedBatch]:
+    reads = await store.get_many(keys)
+    return {
+        key: read
+        if isinstance(read, StoreError)
+        else _read_manifest(key, read, is_named=key in named)
+        for key, read in zip(keys, reads, strict=True)
+    }
 
-    async def _compare(
-        self, keys: Sequence[ObjectKey], named: Mapping[ObjectKey, AcceptedManifest]
-    ) -> dict[ObjectKey, VerifiedBatch]:
-        """Return the batches whose stored manifest has the bytes that a journal names."""
-        infos = await self._requests.in_spans(keys, self._store.head_all)
-        found: dict[ObjectKey, VerifiedBatch] = {}
-        for key, info in zip(keys, infos, strict=True):
-            body = encode_record(named[key])
-            if isinstance(info, ObjectInfo) and info.sha256 == digest_of(body):
-                one = _valid_batch(key, named[key], body, info.date_ns)
-                if one is not None:
-                    found[key] = one
-        return found
 
-    async def _read(self, keys: Sequence[ObjectKey]) -> dict[ObjectKey, VerifiedBatch]:
-        """Return the batches whose stored manifest is valid."""
-        reads = await self._requests.in_spans(keys, self._store.get_all)
-        found: dict[ObjectKey, VerifiedBatch] = {}
-        for key, read in zip(keys, reads, strict=True):
-            if isinstance(read, Found):
-                with suppress(InvalidRecord):
-                    manifest = decode_accepted(key, read.body)
-                    found[key] = VerifiedBatch(
-                        key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns
-                    )
-        return found
+def _read_manifest(
+    key: ObjectKey, read: GetOutcome, *, is_named: bool
+) -> VerifiedBatch | HoldRecord | None:
+    match read:
+        case NotFound(date_ns=date_ns):
+            if not is_named:
+                return None
+            detail = "a journal names this batch, so it was acknowledged, and no manifest exists"
+            return _hold_record(key, HoldReason.MANIFEST_MISSING, detail, date_ns)
+        case Found(info=info, body=body):
+            try:
+                manifest = decode_accepted(key, body)
+            except InvalidRecord as error:
+                return _hold_record(key, HoldReason.INVALID_MANIFEST, error.reason, info.date_ns)
+            return VerifiedBatch(key=key, manifest=manifest, body=body, date_ns=info.date_ns)
+
+
+async def _check_blobs(
+    store: ObjectStore,
+    checked: dict[ObjectKey, CheckedBatch],
+    requests: RequestLimit,
+    full: Collection[ObjectKey],
+) -> None:
+    """Replace each batch whose blob is missing, wrong or unreadable by a hold record or error."""
+    batches = [one for one in checked.values() if isinstance(one, VerifiedBatch)]
+    infos = await store.head_many([ObjectKey(one.manifest.raw_blob_key) for one in batches])
+    unproved: list[VerifiedBatch] = []
+    for one, info in zip(batches, infos, strict=True):
+        if isinstance(info, StoreError):
+            checked[one.key] = info
+        elif defect := _blob_defect(info, one.manifest):
+            checked[one.key] = _hold_record(one.key, *defect, one.date_ns)
+        elif one.key in full or (isinstance(info, ObjectInfo) and info.sha256 is None):
+            unproved.append(one)
+
+    async def read(one: VerifiedBatch) -> None:
+        try:
+            defect = await _blob_bytes_defect(store, one.manifest)
+        except StoreError as error:
+            checked[one.key] = error
+            return
+        if defect is not None:
+            checked[one.key] = _hold_record(one.key, *defect, one.date_ns)
+
+    await requests.each(unproved, read)
 
 
 def _valid_batch(
@@ -224,92 +277,29 @@ def _valid_batch(
     return VerifiedBatch(key=key, manifest=manifest, body=body, date_ns=date_ns)
 
 
-async def verify_batch(
-    store: ObjectStore,
-    key: ObjectKey,
-    *,
-    full: bool = False,
-    named: AcceptedManifest | None = None,
-) -> VerifiedBatch | HoldRecord | None:
-    """Read a manifest and verify its blob; return None if there is no manifest.
-
-    The store's own checksum proves the blob. If the store has none, or if `full` is set, the blob
-    is read and hashed.
-
-    Args:
-        store: The store.
-        key: The accepted key.
-        full: Whether to read and hash the blob.
-        named: The manifest as a journal names it. If the store's checksum shows that the stored
-            manifest has the same bytes, they are not read again.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
-    if named is not None:
-        copied = await _verify_named(store, key, named, full=full)
-        if copied is not None:
-            return copied
-    match await store.get(key):
-        case NotFound(date_ns=date_ns):
-            if named is None:
-                return None
-            detail = "a journal names this batch, so it was acknowledged, and no manifest exists"
-            return _hold_record(key, HoldReason.MANIFEST_MISSING, detail, date_ns)
-        case Found(info=info, body=body):
-            pass
-    try:
-        manifest = decode_accepted(key, body)
-    except InvalidRecord as error:
-        return _hold_record(key, HoldReason.INVALID_MANIFEST, error.reason, info.date_ns)
-    defect = await _blob_defect(store, manifest, full=full)
-    if defect is not None:
-        return _hold_record(key, *defect, info.date_ns)
-    return VerifiedBatch(key=key, manifest=manifest, body=body, date_ns=info.date_ns)
-
-
-async def _verify_named(
-    store: ObjectStore, key: ObjectKey, named: AcceptedManifest, *, full: bool
-) -> VerifiedBatch | HoldRecord | None:
-    """Verify a batch whose manifest is known; return None if its bytes must be read."""
-    body = encode_record(named)
-    info = await store.head(key)
-    if not isinstance(info, ObjectInfo) or info.sha256 != digest_of(body):
-        return None
-    valid = _valid_batch(key, named, body, info.date_ns)
-    if valid is None:
-        return None
-    defect = await _blob_defect(store, named, full=full)
-    return valid if defect is None else _hold_record(key, *defect, info.date_ns)
-
-
 def _hold_record(key: str, reason: HoldReason, detail: str, at_ns: UnixNs) -> HoldRecord:
     return HoldRecord(
         key=key, reason=reason, detail=detail[:DETAIL_CHARS_MAX], seen_at_unix_ns=at_ns
     )
 
 
-async def _blob_defect(
-    store: ObjectStore, manifest: AcceptedManifest, *, full: bool
-) -> tuple[HoldReason, str] | None:
-    """Return what is wrong with the blob, or None."""
-    blob = ObjectKey(manifest.raw_blob_key)
-    match await store.head(blob):
+def _blob_defect(info: HeadOutcome, manifest: AcceptedManifest) -> tuple[HoldReason, str] | None:
+    """Return what the metadata of a blob show to be wrong with it, or None."""
+    match info:
         case NotFound():
-            return HoldReason.BLOB_MISSING, f"no blob at {blob}"
+            return HoldReason.BLOB_MISSING, f"no blob at {manifest.raw_blob_key}"
         case ObjectInfo(size_bytes=size) if size != manifest.frame_bytes:
             return HoldReason.BLOB_CORRUPT, f"blob is {size} bytes, not {manifest.frame_bytes}"
-        case ObjectInfo(sha256=sha256) if sha256 is not None and not full:
-            if sha256 == manifest.frame_sha256:
-                return None
+        case ObjectInfo(sha256=sha256) if sha256 not in {None, manifest.frame_sha256}:
             return HoldReason.BLOB_CORRUPT, f"checksum of the store is {sha256}"
         case ObjectInfo():
-            return await _blob_bytes_defect(store, blob, manifest)
+            return None
 
 
 async def _blob_bytes_defect(
-    store: ObjectStore, blob: ObjectKey, manifest: AcceptedManifest
+    store: ObjectStore, manifest: AcceptedManifest
 ) -> tuple[HoldReason, str] | None:
+    blob = ObjectKey(manifest.raw_blob_key)
     match await store.get(blob):
         case NotFound():
             return HoldReason.BLOB_MISSING, f"no blob at {blob}"

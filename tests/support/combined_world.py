@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 from support.builders import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
-from support.reconciler_world import Mortal, reconciler, run_slot
+from support.reconciler_world import reconciler, run_slot
 
 from sluice_protocol.errors import Fenced, OutcomeUnknown
 from sluice_protocol.identity import Identity
@@ -202,7 +202,7 @@ class _Slots:
         seed = world.seed * 50 + self._starts
         self._running = [
             self._tasks.create_task(
-                run_slot(Mortal, world.store, world.clock, seed, who, self._quiet, announced=())
+                run_slot(world.store, world.clock, seed, who, self._quiet, announced=())
             )
             for who in range(2)
         ]

@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from support.queue_store import OneByOne
+
 from sluice_store.port import ObjectStore
 
 WRITES = frozenset({"create", "replace", "overwrite", "delete"})
@@ -14,7 +16,7 @@ class Died(BaseException):
 
 
 @dataclass
-class DyingStore:
+class DyingStore(OneByOne):
     """A store whose caller crashes before or after its n-th call of some verbs.
 
     Attributes:

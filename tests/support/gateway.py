@@ -190,7 +190,7 @@ class Client:
             return answer.status, await answer.text()
 
 
-class CountingStore:
+class CountingStore(ObjectStore):
     """Any store, with its calls recorded."""
 
     def __init__(self, inner: ObjectStore) -> None:

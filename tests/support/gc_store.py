@@ -47,6 +47,7 @@ from sluice_store.port import (
     ListedIncarnation,
     ListedObject,
     ListPage,
+    ObjectStore,
     Versioning,
 )
 
@@ -76,7 +77,7 @@ class SimulatedVersion:
 
 
 @dataclass
-class VersionedStore:
+class VersionedStore(ObjectStore):
     """A versioned store: a dict from each key to its versions, newest first.
 
     Attributes:

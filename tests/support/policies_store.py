@@ -18,7 +18,7 @@ from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 
 
-class PolicedStore:
+class PolicedStore(ObjectStore):
     """A store behind policies, as S3 is."""
 
     def __init__(self, inner: ObjectStore, policies: PolicySet, role: RoleName) -> None:

@@ -26,7 +26,7 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.port import IncarnationPage, ListedObject, ListPage, Versioning
+from sluice_store.port import IncarnationPage, ListedObject, ListPage, ObjectStore, Versioning
 
 START_NS = 1_700_000_000 * NS_PER_S
 
@@ -73,8 +73,16 @@ class _Held:
     modified_ns: int
 
 
+class OneByOne:
+    """The verbs for many objects by those for one, for a store that passes on what it has not."""
+
+    create_many = ObjectStore.create_many
+    get_many = ObjectStore.get_many
+    head_many = ObjectStore.head_many
+
+
 @dataclass
-class SimStore:
+class SimStore(ObjectStore):
     """Keys in a dict, with ETags as S3 makes them (a hash of the bytes), so that ABA would show."""
 
     clock: SimClock

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.queue_store import SimStore
+from support.queue_store import OneByOne, SimStore
 from support.simloop import SimLoop
 
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord, hold_record_key
@@ -209,7 +209,7 @@ class _Frozen:
     at_ns = START_NS
 
 
-class Connection:
+class Connection(OneByOne):
     """One process's connection to the store.
 
     Attributes:

@@ -15,7 +15,7 @@ from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.outcomes import CreateOutcome, Found, GetOutcome, HeadOutcome, ObjectInfo
+from sluice_protocol.outcomes import CreateOutcome, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
@@ -23,7 +23,7 @@ from sluice_queue.lane import Runtime
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.bulk import NewObject
+from sluice_store.port import NewObject
 
 DAY_NS = 86_400 * NS_PER_S
 UNKNOWN_SHARE = 0.1
@@ -60,22 +60,9 @@ class Mortal:
 
         return mortal
 
-
-class BulkMortal(Mortal):
-    """The same with calls for many objects: the process may crash between any two of them."""
-
-    async def get_all(self, keys: Sequence[ObjectKey]) -> list[GetOutcome]:
-        return [await self.store.get(key) for key in keys]
-
-    async def head_all(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome]:
-        return [await self.store.head(key) for key in keys]
-
-    async def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
+    async def create_many(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
+        """The process may crash between any two of them."""
         return [await self.create(one.key, one.body) for one in objects]
-
-    async def read_bodies(self, keys: Sequence[ObjectKey]) -> list[bytes | None]:
-        found = await self.get_all(keys)
-        return [one.body if isinstance(one, Found) else None for one in found]
 
 
 def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
@@ -87,7 +74,6 @@ def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
 
 
 async def run_slot(
-    connect: type[Mortal],
     store: SimStore,
     clock: SimClock,
     seed: int,
@@ -104,7 +90,7 @@ async def run_slot(
     count = 0
     while not stop.is_set():
         count += 1
-        mortal = connect(store=store, rng=rng, left=rng.randrange(1, 60))
+        mortal = Mortal(store=store, rng=rng, left=rng.randrange(1, 60))
         one = reconciler(mortal, clock, seed * 1000 + who * 100 + count)
         takeover = Takeover.ALWAYS if rng.random() < 0.7 else None
         try:
@@ -187,7 +173,7 @@ class SimSender:
 
 
 def simulate(
-    seed: int, *, boots: int = 1, years: bool = False, connect: type[Mortal] = Mortal
+    seed: int, *, boots: int = 1, years: bool = False
 ) -> tuple[list[Identity], list[Identity], list[ObjectKey], int]:
     """Return accepted batches, the consumer's table, missing index keys, and how many processes
     ran.
@@ -195,7 +181,6 @@ def simulate(
     Args:
         seed: Replays one run.
         boots: Lives per agent.
-        connect: How a process is connected to the store.
         years: Whether the clock jumps beyond the retry horizon now and then, old batches are
             announced again, and blobs appear late.
     """
@@ -210,9 +195,7 @@ def simulate(
         announced = sender.accepted if years else ()
         async with asyncio.TaskGroup() as tasks:
             slots = [
-                tasks.create_task(
-                    run_slot(connect, store, clock, seed, who, quiet, announced=announced)
-                )
+                tasks.create_task(run_slot(store, clock, seed, who, quiet, announced=announced))
                 for who in range(2)
             ]
             tasks.create_task(consume(store, clock, table, stop))

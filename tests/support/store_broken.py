@@ -20,11 +20,11 @@ from sluice_protocol.outcomes import (
     ReplaceOutcome,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.port import IncarnationPage, ListPage, Versioning
+from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 from sluice_store.s3.store import S3Store
 
 
-class Honest:
+class Honest(ObjectStore):
     """A store that forwards every call; the broken stores below change one verb each."""
 
     def __init__(self) -> None:

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from sluice_protocol.outcomes import CreateOutcome
 from sluice_store.local.files import LocalFiles
-from sluice_store.local.group_writes import GroupPairOutcome, split_groups
+from sluice_store.local.group_writes import GroupOutcome, split_groups
 from sluice_store.local.threads import StoreThreads
-from sluice_store.pairs import NewPair, PairOutcome
+from sluice_store.port import NewObject
 
 GROUP_BODY_MAX: Final = 2 * 2**20
 """Larger bodies are written in separate threads: a few of them would be a whole group."""
 RETRY_S: Final = 0.5
 """How long creates run in separate threads after a group could not be written."""
 
-_Waiting = tuple[NewPair, asyncio.Future[PairOutcome]]
+_Waiting = tuple[NewObject, asyncio.Future[CreateOutcome]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +50,24 @@ class CreateQueue:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Waiting] = []
         self._separate = 0
-        self._groups: set[asyncio.Future[list[GroupPairOutcome] | None]] = set()
+        self._groups: set[asyncio.Future[list[GroupOutcome] | None]] = set()
         self._due = False
         self._no_group_before_s = 0.0
         self._closed = False
 
-    async def create(self, pair: NewPair) -> PairOutcome:
-        """Create one object, and in a group also the one that follows it.
+    async def create(self, new: NewObject) -> CreateOutcome:
+        """Create one object, in a group if others wait.
 
         If the caller is cancelled before it begins, it is skipped.
 
         Raises:
             StoreError: The request was refused; nothing was written.
         """
-        future: asyncio.Future[PairOutcome] = self._loop.create_future()
-        if len(pair.first.body) > GROUP_BODY_MAX or self._closed:
-            self._start_separate(pair, future)
+        future: asyncio.Future[CreateOutcome] = self._loop.create_future()
+        if len(new.body) > GROUP_BODY_MAX or self._closed:
+            self._start_separate(new, future)
         else:
-            self._waiting.append((pair, future))
+            self._waiting.append((new, future))
             self._start_soon()
         return await future
 
@@ -99,31 +100,32 @@ class CreateQueue:
     def _separate_up_to(self, count: int) -> None:
         begun = self._waiting[: max(count, 0)]
         del self._waiting[: len(begun)]
-        for pair, future in begun:
+        for new, future in begun:
             self._separate += 1
             future.add_done_callback(self._separate_done)
-            self._start_separate(pair, future)
+            self._start_separate(new, future)
 
-    def _start_separate(self, pair: NewPair, future: asyncio.Future[PairOutcome]) -> None:
-        self._threads.submit(partial(self._files.create_first, pair), future)
+    def _start_separate(self, new: NewObject, future: asyncio.Future[CreateOutcome]) -> None:
+        work = partial(self._files.create, new.key, new.body, new.sha256)
+        self._threads.submit(work, future)
 
-    def _separate_done(self, _: asyncio.Future[PairOutcome]) -> None:
+    def _separate_done(self, _: asyncio.Future[CreateOutcome]) -> None:
         self._separate -= 1
         if self._waiting:
             self._start_soon()
 
     def _start_group(self) -> None:
-        count = len(next(split_groups([pair.first for pair, _ in self._waiting])))
+        count = len(next(split_groups([new for new, _ in self._waiting])))
         group = self._waiting[:count]
         del self._waiting[:count]
-        written: asyncio.Future[list[GroupPairOutcome] | None] = self._loop.create_future()
+        written: asyncio.Future[list[GroupOutcome] | None] = self._loop.create_future()
         written.add_done_callback(partial(self._group_done, group))
         self._groups.add(written)
-        pairs = [pair for pair, _ in group]
-        self._threads.submit(partial(self._files.create_pairs, pairs), written)
+        objects = [new for new, _ in group]
+        self._threads.submit(partial(self._files.create_group, objects), written)
 
     def _group_done(
-        self, group: list[_Waiting], written: asyncio.Future[list[GroupPairOutcome] | None]
+        self, group: list[_Waiting], written: asyncio.Future[list[GroupOutcome] | None]
     ) -> None:
         self._groups.discard(written)
         failure = written.exception()
@@ -138,7 +140,9 @@ class CreateQueue:
             self._start_soon()
 
 
-def _complete(future: asyncio.Future[PairOutcome], outcome: PairOutcome | BaseException) -> None:
+def _complete(
+    future: asyncio.Future[CreateOutcome], outcome: CreateOutcome | BaseException
+) -> None:
     if future.done():  # the caller was cancelled
         return
     if isinstance(outcome, BaseException):

@@ -14,10 +14,10 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import StoreError
@@ -39,14 +39,12 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.bulk import NewObject
-from sluice_store.local.disk_errors import translated
+from sluice_store.local.disk_errors import store_error, translated
 from sluice_store.local.durability import DirectorySync, StoreTimes
 from sluice_store.local.durable_names import DurableNames
 from sluice_store.local.filesystem_sync import FileSystemSync, NoFileSystemSync
 from sluice_store.local.group_writes import (
     GroupOutcome,
-    GroupPairOutcome,
     GroupWrites,
     split_groups,
 )
@@ -55,7 +53,9 @@ from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
 from sluice_store.local.partitions import remove_empty_partitions
 from sluice_store.local.verified_digest import read_verified
 from sluice_store.local.visibility import FileState, Visibility, applied_at, state_of
-from sluice_store.pairs import NewPair, PairOutcome
+from sluice_store.port import NewObject
+
+_Outcome = TypeVar("_Outcome")
 
 _YOUNG_NS: Final = 60 * NS_PER_S
 """A folder entry older than this is on disk: every file system writes its metadata sooner."""
@@ -124,40 +124,33 @@ class LocalFiles:
             made, is_named = self._known.link(written.path, path)
             return self._settle(path, written, made) if is_named else self._exists(path, made)
 
-    def create_first(self, pair: NewPair) -> PairOutcome:
-        """Create the first object of a pair separately; the caller creates the second."""
-        first = pair.first
-        return PairOutcome(first=self.create(first.key, first.body, first.sha256))
-
     def create_group(self, objects: Sequence[NewObject]) -> list[GroupOutcome] | None:
         """Create objects that share the syncs; None if no group can be written now.
 
         The outcome of an object that was refused is its error.
         """
-        written = self.create_pairs([NewPair(first=one) for one in objects])
-        if written is None:
-            return None
-        return [one.first if isinstance(one, PairOutcome) else one for one in written]
-
-    def create_pairs(self, pairs: Sequence[NewPair]) -> list[GroupPairOutcome] | None:
-        """Create objects and those that follow them, as `create_group` does."""
         if not self._groups.is_ready():
             return None
-        with translated("create", pairs[0].first.key if pairs else ""):
-            return self._groups.create(pairs)
+        with translated("create", objects[0].key if objects else ""):
+            return self._groups.create(objects)
 
-    def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
-        """Create objects, in groups where that is possible. The first error is raised."""
-        outcomes: list[CreateOutcome] = []
+    def create_many(self, objects: Sequence[NewObject]) -> list[GroupOutcome]:
+        """Create objects, in groups where that is possible."""
+        outcomes: list[GroupOutcome] = []
         for group in split_groups(objects):
-            written = self.create_group(group) if len(group) > 1 else None
-            if written is None:
-                written = [self.create(one.key, one.body, one.sha256) for one in group]
-            for outcome in written:
-                if isinstance(outcome, StoreError):
-                    raise outcome
-                outcomes.append(outcome)
+            written: list[GroupOutcome] | None = None
+            try:
+                written = self.create_group(group) if len(group) > 1 else None
+            except StoreError:
+                written = None  # nothing was written; each create shows its own error
+            outcomes += written if written is not None else map(self._create_one, group)
         return outcomes
+
+    def _create_one(self, new: NewObject) -> GroupOutcome:
+        try:
+            return self.create(new.key, new.body, new.sha256)
+        except StoreError as error:
+            return error
 
     def replace(self, key: ObjectKey, body: bytes, if_match: ETag) -> ReplaceOutcome:
         """Write an object over the state tagged `if_match`.
@@ -193,10 +186,29 @@ class LocalFiles:
         with self._reading("get", key) as reads:
             return self._get_file(key, first, last, reads)
 
-    def get_all(self, keys: Sequence[ObjectKey]) -> list[GetOutcome]:
+    def get_many(self, keys: Sequence[ObjectKey]) -> list[GetOutcome | StoreError]:
         """Read whole objects. Folders that several of them are in are synced once."""
-        with self._reading("get", keys[0] if keys else "") as reads:
-            return [self._get_file(key, 0, None, reads) for key in keys]
+        return self._read_many("get", keys, lambda key, reads: self._get_file(key, 0, None, reads))
+
+    def _read_many(
+        self,
+        operation: str,
+        keys: Sequence[ObjectKey],
+        read: Callable[[ObjectKey, _Reads], _Outcome],
+    ) -> list[_Outcome | StoreError]:
+        outcomes: list[_Outcome | StoreError] = []
+        try:
+            with self._reading(operation, keys[0] if keys else "") as reads:
+                for key in keys:
+                    try:
+                        outcomes.append(read(key, reads))
+                    except OSError as error:
+                        outcomes.append(store_error(error, operation, key))
+                    except StoreError as error:
+                        outcomes.append(error)
+        except StoreError as error:  # what was read may not be durable
+            return [error for _ in keys]
+        return outcomes
 
     def _get_file(self, key: ObjectKey, first: int, last: int | None, reads: _Reads) -> GetOutcome:
         path = self._layout.file_of(key)
@@ -210,27 +222,18 @@ class LocalFiles:
         finally:
             os.close(fd)
 
-    def read_body(self, key: ObjectKey) -> bytes | None:
-        """Read an object without its metadata; None if it does not exist."""
-        with translated("get", key):
-            fd = _open(self._layout.file_of(key))
-            if fd is None:
-                return None
-            try:
-                return _read_exactly(fd, 0, os.fstat(fd).st_size)
-            finally:
-                os.close(fd)
-
     def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of the current object."""
         with self._reading("head", key) as reads:
             return self._head_file(key, self._layout.file_of(key), reads, current=True)
 
-    def head_all(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome]:
-        """Read the metadata of current objects, as `get_all` reads them."""
-        with self._reading("head", keys[0] if keys else "") as reads:
-            file_of = self._layout.file_of
-            return [self._head_file(key, file_of(key), reads, current=True) for key in keys]
+    def head_many(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome | StoreError]:
+        """Read the metadata of current objects, as `get_many` reads them."""
+        return self._read_many(
+            "head",
+            keys,
+            lambda key, reads: self._head_file(key, self._layout.file_of(key), reads, current=True),
+        )
 
     def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Read the metadata of one object version, current or not."""

@@ -2,9 +2,6 @@
 
 The order is that of a single create: every body is durable before its object has a name, and every
 name is durable before its outcome is reported. A crash leaves complete objects or none.
-
-An object that follows another one of its group shares the sync of the bodies. It gets its name
-after the name of the other one is durable, and a third sync makes its own name durable.
 """
 
 import time
@@ -16,7 +13,6 @@ from typing import Final
 from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import CreateOutcome, Exists, Unknown, UnknownReason
 from sluice_protocol.units import UnixNs
-from sluice_store.bulk import NewObject
 from sluice_store.local.disk_errors import store_error
 from sluice_store.local.durability import StoreTimes
 from sluice_store.local.durable_names import DurableNames
@@ -24,16 +20,15 @@ from sluice_store.local.filesystem_sync import FileSystemSync
 from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
 from sluice_store.local.layout import Layout, refuse_folder
 from sluice_store.local.visibility import Visibility, applied_at
-from sluice_store.pairs import NewPair, PairOutcome
+from sluice_store.port import NewObject
 
 GROUP_OBJECTS_MAX: Final = 64
-"""Creates of one group; each has an open file, and another one for the object that follows."""
+"""Creates of one group; each has an open file."""
 GROUP_BYTES_MAX: Final = 8 * 2**20
 LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.01
 
 GroupOutcome = CreateOutcome | StoreError
-GroupPairOutcome = PairOutcome | StoreError
 
 
 @dataclass(slots=True)
@@ -49,7 +44,6 @@ class _Create:
         stamp: Its timestamp, once it was checked after the naming.
         found: Whether the name existed.
         outcome: The outcome, once it is decided.
-        second: The create that follows this one, or None.
     """
 
     new: NewObject
@@ -60,13 +54,6 @@ class _Create:
     stamp: UnixNs | None = None
     found: bool = False
     outcome: GroupOutcome | None = None
-    second: "_Create | None" = None
-
-    @property
-    def followed_by(self) -> "_Create | None":
-        """The create that follows, if this one is durable with the timestamp that it expects."""
-        applied = self.outcome is None and self.stamp == self.dated  # one that existed has none
-        return self.second if applied else None
 
 
 class GroupWrites:
@@ -93,29 +80,23 @@ class GroupWrites:
         """Return True if a group may be written now; otherwise create each object separately."""
         return self._filesystem.is_ready()
 
-    def create(self, pairs: Sequence[NewPair]) -> list[GroupPairOutcome]:
-        """Create objects and those that follow; return one outcome or error for each, in order.
+    def create(self, objects: Sequence[NewObject]) -> list[GroupOutcome]:
+        """Create objects; return one outcome or error for each, in order.
 
         Raises:
             OSError, StoreError: The clock or the directory was unreadable; nothing was written.
         """
-        stamp = self._stamps.next_range_ns(2 * len(pairs))
-        group = [_Create(one.first, UnixNs(stamp + at)) for at, one in enumerate(pairs)]
-        every = list(group)
+        stamp = self._stamps.next_range_ns(len(objects))
+        group = [_Create(one, UnixNs(stamp + at)) for at, one in enumerate(objects)]
         with self._filesystem.watched() as sync:
             try:
-                for one, pair in zip(group, pairs, strict=True):
+                for one in group:
                     self._prepare(one)
-                    one.second = _second_of(one, pair, UnixNs(one.dated + len(pairs)))
-                    if one.second is not None:
-                        every.append(one.second)
-                        self._prepare(one.second)
-                _sync_bodies(every, sync)
+                _sync_bodies(group, sync)
                 self._name_all(group, sync)
-                self._name_all([one.followed_by for one in group if one.followed_by], sync)
             finally:
-                _remove_hidden(every)
-        return [self._report_pair(one) for one in group]
+                _remove_hidden(group)
+        return [self._report(one) for one in group]
 
     def _prepare(self, one: _Create) -> None:
         new = one.new
@@ -172,14 +153,6 @@ class GroupWrites:
             one.stamp = UnixNs(state.stamp)
         return state is not None
 
-    def _report_pair(self, one: _Create) -> GroupPairOutcome:
-        first = self._report(one)
-        if isinstance(first, StoreError):
-            return first
-        following = one.followed_by
-        second = None if following is None else self._report(following)
-        return PairOutcome(first=first, second=None if isinstance(second, StoreError) else second)
-
     def _report(self, one: _Create) -> GroupOutcome:
         """Return the outcome that is decided, or that of a create whose name is durable."""
         if one.outcome is not None:
@@ -192,20 +165,6 @@ class GroupWrites:
         self._known.add_folders(one.made)
         self._known.add_state(one.path, one.stamp)
         return applied_at(one.stamp)
-
-
-def _second_of(one: _Create, pair: NewPair, dated: UnixNs) -> _Create | None:
-    """Return the create that follows if the first is applied with the timestamp that it has.
-
-    A fault of one caller must not fail the group. It shows when that caller makes the object again.
-    """
-    if pair.follow is None or one.outcome is not None:
-        return None
-    try:
-        new = pair.follow(applied_at(one.dated))
-    except Exception:  # noqa: BLE001 - see above
-        return None
-    return None if new is None else _Create(new, dated)
 
 
 def _remove_hidden(group: list[_Create]) -> None:

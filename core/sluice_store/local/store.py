@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.errors import StoreError, StoreMisconfigured
 from sluice_protocol.outcomes import (
     CreateOutcome,
     DeleteOutcome,
@@ -21,7 +21,6 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
-from sluice_store.bulk import NewObject
 from sluice_store.local.create_queue import CreateQueue, GroupLimits
 from sluice_store.local.disk_errors import translated
 from sluice_store.local.durability import (
@@ -44,18 +43,29 @@ from sluice_store.local.layout import (
 from sluice_store.local.threads import StoreThreads
 from sluice_store.local.visibility import MARK, NEW_FILE
 from sluice_store.mode import StoreMode, refuse_nested_store, require_store
-from sluice_store.pairs import NewPair, PairOutcome
-from sluice_store.port import IncarnationPage, ListedIncarnation, ListPage, Versioning
+from sluice_store.port import (
+    IncarnationPage,
+    ListedIncarnation,
+    ListPage,
+    NewObject,
+    ObjectStore,
+    Versioning,
+)
 
 _T = TypeVar("_T")
+_In = TypeVar("_In")
 
 PAGE_OBJECTS: Final = 1000
 _LEFT_OVER_NS: Final = 3600 * NS_PER_S
 """A hidden file older than this belongs to a process that died."""
+SPANS_MAX: Final = 4
+"""Threads of one call for many objects: more of them only compete for the interpreter's lock."""
+SPAN_MIN: Final = 8
+"""Objects of one thread, at least: switching to a thread costs as much as a few small files."""
 _PROBE_NS: Final = 123_456_789
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """A directory as an object store; `sluice_store.local.files` describes its order of writes."""
 
     def __init__(
@@ -77,13 +87,8 @@ class LocalStore:
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
         """Write `body` under a key that does not exist."""
-        pair = NewPair(first=NewObject(key=key, body=body, sha256=sha256))
-        return (await self.create_pair(pair)).first
-
-    async def create_pair(self, pair: NewPair) -> PairOutcome:
-        """Create an object and the one that follows, together if they are part of a group."""
-        self._refuse_reader(pair.first.key)
-        return await self._creates.create(pair)
+        self._refuse_reader(key)
+        return await self._creates.create(NewObject(key=key, body=body, sha256=sha256))
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """Write `body` over the state tagged `if_match`; the old state is not kept."""
@@ -101,22 +106,26 @@ class LocalStore:
         """Read an object or a range of it."""
         return await self._run(lambda: self._files.get(key, first, last))
 
-    async def read_bodies(self, keys: Sequence[ObjectKey]) -> list[bytes | None]:
-        """Read whole objects in one thread: a thread for each costs more than a small read."""
-        return await self._run(lambda: [self._files.read_body(key) for key in keys])
-
-    async def get_all(self, keys: Sequence[ObjectKey]) -> list[GetOutcome]:
-        """Read whole objects in one thread."""
-        return await self._run(lambda: self._files.get_all(keys))
-
-    async def head_all(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome]:
-        """Read the metadata of objects in one thread."""
-        return await self._run(lambda: self._files.head_all(keys))
-
-    async def create_all(self, objects: Sequence[NewObject]) -> list[CreateOutcome]:
-        """Create objects in one thread, in groups that are synced together."""
+    async def create_many(self, objects: Sequence[NewObject]) -> list[CreateOutcome | StoreError]:
+        """Create objects in a few threads, in groups that are synced together."""
         self._refuse_reader(objects[0].key if objects else "")
-        return await self._run(lambda: self._files.create_all(objects))
+        return await self._in_spans(objects, self._files.create_many)
+
+    async def get_many(self, keys: Sequence[ObjectKey]) -> list[GetOutcome | StoreError]:
+        """Read whole objects in a few threads."""
+        return await self._in_spans(keys, self._files.get_many)
+
+    async def head_many(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome | StoreError]:
+        """Read the metadata of objects in a few threads."""
+        return await self._in_spans(keys, self._files.head_many)
+
+    async def _in_spans(
+        self, items: Sequence[_In], work: Callable[[Sequence[_In]], list[_T]]
+    ) -> list[_T]:
+        size = max(SPAN_MIN, -(-len(items) // SPANS_MAX))
+        spans = [items[first : first + size] for first in range(0, len(items), size)]
+        done = await asyncio.gather(*(self._run(partial(work, span)) for span in spans))
+        return [one for some in done for one in some]
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of an object."""

@@ -1,9 +1,10 @@
 """The S3 adapter: one signed request per verb, listings through the SDK (ADR 0012)."""
 
-from collections.abc import AsyncIterator, Awaitable
-from typing import Final
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
-from sluice_protocol.errors import StoreMisconfigured
+from sluice_protocol.errors import StoreError, StoreMisconfigured
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
     Applied,
@@ -38,7 +39,7 @@ from sluice_protocol.resolution import (
     resolve_write,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
-from sluice_store.port import IncarnationPage, ListPage, Versioning
+from sluice_store.port import IncarnationPage, ListPage, NewObject, ObjectStore, Versioning
 from sluice_store.replication import ReplicationRules
 from sluice_store.s3.exchange import (
     BucketReader,
@@ -59,15 +60,21 @@ _ERRORS_FROM: Final = 300
 _SERVER_ERRORS_FROM: Final = 500
 _NOT_IMPLEMENTED: Final = 501
 _HEAD_TRIES: Final = 2
+_MANY_IN_FLIGHT: Final = 32
+"""Requests of the verbs for many objects in flight, of all callers of a store."""
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
-class S3Store:
+class S3Store(ObjectStore):
     """One bucket and prefix as a store. One verb is one request; nothing is retried here."""
 
     def __init__(self, transport: S3Transport, bucket: BucketReader, prefix: str) -> None:
         self._transport = transport
         self._bucket = bucket
         self._prefix = prefix
+        self._many = asyncio.Semaphore(_MANY_IN_FLIGHT)
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
@@ -130,6 +137,32 @@ class S3Store:
     async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Read the metadata of one version."""
         return await self._head("head_incarnation", key, (("versionId", incarnation),))
+
+    async def create_many(self, objects: Sequence[NewObject]) -> list[CreateOutcome | StoreError]:
+        """Create objects by concurrent requests."""
+        return await self._each(
+            objects, lambda one: self.create(one.key, one.body, sha256=one.sha256)
+        )
+
+    async def get_many(self, keys: Sequence[ObjectKey]) -> list[GetOutcome | StoreError]:
+        """Read objects by concurrent requests."""
+        return await self._each(keys, self.get)
+
+    async def head_many(self, keys: Sequence[ObjectKey]) -> list[HeadOutcome | StoreError]:
+        """Read the metadata of objects by concurrent requests."""
+        return await self._each(keys, self.head)
+
+    async def _each(
+        self, items: Sequence[_In], verb: Callable[[_In], Awaitable[_Out]]
+    ) -> list[_Out | StoreError]:
+        async def one(item: _In) -> _Out | StoreError:
+            async with self._many:
+                try:
+                    return await verb(item)
+                except StoreError as error:
+                    return error
+
+        return list(await asyncio.gather(*map(one, items)))
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Delete exactly this version."""

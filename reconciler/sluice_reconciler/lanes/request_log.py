@@ -17,7 +17,6 @@ them is enqueued whole.
 Numbers are little-endian. Source: ADR 0165.
 """
 
-import asyncio
 import contextlib
 import struct
 from collections.abc import Iterable, Sequence
@@ -46,13 +45,11 @@ from sluice_reconciler.lanes.request_window import (
 )
 from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference, part_name
-from sluice_store.bulk import read_bodies
 from sluice_store.deletion import CurrentDeletion, delete_current_version
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import WRITE_RETRY, create_known
 
 LANE_REQUESTS: Final = f"{RECONCILER}lane-requests/"
-READS_CONCURRENT: Final = 32
 """Manifests of recent batches that a new owner reads concurrently."""
 _HEAD: Final = struct.Struct("<4sIQ")
 _MAGIC: Final = b"LMRQ"
@@ -122,7 +119,7 @@ async def _read_batches(
 ) -> list[AcceptedManifest]:
     """Return the manifests of batches; those that are missing or unreadable are left out."""
     keys = [accepted_key(one.identity) for one in batches]
-    bodies = await read_bodies(store, keys, asyncio.Semaphore(READS_CONCURRENT))
+    bodies = await read_bodies(store, keys)
     found: list[AcceptedManifest] = []
     for key, body in zip(keys, bodies, strict=True):
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.builders import manifest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import OneByOne, SimClock, SimIds, SimStore
 
 from sluice_protocol.outcomes import Unknown, UnknownReason
 from sluice_queue.appender import Appender
@@ -25,7 +25,7 @@ LANE = Lane(queue="spark", lane=0)
 FATES = ["lost", "applied", "late"]
 
 
-class OneFault:
+class OneFault(OneByOne):
     """A store whose n-th write has an unknown outcome, in one of three ways."""
 
     def __init__(self, store: SimStore, number: int, fate: str) -> None:

@@ -7,7 +7,6 @@ reads the files without sluice.
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,12 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
-from sluice_store.bulk import NewObject
 from sluice_store.local.durability import DirectorySync, GroupSync, LogicalClock
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.filesystem_sync import FileSystemSync
 from sluice_store.local.group_writes import GroupOutcome
 from sluice_store.local.layout import HIDDEN, Layout
-from sluice_store.pairs import NewPair, PairOutcome
+from sluice_store.port import NewObject
 
 SEEDS = 4
 """States after each crash: one that loses nothing, one that loses everything, and random ones."""
@@ -53,7 +51,6 @@ class Course:
         acknowledged: The bodies of which one must be readable; `None` for an absent object.
         stamps: The timestamps that were reported.
         points: How many crashes were checked.
-        follows: The object without which a key must not exist.
     """
 
     root: Path
@@ -61,7 +58,6 @@ class Course:
     acknowledged: dict[str, set[bytes | None]] = field(default_factory=dict)
     stamps: list[int] = field(default_factory=list)
     points: int = 0
-    follows: dict[str, str] = field(default_factory=dict)
     skip: frozenset[int] = frozenset()
     seeds: int = SEEDS
 
@@ -111,8 +107,6 @@ class Course:
             assert body in self.bodies[key], f"{key} is torn, point={self.points}"
         for key, wanted in self.acknowledged.items():
             assert plain.get(key) in wanted, f"{key} is lost, point={self.points}"
-        for key, first in self.follows.items():
-            assert key not in plain or first in plain, f"{key} is alone, point={self.points}"
         files, stamps = open_files(after, None)
         for key, body in plain.items():
             read = files.get(ObjectKey(key), 0, None)
@@ -205,45 +199,6 @@ def group_then_delete(course: Course, files: LocalFiles) -> None:
     create_group(course, files, new_objects("d1", "second"))
 
 
-def pairs(course: Course, files: LocalFiles) -> None:
-    """Objects that follow others, some of which exist, in new and old folders."""
-    create_group(course, files, new_objects("a2"))
-    for names in ("a1 b1 c1", "a3 b1 a2"):
-        create_pairs(course, files, new_objects(names))
-
-
-def create_pairs(course: Course, files: LocalFiles, objects: list[NewObject]) -> None:
-    seconds = [follower_of(one) for one in objects]
-    for one, second in zip(objects, seconds, strict=True):
-        course.begin(one.key, one.body)
-        course.begin(second.key, second.body)
-        course.follows[second.key] = one.key
-    found = files.create_pairs(
-        [
-            NewPair(first=one, follow=partial(follow_with, second))
-            for one, second in zip(objects, seconds, strict=True)
-        ]
-    )
-    assert found is not None
-    for one, second, outcome in zip(objects, seconds, found, strict=True):
-        assert isinstance(outcome, PairOutcome)
-        if isinstance(outcome.first, Applied):
-            course.end(one.key, one.body, outcome.first)
-            # On a slow machine the first one may get another time; then nothing follows it.
-            follower = outcome.second or files.create(second.key, second.body, None)
-            assert isinstance(follower, Applied)
-            course.end(second.key, second.body, follower)
-
-
-def follow_with(second: NewObject, _: Applied) -> NewObject:
-    return second
-
-
-def follower_of(one: NewObject) -> NewObject:
-    key = one.key.replace("blobs/", "manifests/")
-    return NewObject(key=ObjectKey(key), body=body_of(key))
-
-
 class Killed(BaseException):
     """The process of a writer has ended."""
 
@@ -260,7 +215,7 @@ def reported_by_others(course: Course, files: LocalFiles) -> None:
     reports: list[Callable[[ObjectKey], object]] = [
         lambda key: files.create(key, b"other", None),
         lambda key: files.get(key, 0, None),
-        lambda key: files.head_all([key]),
+        lambda key: files.head_many([key]),
     ]
     killed, stamps = open_files(course.root, None, KilledSync())
     for number, report in enumerate(reports):
@@ -300,7 +255,7 @@ def partitions(course: Course, files: LocalFiles) -> None:
     stamps.close()
 
 
-COURSES = [groups, one_by_one, group_then_delete, pairs, reported_by_others, partitions]
+COURSES = [groups, one_by_one, group_then_delete, reported_by_others, partitions]
 
 
 @pytest.mark.parametrize("seeds", [DAILY_SEEDS, pytest.param(8, marks=pytest.mark.long)])
@@ -322,18 +277,3 @@ def test_the_disk_shows_a_group_without_one_of_its_syncs(
     course = Course(tmp_path / "store", skip=frozenset({skipped}))
     with pytest.raises(AssertionError, match=message):
         course.play(groups)
-
-
-FIRST_PAIRS = 2
-"""The number of the first sync of the first group of `pairs`."""
-
-
-@pytest.mark.parametrize(
-    ("skipped", "message"), [(0, "is torn"), (1, "is alone|is lost"), (2, "is lost")]
-)
-def test_the_disk_shows_pairs_without_one_of_their_syncs(
-    skipped: int, message: str, tmp_path: Path
-) -> None:
-    course = Course(tmp_path / "store", skip=frozenset({FIRST_PAIRS + skipped}))
-    with pytest.raises(AssertionError, match=message):
-        course.play(pairs)

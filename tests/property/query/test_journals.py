@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.acceptance_world import AcceptanceWorld
 from support.query_lake import make_query
+from support.queue_store import OneByOne
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.units import UnixNs
@@ -42,7 +43,7 @@ def take(world: AcceptanceWorld, step: Step) -> None:
     actions[name]()
 
 
-class Interleaved:
+class Interleaved(OneByOne):
     """The world's store; before each read the world takes some steps."""
 
     def __init__(self, world: AcceptanceWorld, between: Iterator[list[Step]]) -> None:

@@ -26,8 +26,6 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Applied, Found
-from sluice_protocol.units import ETag
-from sluice_store.pairs import NewPair, PairOutcome
 
 IDENTITY = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0)
 BODIES = (b"first bytes", b"other bytes")
@@ -77,29 +75,13 @@ class WatchedStore(SimStore):
         return super()._put(key, body)
 
 
-class PairSimStore(WatchedStore):
-    """A store that sometimes creates the object that follows, as the directory store does.
-
-    A caller that dies during a pair leaves both objects, one, or none.
-    """
-
-    async def create_pair(self, pair: NewPair) -> PairOutcome:
-        first = await self.create(pair.first.key, pair.first.body)
-        if self.faults is None or not isinstance(first, Applied) or self.faults.rng.random() < 0.2:
-            return PairOutcome(first=first)
-        new = pair.follow(first) if pair.follow else None
-        if new is None:
-            return PairOutcome(first=first)
-        return PairOutcome(first=first, second=await self.create(new.key, new.body))
-
-
-def race(
-    seed: int, kind: type[WatchedStore] = WatchedStore
-) -> tuple[list[UploadResult], WatchedStore]:
+def race(seed: int) -> tuple[list[UploadResult], WatchedStore]:
     """Run agents that send until they have a verdict; some gateways die during an upload."""
 
     async def main(loop: SimLoop, rng: Random) -> tuple[list[UploadResult], WatchedStore]:
-        store = kind(clock=StoreClock(), faults=Faults(rng=rng, unknown=rng.choice([0, 0.2, 0.5])))
+        store = WatchedStore(
+            clock=StoreClock(), faults=Faults(rng=rng, unknown=rng.choice([0, 0.2, 0.5]))
+        )
         history: list[UploadResult] = []
         died: set[int] = set()
 
@@ -155,11 +137,10 @@ def wrong(history: list[UploadResult], store: WatchedStore) -> list[str]:
     return broken_guarantees(history) + asyncio.run(look()) + store.alone
 
 
-@pytest.mark.parametrize("kind", [WatchedStore, PairSimStore])
-def test_races_keep_every_promise(kind: type[WatchedStore]) -> None:
+def test_races_keep_every_promise() -> None:
     """Hundreds of interleavings with lost responses, late writes and dying gateways."""
     for seed in seeds(400):
-        history, store = race(seed, kind)
+        history, store = race(seed)
         assert wrong(history, store) == [], f"replay with SLUICE_SIM_SEEDS={seed}"
         assert any(told.status == 200 for told in history)
 
@@ -176,19 +157,3 @@ def test_planted_bug_is_found(
     """The simulation fails when the machine is broken, so that its success is evidence."""
     monkeypatch.setattr(shell, "step", mutant)
     assert any(wrong(*race(seed)) for seed in range(200))
-
-
-class HastyStore(PairSimStore):
-    """A store that creates what follows whatever the outcome of the first object was."""
-
-    async def create_pair(self, pair: NewPair) -> PairOutcome:
-        first = await self.create(pair.first.key, pair.first.body)
-        assumed = Applied(etag=ETag(""), incarnation=None, date_ns=self._tick())
-        new = pair.follow(assumed) if pair.follow else None
-        second = None if new is None else await self.create(new.key, new.body)
-        return PairOutcome(first=first, second=second)
-
-
-def test_a_store_that_does_not_wait_for_the_first_object_is_found() -> None:
-    """A gateway that dies then leaves a manifest without its blob."""
-    assert any(wrong(*race(seed, HastyStore)) for seed in range(200))

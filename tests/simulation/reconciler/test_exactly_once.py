@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from support.reconciler_world import BulkMortal, Crash, Mortal, simulate
+from support.reconciler_world import Crash, simulate
 from support.simloop import daily_seeds
 
 from sluice_queue import takeover
@@ -32,9 +32,8 @@ from sluice_reconciler.lanes.state import Run
 from sluice_store.port import ObjectStore
 
 SEEDS = 20
-DAILY = (0, 1, 7, 16)
+DAILY = (0, 1, 2, 7, 16)
 """Each planted bug is found by one of these seeds."""
-DAILY_BULK = (2, 7)
 BOOTS = 4
 """Lives of each agent in the simulation; a part contains at most two lives."""
 
@@ -50,16 +49,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", daily_seeds(SEEDS, DAILY))
 def test_every_batch_is_enqueued_once_despite_crashes_and_rivals(seed: int) -> None:
     """No accepted batch is lost, enqueued twice, or left without index entries."""
-    _check(seed, Mortal)
-
-
-@pytest.mark.parametrize("seed", daily_seeds(8, DAILY_BULK))
-def test_every_batch_is_enqueued_once_when_many_objects_are_written_by_one_call(seed: int) -> None:
-    _check(seed, BulkMortal)
-
-
-def _check(seed: int, connect: type[Mortal]) -> None:
-    accepted, table, missing, lived = simulate(seed, connect=connect)
+    accepted, table, missing, lived = simulate(seed)
     doubled = [who for who, count in Counter(table).items() if count > 1]
     assert doubled == [], seed
     assert sorted(table) == sorted(accepted), seed
@@ -125,12 +115,11 @@ def _without_intent() -> Any:
     return write
 
 
-def _finds(boots: int = 1, connect: type[Mortal] = Mortal) -> bool:
+def _finds(boots: int = 1) -> bool:
     """Return True if a seed finds the bug; the daily seeds run first."""
-    daily = DAILY_BULK if connect is BulkMortal else DAILY
-    for seed in dict.fromkeys((*daily, *range(SEEDS))):
+    for seed in dict.fromkeys((*DAILY, *range(SEEDS))):
         try:
-            accepted, table, missing, _ = simulate(seed, boots=boots, connect=connect)
+            accepted, table, missing, _ = simulate(seed, boots=boots)
         except (Exception, Crash):
             return True
         if sorted(table) != sorted(accepted) or missing:
@@ -155,13 +144,13 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert _finds()
 
 
-async def _unknown_is_written(store: Any, objects: Any, requests: Any) -> list[bool | None]:
+async def _unknown_is_written(store: Any, objects: Any) -> list[bool | None]:
     """Count an entry as written although the outcome of its write is unknown."""
-    return [bool(one) for one in await put_all_derived(store, objects, requests)]
+    return [bool(one) for one in await put_all_derived(store, objects)]
 
 
-async def _last_of_a_span_is_skipped(store: Any, objects: Any, requests: Any) -> list[bool | None]:
-    return [*await put_all_derived(store, objects[:-1], requests), False]
+async def _last_of_a_span_is_skipped(store: Any, objects: Any) -> list[bool | None]:
+    return [*await put_all_derived(store, objects[:-1]), False]
 
 
 @pytest.mark.parametrize("bug", [_unknown_is_written, _last_of_a_span_is_skipped])
@@ -169,7 +158,7 @@ def test_planted_bugs_in_writes_of_many_objects_are_found(
     bug: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "put_all_derived", bug)
-    assert _finds(connect=BulkMortal)
+    assert _finds()
 
 
 def _part_after_state() -> Any:

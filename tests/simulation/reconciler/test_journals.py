@@ -29,11 +29,11 @@ from sluice_reconciler.passes import progress as pass_progress
 from sluice_reconciler.passes.full_pass import FullPass, PassRun, _SpanWalk
 from sluice_reconciler.passes.hand_over import HandOver
 from sluice_reconciler.pipeline import PipelineResult
-from sluice_reconciler.verify import HoldRecords, verify_batch
+from sluice_reconciler.verify import CheckedBatch, HoldRecords, verify_batches
 
 DAILY = (2, 7)
 """They differ in every mode of `plan_of`."""
-FINDING = (7, 5)
+FINDING = (7, 5, 9)
 """Each planted bug is found by one of these seeds."""
 
 
@@ -115,16 +115,17 @@ def rare_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pass_progress, "PASS_INTERVAL_S_MIN", 86_400.0)
 
 
-async def _verify_without_hold(*given: Any, **options: Any) -> object:
-    found = await verify_batch(*given, **options)
-    missing = isinstance(found, HoldRecord) and found.reason is HoldReason.MANIFEST_MISSING
-    return None if missing else found
+async def _verify_without_hold(*given: Any, **options: Any) -> list[CheckedBatch]:
+    return [
+        None if isinstance(one, HoldRecord) and one.reason is HoldReason.MANIFEST_MISSING else one
+        for one in await verify_batches(*given, **options)
+    ]
 
 
 @pytest.mark.parametrize("bug", GATEWAY_BUGS)
 def test_a_bug_of_gateways_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch without a manifest is held, which repairs the first bug, so that is turned off."""
-    monkeypatch.setattr(pipeline_module, "verify_batch", _verify_without_hold)
+    monkeypatch.setattr(pipeline_module, "verify_batches", _verify_without_hold)
     assert _found(GATEWAY_BUGS[bug])
 
 

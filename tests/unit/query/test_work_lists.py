@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.builders import manifest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import OneByOne, SimClock, SimIds, SimStore
 
 from sluice_protocol.manifests import WorkList, encode_record
 from sluice_query.pending import PendingSnapshot, read_pending
@@ -20,7 +20,7 @@ from sluice_queue.worklists import write_work_list
 LANE = Lane(queue="spark", lane=0)
 
 
-class CountingReads:
+class CountingReads(OneByOne):
     """A store that notes the keys of its reads."""
 
     def __init__(self, store: SimStore) -> None:

@@ -1,7 +1,7 @@
-"""Verification of many batches by a few calls: the same result as of each batch alone."""
+"""Verification of many batches by a few calls of the store."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,17 @@ from msgspec.structs import replace
 from support.builders import manifest
 from support.reconciler_seed import accept
 
-from sluice_protocol.discovery import HoldRecord
+from sluice_protocol.discovery import HoldReason, HoldRecord
+from sluice_protocol.errors import StoreError
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import HeadOutcome, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_reconciler import verify
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.verify import BulkVerifier, VerifiedBatch, verify_batch
+from sluice_reconciler.verify import VerifiedBatch, verify_batches
 from sluice_store.local import LocalStore, open_local_store
+from sluice_store.port import ObjectStore
 
 Named = dict[ObjectKey, AcceptedManifest]
 
@@ -36,9 +39,8 @@ class WithoutSomeChecksums:
     async def head(self, key: ObjectKey) -> HeadOutcome:
         return self._with(key, await self._store.head(key))
 
-    async def head_all(self, keys: list[ObjectKey]) -> list[HeadOutcome]:
-        infos = await self._store.head_all(keys)
-        return [self._with(key, info) for key, info in zip(keys, infos, strict=True)]
+    async def head_many(self, keys: list[ObjectKey]) -> list[HeadOutcome]:
+        return [await self.head(key) for key in keys]
 
     def _with(self, key: ObjectKey, info: HeadOutcome) -> HeadOutcome:
         changed = self._changed.get(key)
@@ -75,103 +77,98 @@ async def world(store: LocalStore) -> tuple[Any, list[ObjectKey], Named]:
     return WithoutSomeChecksums(store, changed), places, named
 
 
-async def differences(store: Any, keys: list[ObjectKey], named: Named) -> list[ObjectKey]:
-    """Return the keys that are valid in bulk and not alone, or with other bytes."""
-    found = await BulkVerifier(store, RequestLimit(2)).verify(keys, named)
-    wrong = []
-    for key, one in found.items():
-        alone = await verify_batch(store, key, named=named.get(key))
-        same = isinstance(alone, VerifiedBatch) and (alone.manifest, alone.body) == (
-            one.manifest,
-            one.body,
-        )
-        if not same or one.key != key:
-            wrong.append(key)
-    return wrong
+async def check(store: Any, keys: list[ObjectKey], named: Named) -> list[object]:
+    """Return, for each key, the fields of the valid manifest or the reason of its hold."""
+    found = await verify_batches(store, keys, RequestLimit(2), named=named)
+    return [
+        one.manifest.collector_id
+        if isinstance(one, VerifiedBatch)
+        else one.reason
+        if isinstance(one, HoldRecord)
+        else one
+        for one in found
+    ]
 
 
-def test_only_valid_batches_are_verified_in_bulk(tmp_path: Path) -> None:
+def expected(keys: list[ObjectKey], named: Named, collector: str) -> list[object]:
+    wanted: list[object] = [collector] * len(keys)
+    wanted[1] = HoldReason.BLOB_MISSING
+    wanted[3] = wanted[5] = HoldReason.BLOB_CORRUPT
+    wanted[-3] = HoldReason.MANIFEST_MISSING if keys[-3] in named else None
+    wanted[-2] = wanted[-1] = HoldReason.INVALID_MANIFEST
+    return wanted
+
+
+@pytest.mark.parametrize("with_names", [True, False])
+def test_each_batch_is_valid_or_held_for_its_defect(with_names: bool, tmp_path: Path) -> None:
+    """Number 7 has no checksum: its blob is read. The entry of number 9 is not its manifest."""
+
     async def run() -> None:
         async with open_local_store(tmp_path) as plain:
             store, keys, named = await world(plain)
-            found = await BulkVerifier(store, RequestLimit(2)).verify(keys, named)
-            assert await differences(store, keys, named) == []
-            alone = {key: await verify_batch(store, key, named=named.get(key)) for key in keys}
-            valid = {key for key, one in alone.items() if isinstance(one, VerifiedBatch)}
-            # Without a checksum of the store the blob must be read, which is left to the other way.
-            assert valid - set(found) == {keys[7]}
-            assert (
-                sum(isinstance(one, HoldRecord) for one in alone.values()) == 6
-            )  # one of them is named by a journal and has no manifest
-            assert found[keys[9]].manifest != named[keys[9]]
-            assert keys[11] in found
-            assert await BulkVerifier(store, RequestLimit(2)).verify([], {}) == {}
+            names = named if with_names else {}
+            collector = named[keys[0]].collector_id
+            assert await check(store, keys, names) == expected(keys, names, collector)
+            assert await verify_batches(store, [], RequestLimit(2)) == []
 
     asyncio.run(run())
 
 
-def _without_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blob_that_is_not_its_checksum_is_found_by_a_full_read(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            one = await accept(store, 0)
+            key = accepted_key(one.identity)
+            path = tmp_path / blob_key(one.digest)
+            path.write_bytes(b"x" * one.frame_bytes)
+            for full in ((), {key}):
+                [seen] = await verify_batches(store, [key], RequestLimit(1), full=full)
+                assert isinstance(seen, HoldRecord)
+                assert seen.reason is HoldReason.BLOB_CORRUPT
+
+    asyncio.run(run())
+
+
+def test_a_key_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_local_store(tmp_path) as store:
+            good = accepted_key((await accept(store, 0)).identity)
+            bad, valid = await verify_batches(store, [ObjectKey("../x"), good], RequestLimit(1))
+            assert isinstance(bad, StoreError)
+            assert isinstance(valid, VerifiedBatch)
+
+    asyncio.run(run())
+
+
+async def _no_check(*_: Any) -> None:
     """Accept a batch whose blob was not read."""
 
-    async def verify_manifests(self: BulkVerifier, keys: Any, named: Any) -> Any:
-        found = await self._compare([key for key in keys if key in named], named)
-        return found | await self._read([key for key in keys if key not in found])
 
-    monkeypatch.setattr(BulkVerifier, "verify", verify_manifests)
-
-
-def _entry_is_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the entry of a journal for the manifest."""
-
-    async def compare(self: BulkVerifier, keys: Any, named: Any) -> Any:
-        del self
-        date_ns = 1
-        return {
-            key: VerifiedBatch(
-                key=key, manifest=named[key], body=encode_record(named[key]), date_ns=date_ns
-            )
-            for key in keys
-        }
-
-    monkeypatch.setattr(BulkVerifier, "_compare", compare)
+async def _entry_is_proof(
+    store: ObjectStore, keys: Sequence[ObjectKey], named: Named
+) -> dict[ObjectKey, object]:
+    """Take the entry of a journal for the manifest, if an object exists."""
+    infos = await store.head_many(keys)
+    return {
+        key: VerifiedBatch(
+            key=key, manifest=named[key], body=encode_record(named[key]), date_ns=info.date_ns
+        )
+        for key, info in zip(keys, infos, strict=True)
+        if isinstance(info, ObjectInfo)
+    }
 
 
-def _existence_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare no checksum of a manifest."""
-
-    async def compare(self: BulkVerifier, keys: Any, named: Any) -> Any:
-        infos = await self._store.head_all(keys)
-        return {
-            key: VerifiedBatch(
-                key=key, manifest=named[key], body=encode_record(named[key]), date_ns=info.date_ns
-            )
-            for key, info in zip(keys, infos, strict=True)
-            if isinstance(info, ObjectInfo)
-        }
-
-    monkeypatch.setattr(BulkVerifier, "_compare", compare)
-
-
-@pytest.mark.parametrize("plant", [_without_blobs, _entry_is_proof, _existence_is_enough])
-def test_planted_bugs_in_the_verification_of_many_batches_are_found(
-    plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "bug"), [("_check_blobs", _no_check), ("_compare_named", _entry_is_proof)]
+)
+def test_planted_bugs_in_the_verification_of_batches_are_found(
+    name: str, bug: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> list[ObjectKey]:
-        async with open_local_store(tmp_path) as plain:
-            store, keys, named = await world(plain)
-            plant(monkeypatch)
-            return await differences(store, keys, named)
-
-    assert asyncio.run(run())
-
-
-def test_a_manifest_under_the_key_of_another_identity_is_not_valid(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_local_store(tmp_path) as plain:
             store, keys, named = await world(plain)
-            for entries in (named, {}):
-                found = await BulkVerifier(store, RequestLimit(2)).verify(keys, entries)
-                assert keys[-2] not in found
-                assert keys[0] in found
+            monkeypatch.setattr(verify, name, bug)
+            collector = named[keys[0]].collector_id
+            assert await check(store, keys, named) != expected(keys, named, collector)
 
     asyncio.run(run())

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import OneByOne, SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued
 
 from sluice_queue.lane import Lane, Runtime
@@ -22,7 +22,7 @@ LANE = Lane(queue="spark", lane=0)
 CALLS_MAX = 40
 
 
-class CancellingStore:
+class CancellingStore(OneByOne):
     """A store whose caller is cancelled in one of its calls.
 
     Attributes:

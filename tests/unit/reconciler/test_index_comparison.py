@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.queue_store import SimClock, SimStore
+from support.queue_store import OneByOne, SimClock, SimStore
 from support.reconciler_seed import accept, index_keys
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME, accepted_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record, encode_reference
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.concurrency import READ_BYTES_MAX, RequestLimit
 from sluice_reconciler.differences import DerivedDifference, DifferenceKind
@@ -86,7 +87,7 @@ def test_a_few_differences_cost_a_few_more_requests() -> None:
     asyncio.run(run())
 
 
-class FailingStore:
+class FailingStore(OneByOne):
     """A store whose n-th request fails, and only that one."""
 
     def __init__(self, inner: SimStore, at: int) -> None:
@@ -275,11 +276,10 @@ def test_objects_that_are_read_together_fit_into_memory() -> None:
                 )
                 yield ListPage(objects=listed, date_ns=0, last=True)  # type: ignore[arg-type]
 
-            async def read_bodies(self, keys: Sequence[ObjectKey]) -> Sequence[bytes | None]:
+            async def get_many(self, keys: Sequence[ObjectKey]) -> Sequence[Found]:
                 reads.append(len(keys))
-                return [b"x" for _ in keys]
-
-            get_all = head_all = create_all = read_bodies
+                info: Any = None
+                return [Found(info=info, body=b"x") for _ in keys]
 
         pages: Any = Pages()
         got = [key async for some in RequestLimit(1).read(pages, "p/") for key, _ in some]

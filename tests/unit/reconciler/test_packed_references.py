@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.builders import make_identity, manifest, manifest_of, salted_frame
 from support.frames import logs
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import OneByOne, SimClock, SimIds, SimStore
 from support.reconciler_seed import enqueued
 
 from sluice_protocol.authority import Authority
@@ -56,7 +56,7 @@ async def accept(store: SimStore, count: int, *, hours: int = 1) -> list[Accepte
     return found
 
 
-class CountingStore:
+class CountingStore(OneByOne):
     """Counts the writes of each kind, by prefix."""
 
     def __init__(self, inner: SimStore) -> None:

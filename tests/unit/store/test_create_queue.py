@@ -9,12 +9,10 @@ import pytest
 from support.store_groups import ALWAYS_GROUPS, CountedSync
 
 from sluice_protocol.errors import StoreError
-from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.units import ObjectKey
-from sluice_store.bulk import NewObject
 from sluice_store.local import LocalStore, open_local_store
 from sluice_store.local.create_queue import GROUP_BODY_MAX, GroupLimits
-from sluice_store.pairs import NewPair
 
 
 class Watched(CountedSync):
@@ -76,28 +74,6 @@ def test_large_bodies_run_separately(tmp_path: Path) -> None:
         await asyncio.gather(*(create(store, f"k/{number}", body) for number in range(8)))
 
     assert run(tmp_path, work).calls == 0
-
-
-def pair_of(key: str) -> NewPair:
-    second = NewObject(key=ObjectKey(f"second/{key}"), body=b"y")
-    return NewPair(
-        first=NewObject(key=ObjectKey(f"first/{key}"), body=b"x"), follow=lambda _: second
-    )
-
-
-@pytest.mark.parametrize(("count", "syncs"), [(2, 0), (8, 3)])
-def test_pairs_are_created_together_in_a_group_only(count: int, syncs: int, tmp_path: Path) -> None:
-    """A few run separately: their callers create the second objects."""
-
-    async def work(store: LocalStore, _: Watched) -> None:
-        pairs = [pair_of(str(number)) for number in range(count)]
-        found = await asyncio.gather(*(store.create_pair(one) for one in pairs))
-        assert all(isinstance(one.first, Applied) for one in found)
-        for number, one in enumerate(found):
-            there = await store.get(ObjectKey(f"second/{number}"))
-            assert isinstance(one.second, Applied) == isinstance(there, Found) == (syncs > 0)
-
-    assert run(tmp_path, work).calls == syncs
 
 
 def test_two_groups_are_written_at_the_same_time(tmp_path: Path) -> None:

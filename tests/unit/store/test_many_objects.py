@@ -20,9 +20,8 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store import StoreMode, open_store
-from sluice_store.bulk import BulkStore, NewObject, read_bodies
 from sluice_store.local.store import open_local_store
-from sluice_store.port import ObjectStore
+from sluice_store.port import NewObject, ObjectStore, read_bodies
 
 KEYS = [ObjectKey("a/1"), ObjectKey("a/missing"), ObjectKey("a/2")]
 
@@ -30,18 +29,16 @@ KEYS = [ObjectKey("a/1"), ObjectKey("a/missing"), ObjectKey("a/2")]
 async def read(store: ObjectStore) -> list[bytes | None]:
     await store.create(KEYS[0], b"one")
     await store.create(KEYS[2], b"")
-    return await read_bodies(store, KEYS, asyncio.Semaphore(2))
+    return await read_bodies(store, KEYS)
 
 
 def test_bodies_are_read_in_the_order_of_their_keys(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
-            assert isinstance(store, BulkStore)
             assert await read(store) == [b"one", None, b""]
             with pytest.raises(StoreError):
-                await read_bodies(store, [ObjectKey("../x")], asyncio.Semaphore(1))
+                await read_bodies(store, [ObjectKey("../x")])
         other = SimStore(clock=SimClock())
-        assert not isinstance(other, BulkStore)
         assert await read(other) == [b"one", None, b""]
 
     asyncio.run(run())
@@ -50,25 +47,27 @@ def test_bodies_are_read_in_the_order_of_their_keys(tmp_path: Path) -> None:
 def test_a_call_for_many_objects_has_the_outcomes_of_a_call_for_each(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
-            assert isinstance(store, BulkStore)
             new = [NewObject(key=ObjectKey(f"a/{name}"), body=name.encode()) for name in "xyx"]
-            first, second, again = await store.create_all(new)
+            first, second, again = await store.create_many(new)
             assert isinstance(first, Applied)
             assert isinstance(second, Applied)
             assert isinstance(again, Exists)
             keys = [new[1].key, KEYS[1], new[0].key]
-            assert [_dateless(one) for one in await store.get_all(keys)] == [
+            assert [_dateless(one) for one in await store.get_many(keys)] == [
                 _dateless(await store.get(key)) for key in keys
             ]
-            assert [_dateless(one) for one in await store.head_all(keys)] == [
+            assert [_dateless(one) for one in await store.head_many(keys)] == [
                 _dateless(await store.head(key)) for key in keys
             ]
-            infos = await store.head_all(keys)
-            assert all(one.date_ns >= first.date_ns for one in infos)
-            assert await store.head_all([]) == await store.get_all([]) == []
-            for call in (store.get_all, store.head_all):
-                with pytest.raises(StoreError):
-                    await call([keys[0], ObjectKey("../x")])
+            infos = await store.head_many(keys)
+            for one in infos:
+                assert not isinstance(one, StoreError)
+                assert one.date_ns >= first.date_ns
+            assert await store.head_many([]) == await store.get_many([]) == []
+            for call in (store.get_many, store.head_many):
+                good, bad = await call([keys[0], ObjectKey("../x")])
+                assert isinstance(bad, StoreError)
+                assert not isinstance(good, StoreError)
 
     asyncio.run(run())
 
@@ -89,19 +88,19 @@ def test_folders_of_new_objects_are_synced_once_before_a_read_reports_them(tmp_p
                 await writer.create(key, b"body")
         synced = Synced()
         async with open_local_store(root, syncer=synced) as reader:
-            await reader.head_all(keys)
+            await reader.head_many(keys)
             assert sorted(synced.directories) == [str(root), str(root / "a"), str(root / "b")]
-            await reader.get_all(keys)
+            await reader.get_many(keys)
             assert len(synced.directories) == 3
 
     asyncio.run(run())
 
 
-def _dateless(outcome: GetOutcome | HeadOutcome) -> object:
+def _dateless(outcome: GetOutcome | HeadOutcome | StoreError) -> object:
     match outcome:
         case Found(info=info, body=body):
             return replace(info, date_ns=UnixNs(0)), body
         case ObjectInfo():
             return replace(outcome, date_ns=UnixNs(0))
-        case NotFound():
+        case NotFound() | StoreError():
             return None
