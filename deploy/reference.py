@@ -6,6 +6,7 @@ error codes are read from the code. A test compares the pages with what the code
 
 import ast
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,18 +155,34 @@ def _default(argument: Argument) -> str:
     if argument.required:
         return "required"
     default = argument.field_info.default
-    if default in (argument.field_info.empty, None, "", ()) or is_secret_option(argument.names[0]):
+    if default in (argument.field_info.empty, None, "", (), {}) or is_secret_option(
+        argument.names[0]
+    ):
         return ""
     option = argument.names[0].rpartition(".")[2].removeprefix("--")
     if option in _MACHINE_DEFAULTS:
         compute, shown = _MACHINE_DEFAULTS[option]
         if default == compute():
             return shown
+    if isinstance(default, tuple):
+        return " ".join(f"`{one}`" for one in default)
     return f"`{default}`"
 
 
 def _meaning(argument: Argument) -> str:
     return argument.parameter.help or ""
+
+
+def count_rows(page: str) -> dict[str, int]:
+    """Return the number of options by command, from the page of all commands."""
+    rows: dict[str, int] = {}
+    command = ""
+    for line in page.splitlines():
+        if line.startswith("## "):
+            command = line.removeprefix("## `sluice ").removesuffix("`")
+        elif line.startswith("| `--"):
+            rows[command] = rows.get(command, 0) + 1
+    return rows
 
 
 # -- HTTP --------------------------------------------------------------------------------
@@ -292,7 +309,13 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 
 
 def main() -> None:
-    """Write every page."""
+    """Write every page, or with the word `rows` print how many options each command has."""
+    if sys.argv[1:] == ["rows"]:
+        rows = count_rows(render_commands())
+        for command in sorted(rows, key=lambda one: -rows[one]):
+            sys.stdout.write(f"{rows[command]:4} {command}\n")
+        sys.stdout.write(f"{sum(rows.values()):4} in all\n")
+        return
     FOLDER.mkdir(exist_ok=True)
     for name, render in PAGES.items():
         (FOLDER / name).write_text(render(), encoding="utf-8")

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import get_args
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Env
 
 from sluice_cli.commands import COMMANDS, SUMMARY
@@ -26,6 +26,8 @@ def build() -> App:
         help=SUMMARY,
         version=_lazy_version,
         config=(Env("SLUICE_"), FromFile(*read_file())),
+        # The variable follows from the name, as `sluice --help` describes.
+        default_parameter=Parameter(show_env_var=False),
         result_action="return_value",
     )
     for name, (place, summary) in COMMANDS.items():

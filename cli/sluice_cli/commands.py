@@ -57,7 +57,8 @@ def format_help() -> str:
             "Commands:",
             *lines,
             "",
-            "`sluice COMMAND --help` shows the options of a command.",
+            "`sluice COMMAND --help` shows the options of a command. Its option `--name` is also",
+            "the variable SLUICE_COMMAND_NAME, and the key `name` of [COMMAND] in sluice.toml.",
             "",
         )
     )

@@ -5,7 +5,7 @@ The environment variable of the option `listen` of `sluice gateway` is `SLUICE_G
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from cyclopts import App, ArgumentCollection, UnknownOptionError
 from cyclopts import config as providers
@@ -60,6 +60,25 @@ class FromFile:
             ]
             key = (error.token.keyword or "").strip("[]").replace("][", ".")
             raise unknown_key(".".join((*commands, key)), known, self._path) from error
+        _refuse_values_of_groups(arguments)
+
+
+def _refuse_values_of_groups(arguments: ArgumentCollection) -> None:
+    """Refuse a value of a group of options: the library would set the first option of the group.
+
+    Raises:
+        BadUsage: A group has a value that is no JSON object.
+    """
+    for group in arguments:
+        if not group.children and get_origin(group.hint) is not dict:
+            continue
+        for token in group.tokens:
+            if not token.keys and not token.value.startswith("{"):
+                name = group.names[0]
+                raise BadUsage(
+                    f"options have no value together: set one of them, `{name}.NAME`,"
+                    f" option=`{name}`, value=`{token.value}`, source=`{token.source or 'cli'}`"
+                )
 
 
 def refuse_unknown_tables(

@@ -80,8 +80,13 @@ def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:
             # As cyclopts calls it: the root would drop options with the name of a command.
             provider(here, tuple(commands), arguments)
         for argument in arguments:
-            if argument.parse and argument.names and argument.names[0].startswith("--"):
+            if argument.parse and argument.names[:1] and _is_option(argument):
                 yield _setting(" ".join(path), argument)
+
+
+def _is_option(argument: Argument) -> bool:
+    """Return False for the name of a group, whose options follow."""
+    return argument.names[0].startswith("--") and not argument.children
 
 
 def _setting(command: str, argument: Argument) -> Setting:
@@ -90,7 +95,10 @@ def _setting(command: str, argument: Argument) -> Setting:
     if named:
         value, origin = os.environ[named[0]], named[0]
     elif tokens:
-        value = " ".join(str(token.value or token.implicit_value) for token in tokens)
+        value = " ".join(
+            "".join(f"{key}=" for key in token.keys) + str(token.value or token.implicit_value)
+            for token in tokens
+        )
         origin = tokens[0].source
         if origin == "env":
             origin = str(tokens[0].keyword)
@@ -107,6 +115,8 @@ def _default(argument: Argument) -> str:
     default = argument.field_info.default
     if default is argument.field_info.empty or default is dataclasses.MISSING:
         return ""
+    if isinstance(default, tuple):
+        return " ".join(map(str, default))
     return str(default)
 
 

@@ -39,7 +39,7 @@ def maintain(
     """Run ingestion, compaction, rollups, indexes, retention, audits and garbage collection.
 
     It runs until SIGTERM. Several processes may run concurrently: leases in the store share the
-    work between them. Policies are tables such as `[maintain.compact]` in `sluice.toml`.
+    work between them. `sluice.toml` has tables such as `[maintain.compact]`, `[maintain.every_s]`.
 
     Returns:
         0; with `--once` 1 if a task has a problem.

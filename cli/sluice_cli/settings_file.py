@@ -128,7 +128,7 @@ OPTIONS_MEANT: Final = {
 }
 """Options of other tools, with those that mean the same here, of which a command may have one."""
 _PERIODS: Final = frozenset({"interval", "interval-s", "period", "period-s", "every", "schedule"})
-"""Words for the period of a task of maintenance, as in `--audit.interval-s`."""
+"""Words for the period of the tasks of maintenance, as in `--audit.interval-s`."""
 _OTHER_WAYS: Final = {
     "--detach": "a command runs in the foreground; docs/deploy.md shows it as a service",
     "--context": "the neighbours of a record are in the console, and at `/v1/context` of `sluice"
@@ -172,8 +172,8 @@ def describe_unknown_option(option: str, known: Iterable[str], command: str) -> 
     other = _OTHER_WAYS.get(_OTHER_WAYS_OF.get(option, option))
     if other is not None:
         return f"unknown option: {other}; {listed}"
-    table, _, key = option.rpartition(".")
-    wanted = (f"{table}.every-s",) if key in _PERIODS else OPTIONS_MEANT.get(option, ())
+    word = option.removeprefix("--").rpartition(".")[2]
+    wanted = (*OPTIONS_MEANT.get(option, ()), *(("--every-s",) if word in _PERIODS else ()))
     meant = next((one for one in wanted if one in offered), "")
     # A word of another tool is not compared by its letters, except for a missing `s`.
     similarity = 0.9 if option in OPTIONS_MEANT else 0.7

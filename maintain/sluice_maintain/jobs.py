@@ -21,13 +21,13 @@ from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_maintain.lease_rules import RunResult
 from sluice_maintain.retention import apply_retention
-from sluice_maintain.settings import GcPolicy, MaintainSettings
+from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDenied, StoreError
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.collector import Collector
+from sluice_queue.collector import GRACE_S_DEFAULT, Collector
 from sluice_spark.compact import run_compact
 from sluice_spark.errors import JobStopped
 from sluice_spark.index import run_index
@@ -122,10 +122,18 @@ def run_spark_job(
 class StoreJobs:
     """The tasks that need the store only. The collector remembers what earlier runs observed."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        collect_grace_s: float = GRACE_S_DEFAULT,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
+        self._collect_grace_s = collect_grace_s
         self._collector: Collector | None = None
         self._expired_through = ""
 
@@ -139,19 +147,21 @@ class StoreJobs:
             case TaskName.RETENTION:
                 figures = await apply_retention(self._store, settings.retention)
             case TaskName.QUEUE:
-                figures = await self._collect(settings.queue.grace_s)
+                figures = await self._collect()
             case TaskName.NONCURRENT:
                 return await self._expire(settings.noncurrent.job())
             case TaskName.AUDIT:
-                return await self._audit(settings)
+                return await self._audit(settings.gc)
             case _:
                 return await self._collect_garbage(settings.gc)
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
 
-    async def _collect(self, grace_s: float) -> dict[str, float]:
+    async def _collect(self) -> dict[str, float]:
         if self._collector is None:
             horizon_ns = (await read_authority(self._store)).retry_horizon_ns
-            self._collector = Collector(self._store, retry_horizon_ns=horizon_ns, grace_s=grace_s)
+            self._collector = Collector(
+                self._store, retry_horizon_ns=horizon_ns, grace_s=self._collect_grace_s
+            )
         return figures_of(await self._collector.run())
 
     async def _expire(self, job: ExpirySettings) -> RunResult:
@@ -167,27 +177,26 @@ class StoreJobs:
         figures = {"versions_deleted": float(deleted), "unknown": float(unknown)}
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
 
-    async def _audit(self, settings: MaintainSettings) -> RunResult:
-        policy, engine = settings.audit, LocalTaskEngine(self._store)
-        job = policy.job(self._clock.now_ns() // NS_PER_S)
+    async def _audit(self, options: GcOptions) -> RunResult:
+        engine = LocalTaskEngine(self._store)
+        job = options.audit(self._clock.now_ns() // NS_PER_S)
         report = await audit_store(self._store, engine, job, self._clock, self._ids)
         counts = report.certificate.counts
         figures = figures_of(counts)
-        keys = load_keys(policy.key_file, policy.trusted_keys)
-        if policy.plan:
+        keys = load_keys(options.key_file, options.trusted_keys)
+        if options.plan:
             planner = Planner(self._store, engine, keys, self._clock, self._ids)
-            made = await plan_if_covered(planner, policy.plan_job())
+            made = await plan_if_covered(planner, options.plan_job())
             figures["plans_made"] = float(made is not None)
-        if policy.prune_evidence:
-            pruned = await prune_evidence(self._store, keys.trusted)
-            figures["evidence_files_removed"] = float(pruned.files)
+        pruned = await prune_evidence(self._store, keys.trusted)
+        figures["evidence_files_removed"] = float(pruned.files)
         return _checked(figures, "the audit", found_wrong=counts.found_wrong)
 
-    async def _collect_garbage(self, policy: GcPolicy) -> RunResult:
-        job = policy.job()
-        if policy.execute_only:
+    async def _collect_garbage(self, options: GcOptions) -> RunResult:
+        job = options.cycle()
+        if options.execute_only:
             trusted = load_trusted(job.key_file, job.trusted_keys)
-            return await self._execute(job.for_run(), trusted, policy.audit_age_s_max)
+            return await self._execute(job.for_run(), trusted, options.audit_age_s_max)
         await prepare_key_file(self._store, job.key_file)
         keys = load_keys(job.key_file, job.trusted_keys)
         engine = LocalTaskEngine(self._store)

@@ -11,7 +11,7 @@ from typing import Final
 
 from ulid import ULID
 
-from sluice_maintain.settings import RetentionPolicy
+from sluice_maintain.settings import RetentionOptions
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -24,16 +24,16 @@ PRINCIPAL: Final = "maintain:retention"
 _DAY_NS: Final = 86_400 * NS_PER_S
 
 
-def plan_retention(policy: RetentionPolicy, now_ns: int) -> Iterator[DeleteRecord]:
-    """Yield the deletes that the policy requires today, by the store's clock.
+def plan_retention(options: RetentionOptions, now_ns: int) -> Iterator[DeleteRecord]:
+    """Yield the deletes that the options require today, by the store's clock.
 
     A batch that is accepted today and contains older records is covered tomorrow.
     """
     today_ns = now_ns // _DAY_NS * _DAY_NS
     kinds: tuple[tuple[Kind, int], ...] = (
-        ("logs", policy.logs_days),
-        ("metrics", policy.metrics_days),
-        ("entries", policy.entries_days),
+        ("logs", options.logs_days),
+        ("metrics", options.metrics_days),
+        ("entries", options.entries_days),
     )
     for kind, days in kinds:
         if days:
@@ -53,7 +53,7 @@ def _delete_id(kind: Kind, days: int, today_ns: int) -> str:
     return str(ULID(time_ms + content[:10]))
 
 
-async def apply_retention(store: ObjectStore, policy: RetentionPolicy) -> dict[str, float]:
+async def apply_retention(store: ObjectStore, options: RetentionOptions) -> dict[str, float]:
     """Create the deletes of today that do not exist; return how many were created.
 
     Raises:
@@ -61,7 +61,7 @@ async def apply_retention(store: ObjectStore, policy: RetentionPolicy) -> dict[s
     """
     created = 0
     date_ns = (await store.head(delete_key("0" * 26))).date_ns
-    for record in plan_retention(policy, date_ns):
+    for record in plan_retention(options, date_ns):
         backoff = Backoff.seeded_by(SystemClock())
         created += (await write_delete(store, record, backoff, SystemIds())).created
     return {"deletes_created": created}

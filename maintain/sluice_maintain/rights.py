@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sluice_maintain.settings import MaintainSettings
-from sluice_maintain.task_policy import TaskPolicy
+from sluice_maintain.settings import MaintainSettings, TaskPolicy
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreError
 from sluice_protocol.keys import DELETES

@@ -18,8 +18,7 @@ from sluice_maintain.lease_rules import (
 )
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_maintain.scheduler import next_start_at
-from sluice_maintain.settings import MaintainSettings
-from sluice_maintain.task_policy import TaskPolicy
+from sluice_maintain.settings import MaintainSettings, TaskPolicy
 from sluice_maintain.task_store import ChangedTask, TaskStore
 from sluice_maintain.tasks import TRAITS, TaskName, conflicting
 from sluice_maintain.worker_pool import PendingJob, WorkerPool

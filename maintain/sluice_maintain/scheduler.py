@@ -17,8 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from sluice_maintain.lease_rules import is_leased, settle
-from sluice_maintain.settings import IngestPolicy
-from sluice_maintain.task_policy import TaskPolicy
+from sluice_maintain.settings import TaskPolicy
 from sluice_maintain.tasks import TRAITS, TaskName, WorkerKind
 from sluice_maintain.time_windows import next_open_ns, parse_windows
 from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun
@@ -40,6 +39,8 @@ Keys that expired, a policy that is being changed and a wrong clock deny request
 then ingestion must continue within seconds. A denied start costs a few requests and no JVM. Other
 tasks pause as after a failure.
 """
+FENCED_WAIT_S: Final = 600.0
+"""Pause after another ingest job acquired the queue: two must not fence each other all day."""
 
 
 class WaitReason(StrEnum):
@@ -136,8 +137,8 @@ def _pause_after(
         # The lease of a lost run was a pause already.
         lost = last.outcome == RunOutcome.LOST
         after_s = 0.0 if lost and failures == 1 else pause_s(policy, failures - lost, delay)
-    elif last.outcome == RunOutcome.FENCED and isinstance(policy, IngestPolicy):
-        after_s = policy.fenced_wait_s * (1 + delay / 2)
+    elif last.outcome == RunOutcome.FENCED and TRAITS[policy.task].continuous:
+        after_s = FENCED_WAIT_S * (1 + delay / 2)
     elif TRAITS[policy.task].continuous or last.outcome == RunOutcome.STOPPED:
         after_s = _RESTART_S
     return after_s

@@ -1,69 +1,112 @@
-"""Settings of maintenance: one for the process, and a policy for each task."""
+"""Settings of maintenance: those of the process, of all tasks by their names, and of each task."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from sluice_gc.key_ranges import split_shards
 from sluice_gc.settings import AuditSettings, CycleSettings, PlanSettings, default_key_file
-from sluice_maintain.task_policy import DAY_S, TaskPolicy, checking, job_of
-from sluice_maintain.tasks import TaskName
+from sluice_maintain.tasks import TRAITS, TaskName
+from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number
 from sluice_spark.settings import CompactSettings, IngestSettings
 from sluice_store.url import with_profile
 from sluice_store.version_expiry import ExpirySettings
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Job = TypeVar("Job", bound=DataclassInstance)
+
+DAY_S: Final = 86_400.0
+EVERY_S: Final = dict.fromkeys(TaskName, DAY_S) | {
+    TaskName.ROLLUP: 300.0,
+    TaskName.INDEX: 3600.0,
+    TaskName.RETENTION: 6 * 3600.0,
+    TaskName.QUEUE: 900.0,
+}
+"""Seconds from the start of a run to the start of the next, unless `every_s` names the task."""
+BACKOFF_S: Final = dict.fromkeys(TaskName, 60.0) | {TaskName.AUDIT: 900.0, TaskName.GC: 900.0}
+"""Pause after a second failure. It is long for tasks that read every manifest."""
+
+
+@contextmanager
+def _checking(table: str) -> Iterator[None]:
+    """Name the table in the errors about its settings."""
+    try:
+        yield
+    except BadUsage as error:
+        raise BadUsage(f"cannot run maintenance: in [maintain.{table}], {error}") from error
+
+
+def _job_of(kind: "type[Job]", options: object, **more: Any) -> "Job":  # noqa: ANN401 - values of several types
+    """Return the settings of a job: those that the options have too, and the given ones."""
+    shared = {
+        one.name: getattr(options, one.name) for one in fields(kind) if hasattr(options, one.name)
+    }
+    return kind(**{**shared, **more})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestPolicy(TaskPolicy):
+class TaskPolicy:
+    """When a task runs.
+
+    Attributes:
+        enabled: Whether this process runs the task.
+        every_s: Seconds from the start of a run to the start of the next.
+        window: When the task may start; see `sluice_maintain.time_windows`.
+        timeout_s: Longest run; a longer one is stopped and counts as failed. 0 means no limit.
+        profile: AWS profile with the credentials of the task; empty for those of the process.
+        jitter: Share of `every_s` by which a start is delayed at most: two processes that were
+            started together do not compete for every lease.
+        backoff_s: Pause after a second failure; it doubles with each further failure.
+        backoff_max_s: Longest pause after failures. `sluice maintain resume` ends a pause.
+    """
+
+    task: TaskName
+    enabled: bool = True
+    every_s: float = DAY_S
+    window: str = ""
+    timeout_s: float = 6 * 3600.0
+    profile: str = ""
+    jitter: float = 0.05
+    backoff_s: float = 60.0
+    backoff_max_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
     """The ingest job, which runs continuously.
 
     Attributes:
         trigger_s: Seconds between micro-batches.
         max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
-        max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
-        checkpoint: Folder for streaming checkpoints; empty for the default.
-        fenced_wait_s: Pause after another ingest job acquired the queue.
     """
 
-    task = TaskName.INGEST
-    timeout_s: float = 0.0
     trigger_s: float = 10.0
     max_bytes_per_trigger: int = IngestSettings().max_bytes_per_trigger
-    max_batches_per_trigger: int = IngestSettings().max_batches_per_trigger
-    checkpoint: str = ""
-    fenced_wait_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollupPolicy(TaskPolicy):
-    """Rollups of metrics."""
-
-    task = TaskName.ROLLUP
-    every_s: float = 300.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactPolicy(TaskPolicy):
+class CompactOptions:
     """Compaction of the tables.
 
     Attributes:
         target_bytes: Target size of data files.
-        grace_s: Seconds after the end of a date before its partition is rewritten.
         open_partitions: Also rewrite partitions that may still receive batches.
-        vacuum_hours: Hours beyond the retry horizon for which replaced files are kept; a negative
-            number keeps them permanently.
+        vacuum_hours: Hours beyond the retry horizon for which replaced files are kept; -1 keeps
+            them permanently.
         chunk_days: Days for which rollup chunks are kept; 0 keeps them permanently.
-        await_rollups: Whether retention keeps samples of metrics until rollups contain them.
-        dedupe: Attributes that name a log record of its sender; see `sluice spark compact`.
-        dedupe_metrics: Whether points of one series with the same time and value are stored once.
+        await_rollups: Keep samples of metrics until rollups contain them.
+        dedupe: Attributes that name a log record; see `sluice spark compact`.
+        dedupe_metrics: Store points of one series with the same time and value once.
         dedupe_window_s: Seconds after the first record within which a repetition is recognised.
     """
 
-    task = TaskName.COMPACT
     target_bytes: int = CompactSettings().target_bytes
-    grace_s: int = CompactSettings().grace_s
     open_partitions: bool = False
     vacuum_hours: int = CompactSettings().vacuum_hours
     chunk_days: int = CompactSettings().chunk_days
@@ -74,49 +117,31 @@ class CompactPolicy(TaskPolicy):
 
     def job(self) -> CompactSettings:
         """Return the settings of one run."""
-        return job_of(CompactSettings, self)
+        return _job_of(CompactSettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexPolicy(TaskPolicy):
-    """Index chunks of new data files."""
-
-    task = TaskName.INDEX
-    every_s: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionPolicy(TaskPolicy):
+class RetentionOptions:
     """Deletes of records by age. Compaction removes their rows; rollups are kept.
+
+    The bytes of accepted batches are permanent, and the lake is rebuilt from them.
 
     Attributes:
         logs_days: Days for which logs are kept; 0 keeps them permanently.
         metrics_days: Days for which samples of metrics are kept; 0 keeps them permanently.
         entries_days: Days for which opaque entries are kept; 0 keeps them permanently.
-        raw_blobs_days: Must be 0: the bytes of accepted batches are permanent.
     """
 
-    task = TaskName.RETENTION
-    every_s: float = 6 * 3600.0
     logs_days: int = 0
     metrics_days: int = 0
     entries_days: int = 0
-    raw_blobs_days: int = 0
 
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            BadUsage: A number of days is negative, blobs would expire, or as `TaskPolicy`.
+            BadUsage: A number of days is negative.
         """
-        TaskPolicy.__post_init__(self)
-        if self.raw_blobs_days:
-            raise BadUsage(
-                "cannot expire raw-blobs/: every acknowledged batch keeps its bytes permanently,"
-                " and the lake is rebuilt from them; remove the key from [maintain.retention];"
-                " [maintain.gc] deletes the blobs that no manifest names,"
-                f" raw_blobs_days=`{self.raw_blobs_days}`"
-            )
         days = (self.logs_days, self.metrics_days, self.entries_days)
         if min(days) < 0:
             raise BadUsage(
@@ -126,128 +151,77 @@ class RetentionPolicy(TaskPolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePolicy(TaskPolicy):
-    """Deletion of work lists and segments that no reader needs; the reconciler does the same.
-
-    Attributes:
-        grace_s: Seconds from an acknowledgement to the deletion of its work list.
-    """
-
-    task = TaskName.QUEUE
-    every_s: float = 900.0
-    grace_s: float = 3600.0
-
-    def _check(self) -> None:
-        check_number("grace_s", self.grace_s, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoncurrentPolicy(TaskPolicy):
+class NoncurrentOptions:
     """Deletion of noncurrent versions of derived data, where the store has no lifecycle.
 
     Attributes:
         retention_s: Seconds for which a superseded version is kept.
     """
 
-    task = TaskName.NONCURRENT
     retention_s: int = ExpirySettings().retention_s
 
     def job(self) -> ExpirySettings:
         """Return the settings of one run."""
-        return job_of(ExpirySettings, self)
-
-
-def _check_audit(policy: "AuditPolicy | GcPolicy") -> None:
-    check_number("deep", policy.deep, 0, 1)
-    check_number("max_delete_ratio", policy.max_delete_ratio, 0, 1)
-    split_shards(policy.shards)
+        return _job_of(ExpirySettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditPolicy(TaskPolicy):
-    """Audits without deletions; each cycle of `gc` contains an audit.
+class GcOptions:
+    """Audits, and garbage collection: each cycle audits, executes the due plan, and plans again.
 
     Attributes:
         key_file: The auditor's key; the first audit of a store creates it.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
         shards: Parts of the sha256 space; see `sluice audit run`.
-        deep: Share of blobs that are read and hashed, 0.0 to 1.0.
-        repair_references: Whether missing reverse references are written, unless the reconciler
-            packs them (`pack_references`).
-        prune_evidence: Whether evidence that the new certificate no longer keeps is removed.
-        plan: Whether a plan is made after the audit, for a task `gc` with `execute_only`.
-        max_delete_ratio: Highest share of all blobs that such a plan may delete.
-    """
-
-    task = TaskName.AUDIT
-    enabled: bool = False
-    backoff_s: float = 900.0
-    key_file: Path = field(default_factory=default_key_file)
-    trusted_keys: tuple[str, ...] = ()
-    shards: int = 16
-    deep: float = 0.0
-    repair_references: bool = True
-    prune_evidence: bool = True
-    plan: bool = False
-    max_delete_ratio: float = 0.1
-
-    def _check(self) -> None:
-        _check_audit(self)
-
-    def job(self, seed: int) -> AuditSettings:
-        """Return the settings of one audit; the seed selects the sample of `deep`."""
-        return job_of(AuditSettings, self, deep_seed=seed)
-
-    def plan_job(self) -> PlanSettings:
-        """Return the settings of the plan after an audit."""
-        return job_of(PlanSettings, self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcPolicy(TaskPolicy):
-    """Cycles of garbage collection: audit, execute the due plan, plan again.
-
-    Attributes:
-        key_file: The auditor's key; the first audit of a store creates it.
-        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
-        shards: Parts of the sha256 space; see `sluice audit run`.
-        deep: Share of blobs that are read and hashed, 0.0 to 1.0.
+        deep: Share of blobs that an audit reads and hashes, 0.0 to 1.0.
         max_delete_ratio: Highest share of all blobs that a plan may delete.
+        plan: Whether the task `audit` makes a plan after each audit.
+        execute_only: Whether the task `gc` only executes the due plan; it needs `trusted_keys`
+            only, and the task `audit` with `plan` makes the plans.
         grace_s: Minimum age of a plan before its execution, seconds.
         deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
-        undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
-        require_approval: Whether only plans are executed that an operator approved.
-        repair_references: Whether missing reverse references are written, unless the reconciler
-            packs them (`pack_references`).
-        execute_only: Whether only the due plan is executed. The task `audit` with `plan` then
-            makes the plans, in a process with other credentials; only `trusted_keys` are needed.
-        audit_age_s_max: With `execute_only`, highest age of the newest audit, seconds.
+        undo: Copy each blob to `gc/v1/trash/` before it is deleted.
+        require_approval: Execute only plans that an operator approved.
     """
 
-    task = TaskName.GC
-    backoff_s: float = 900.0
     key_file: Path = field(default_factory=default_key_file)
     trusted_keys: tuple[str, ...] = ()
     shards: int = 16
     deep: float = 0.0
     max_delete_ratio: float = 0.1
+    plan: bool = False
+    execute_only: bool = False
     grace_s: float = DAY_S
     deletes_per_s_max: float = 0.0
     undo: bool = False
     require_approval: bool = False
-    repair_references: bool = True
-    execute_only: bool = False
-    audit_age_s_max: float = 2 * DAY_S
+    audit_age_s_max: ClassVar[float] = 2 * DAY_S
+    """With `execute_only`, highest age of the newest audit: one audit a day may fail."""
 
-    def _check(self) -> None:
-        _check_audit(self)
-        check_number("grace_s", self.grace_s, 0)
-        check_number("deletes_per_s_max", self.deletes_per_s_max, 0)
-        check_number("audit_age_s_max", self.audit_age_s_max, 0, above=True)
+    def __post_init__(self) -> None:
+        """Check the values.
 
-    def job(self) -> CycleSettings:
+        Raises:
+            BadUsage: A number is out of range.
+        """
+        with _checking("gc"):
+            check_number("deep", self.deep, 0, 1)
+            check_number("max_delete_ratio", self.max_delete_ratio, 0, 1)
+            split_shards(self.shards)
+            check_number("grace_s", self.grace_s, 0)
+            check_number("deletes_per_s_max", self.deletes_per_s_max, 0)
+
+    def audit(self, seed: int) -> AuditSettings:
+        """Return the settings of one audit; the seed selects the sample of `deep`."""
+        return _job_of(AuditSettings, self, deep_seed=seed)
+
+    def plan_job(self) -> PlanSettings:
+        """Return the settings of the plan after an audit."""
+        return _job_of(PlanSettings, self)
+
+    def cycle(self) -> CycleSettings:
         """Return the settings of one cycle; the scheduler repeats it."""
-        return job_of(CycleSettings, self, every_s=0.0)
+        return _job_of(CycleSettings, self, every_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,67 +230,74 @@ class MaintainSettings:
 
     Attributes:
         listen: Address of the status page, host:port; port 0 selects a free port.
-        allowed_hosts: Names under which clients reach the page, without ports, separated by commas.
-        api_token: The token that readers of the status must send as `Authorization: Bearer …`.
-            Without it the page is served on a loopback address only.
-        poll_s: Seconds between two decisions what to run.
-        lease_s: Duration of a lease, seconds; a running task renews it three times as often.
-        stop_grace_s: Time that a stopped task has to reach a safe point, seconds.
-        spark_jobs: Spark tasks that run concurrently in the shared session, count.
-        session_idle_s: Seconds without a task after which a worker process ends.
-        session_jobs_max: Tasks after which a worker process is replaced, count.
+        allowed_hosts: Names under which clients reach the page, separated by commas.
+        api_token: The bearer token of readers; without it the page is on a loopback address only.
+        tasks: The tasks that this process runs.
+        every_s: Seconds from the start of a run to the start of the next, by task.
+        window: When a task may start, in UTC, by task: `22:00-04:00, sat 00:00-24:00`.
+        profile: AWS profile with the credentials of a task, by task.
+        timeout_s: Longest run except of `ingest`, seconds; a longer one fails. 0 means no limit.
+        stop_grace_s: Seconds that a stopped task has to reach a safe point.
         master: Spark master URL.
         driver_memory: Heap size of each JVM.
         ingest: Continuous ingestion.
-        rollup: Rollups of metrics.
         compact: Compaction of the tables.
-        index: Index chunks.
         retention: Deletes of records by age.
-        queue: Deletion of old work lists.
         noncurrent: Deletion of noncurrent versions.
-        audit: Audits without garbage collection.
-        gc: Cycles of garbage collection.
+        gc: Audits and cycles of garbage collection.
     """
 
     listen: str = "127.0.0.1:8083"
     allowed_hosts: str = ""
     api_token: str = field(default="", repr=False)
-    poll_s: float = 10.0
-    lease_s: float = 90.0
+    tasks: tuple[TaskName, ...] = tuple(one for one in TaskName if one is not TaskName.AUDIT)
+    every_s: dict[str, float] = field(default_factory=dict)
+    window: dict[str, str] = field(default_factory=dict)
+    profile: dict[str, str] = field(default_factory=dict)
+    timeout_s: float = 6 * 3600.0
     stop_grace_s: float = 60.0
-    spark_jobs: int = 2
-    session_idle_s: float = 1800.0
-    session_jobs_max: int = 1000
     master: str = "local[2,4]"
     driver_memory: str = "1g"
-    ingest: IngestPolicy = field(default_factory=IngestPolicy)
-    rollup: RollupPolicy = field(default_factory=RollupPolicy)
-    compact: CompactPolicy = field(default_factory=CompactPolicy)
-    index: IndexPolicy = field(default_factory=IndexPolicy)
-    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
-    queue: QueuePolicy = field(default_factory=QueuePolicy)
-    noncurrent: NoncurrentPolicy = field(default_factory=NoncurrentPolicy)
-    audit: AuditPolicy = field(default_factory=AuditPolicy)
-    gc: GcPolicy = field(default_factory=GcPolicy)
+    ingest: IngestOptions = field(default_factory=IngestOptions)
+    compact: CompactOptions = field(default_factory=CompactOptions)
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    noncurrent: NoncurrentOptions = field(default_factory=NoncurrentOptions)
+    gc: GcOptions = field(default_factory=GcOptions)
+    poll_s: ClassVar[float] = 10.0
+    """Seconds between two decisions what to run: a decision reads nine small objects."""
+    lease_s: ClassVar[float] = 90.0
+    """Duration of a lease: a killed process delays its tasks so long, a renewal costs a write."""
+    spark_jobs: ClassVar[int] = 2
+    """Spark tasks that run concurrently: compaction, which is long, and rollups next to it."""
+    session_idle_s: ClassVar[float] = 1800.0
+    """Seconds without a task after which a worker ends: rollups, every 5 minutes, keep the JVM."""
+    session_jobs_max: ClassVar[int] = 1000
+    """Tasks after which a worker is replaced: a JVM that leaks a little is bounded."""
 
     def __post_init__(self) -> None:
         """Check the values.
 
         Raises:
-            BadUsage: A number is out of range.
+            BadUsage: A number is out of range, a task is unknown, or a window has another form.
         """
-        lows = {"poll_s": 0.1, "lease_s": 10, "stop_grace_s": 0, "spark_jobs": 1}
-        for name, low in (lows | {"session_idle_s": 1, "session_jobs_max": 1}).items():
+        for name, low in (("timeout_s", 0), ("stop_grace_s", 0)):
             if not getattr(self, name) >= low:
                 raise BadUsage(
                     f"cannot run maintenance: {name} in [maintain] must be at least {low},"
                     f" {name}=`{getattr(self, name)}`"
                 )
-
-        with checking(TaskName.INGEST):
+        for table in ("every_s", "window", "profile"):
+            with _checking(table):
+                _check_tasks(getattr(self, table))
+        with _checking("every_s"):
+            for task, value in self.every_s.items():
+                check_number(task, value, 1)
+        with _checking("window"):
+            for text in self.window.values():
+                parse_windows(text)
+        with _checking("ingest"):
             self.ingest_job(once=False)
-            check_number("fenced_wait_s", self.ingest.fenced_wait_s, 0)
-        with checking(TaskName.COMPACT):
+        with _checking("compact"):
             self.compact.job()
 
     def check_profiles(self, url: str) -> None:
@@ -325,21 +306,36 @@ class MaintainSettings:
         Raises:
             BadUsage: The store is a directory.
         """
-        for task, policy in self.policies().items():
-            with checking(task):
-                with_profile(url, policy.profile)
+        with _checking("profile"):
+            for profile in self.profile.values():
+                with_profile(url, profile)
 
     def policies(self) -> Mapping[TaskName, TaskPolicy]:
-        """Return the policy of every task."""
-        return {task: getattr(self, task.value) for task in TaskName}
+        """Return when each task runs."""
+        return {
+            task: TaskPolicy(
+                task=task,
+                enabled=task in self.tasks,
+                every_s=self.every_s.get(task, EVERY_S[task]),
+                window=self.window.get(task, ""),
+                timeout_s=0.0 if TRAITS[task].continuous else self.timeout_s,
+                profile=self.profile.get(task, ""),
+                backoff_s=BACKOFF_S[task],
+            )
+            for task in TaskName
+        }
 
     def ingest_job(self, *, once: bool) -> IngestSettings:
         """Return the settings of the ingest job."""
-        return job_of(
+        return _job_of(
             IngestSettings,
             self.ingest,
             once=once,
-            checkpoint=self.ingest.checkpoint or None,
             master=self.master,
             driver_memory=self.driver_memory,
         )
+
+
+def _check_tasks(named: Mapping[str, object]) -> None:
+    for name in named.keys() - set(TaskName):
+        raise BadUsage(f"no task has this name: use one of {', '.join(TaskName)}, task=`{name}`")

@@ -12,10 +12,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.constants import command_with_constants
+
+from sluice_maintain.tasks import TaskName
 from sluice_protocol.maintenance import TaskRecord, decode_task_record, task_record_key
 from sluice_spark.failpoints import FAILPOINT_FOLDER_VARIABLE
 
 WAIT_S = 1200.0
+_QUICK = (
+    "sluice_maintain.settings:MaintainSettings.poll_s=0.3",
+    "sluice_maintain.settings:MaintainSettings.lease_s=10.0",
+    "sluice_maintain.scheduler:FENCED_WAIT_S=1.0",
+    f"sluice_maintain.settings:BACKOFF_S={json.dumps(dict.fromkeys(TaskName, 1.0))}",
+)
+"""Constants of the processes: leases and pauses of a killed process end within seconds."""
 
 
 def wait_for(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
@@ -70,7 +80,7 @@ class MaintenanceProcesses:
         environment = os.environ | {FAILPOINT_FOLDER_VARIABLE: str(self.folder)}
         with path.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "sluice_cli", "maintain"],
+                [*command_with_constants(*_QUICK), "maintain"],
                 cwd=self.folder,
                 env=environment,
                 stdout=output,

@@ -1,7 +1,11 @@
 """Records of maintenance tasks for tests."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from sluice_maintain.scheduler import Situation
-from sluice_maintain.settings import MaintainSettings
+from sluice_maintain.settings import MaintainSettings, TaskPolicy
 from sluice_maintain.tasks import TaskName, WorkerKind
 from sluice_protocol.maintenance import RunOutcome, TaskLease, TaskRecord, TaskRun
 from sluice_protocol.units import NS_PER_S
@@ -34,6 +38,11 @@ def ran(
     return TaskRecord(task=task.value, revision=1, nonce="n", runs=(run,), failures=failures)
 
 
+def policy_of(task: TaskName, **values: Any) -> TaskPolicy:
+    """Return the policy of a task that is on, with other values than the default ones."""
+    return replace(MaintainSettings(tasks=tuple(TaskName)).policies()[task], **values)
+
+
 def leased(
     task: TaskName, *, owner: str = "b", started_s: float = 0.0, expires_s: float = 60.0
 ) -> TaskRecord:
@@ -51,6 +60,7 @@ def situation(
     *records: TaskRecord,
     now_s: float = 0.0,
     settings: MaintainSettings | None = None,
+    policies: Mapping[TaskName, TaskPolicy] | None = None,
     running: frozenset[TaskName] = frozenset(),
     slots: dict[WorkerKind, int] | None = None,
     owner: str = "a",
@@ -61,7 +71,7 @@ def situation(
     return Situation(
         now_ns=at(now_s),
         owner=owner,
-        policies=(settings or MaintainSettings()).policies(),
+        policies=policies or (settings or MaintainSettings()).policies(),
         records=known,
         running=running,
         slots=slots or SLOTS,

@@ -109,8 +109,7 @@ SERVICES: Final = (
         name="maintain",
         words=(
             *("maintain", "--store", "{store}", "--listen", "{maintain}"),
-            *("--stop-grace-s", _DRAIN_S, "--audit.key-file", "{home}/auditor.pem"),
-            *("--gc.key-file", "{home}/auditor.pem"),
+            *("--stop-grace-s", _DRAIN_S, "--gc.key-file", "{home}/auditor.pem"),
         ),
         ports=MappingProxyType({"maintain": 8083}),
         ready_path="/livez",

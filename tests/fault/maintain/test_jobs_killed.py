@@ -25,12 +25,10 @@ from sluice_gc.certificate_chain import verify_store
 from sluice_gc.signing_keys import load_trusted, make_key_file
 from sluice_maintain.jobs import StoreJobs
 from sluice_maintain.settings import (
-    AuditPolicy,
-    GcPolicy,
+    GcOptions,
     MaintainSettings,
-    NoncurrentPolicy,
-    QueuePolicy,
-    RetentionPolicy,
+    NoncurrentOptions,
+    RetentionOptions,
 )
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.keys import DELETES, ROLLUP, WORK_LISTS, work_list_key
@@ -51,14 +49,14 @@ class Scene:
         self.store = store
         self.trusted = load_trusted(folder / "auditor.pem")
         self.settings = MaintainSettings(
-            retention=RetentionPolicy(logs_days=30, metrics_days=90),
-            queue=QueuePolicy(grace_s=1),
-            noncurrent=NoncurrentPolicy(retention_s=60),
-            audit=AuditPolicy(
-                key_file=folder / "auditor.pem", shards=4, plan=True, max_delete_ratio=0.9
-            ),
-            gc=GcPolicy(
-                key_file=folder / "auditor.pem", shards=4, grace_s=0.0, max_delete_ratio=0.9
+            retention=RetentionOptions(logs_days=30, metrics_days=90),
+            noncurrent=NoncurrentOptions(retention_s=60),
+            gc=GcOptions(
+                key_file=folder / "auditor.pem",
+                shards=4,
+                plan=True,
+                grace_s=0.0,
+                max_delete_ratio=0.9,
             ),
         )
         self.kept: list[Digest] = []
@@ -82,7 +80,7 @@ class Scene:
         await self.store.create(work_list_key("spark", 0, letter * 26, at_ns), b"{}")
 
     def jobs(self, store: ObjectStore | None = None) -> StoreJobs:
-        return StoreJobs(store or self.store, self.world.clock, SystemIds())
+        return StoreJobs(store or self.store, self.world.clock, SystemIds(), collect_grace_s=1)
 
     async def killed(self, task: TaskName, left: int, *, after: bool, together: int) -> bool:
         """Run a task in processes that die at a call; return False if none of them died."""

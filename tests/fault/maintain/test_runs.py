@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import cast
 
 import pytest
+from support.constants import with_constants
 from support.memory_bucket import Fault, MemoryBucket, open_memory_store
 from support.memory_bucket.faults import Call
 from support.queue_store import SimIds
@@ -15,7 +16,7 @@ from support.simloop import SimClock, SimLoop, simulate
 from sluice_maintain.lease_rules import RunResult, acquire
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_maintain.run_one import TaskRunner
-from sluice_maintain.settings import GcPolicy, MaintainSettings
+from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.task_store import ChangedTask, TaskStore
 from sluice_maintain.tasks import TaskName, WorkerKind
 from sluice_maintain.worker_pool import PendingJob, WorkerPool
@@ -23,7 +24,7 @@ from sluice_protocol.errors import StoreError
 from sluice_protocol.maintenance import RunOutcome, TaskRecord
 
 LEASE_S = 10.0
-SETTINGS = MaintainSettings(lease_s=LEASE_S, stop_grace_s=0.1, gc=GcPolicy(timeout_s=0))
+SETTINGS = with_constants(MaintainSettings, lease_s=LEASE_S)(stop_grace_s=0.1, timeout_s=0.0)
 DONE = RunResult(outcome=RunOutcome.DONE, figures={"deleted": 3})
 
 
@@ -179,9 +180,7 @@ def test_a_job_that_does_not_stop_is_killed() -> None:
 
 def test_a_run_above_its_limit_fails() -> None:
     async def test(world: World) -> None:
-        world.runner.settings = MaintainSettings(
-            lease_s=LEASE_S, stop_grace_s=0.1, gc=GcPolicy(timeout_s=0.01)
-        )
+        world.runner.settings = replace(SETTINGS, timeout_s=0.01)
         change = await world.acquired()
         result = await world.runner.run(TaskName.GC, change)
         assert result is not None

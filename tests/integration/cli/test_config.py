@@ -108,7 +108,7 @@ def test_named_file_must_exist(tmp_path: Path) -> None:
         ("[agent]\nrunn = 1\n", ("agent", "run", "--gateway=http://a"), "agent.run", "agent.runn"),
         ("[agent.runn]\nonce = true\n", ("agent", "run"), "agent.run", "agent.runn"),
         ("[agent.parked]\nlst = 1\n", ("config", "show"), "agent.parked.list", "agent.parked.lst"),
-        ("[maintain.gc]\nevry_s = 5\n", ("maintain",), "maintain.gc.every_s", "maintain.gc.evry_s"),
+        ("[maintain.gc]\ngrac_s = 5\n", ("maintain",), "maintain.gc.grace_s", "maintain.gc.grac_s"),
     ],
 )
 def test_an_unknown_key_is_one_line_with_the_nearest_one(
@@ -278,31 +278,36 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
 
 
 def test_a_table_of_options_is_read_and_shown(tmp_path: Path) -> None:
-    (tmp_path / "sluice.toml").write_text("[maintain]\npoll_s = 2\n[maintain.gc]\nevery_s = 60\n")
+    (tmp_path / "sluice.toml").write_text(
+        "[maintain]\nstop_grace_s = 2\n[maintain.gc]\ngrace_s = 60\n[maintain.every_s]\ngc = 90\n"
+    )
     done = sluice(
         *("config", "show", "maintain", "--json"),
         folder=tmp_path,
-        SLUICE_MAINTAIN_COMPACT_EVERY_S="77",
+        SLUICE_MAINTAIN_COMPACT_CHUNK_DAYS="77",
     )
     assert done.returncode == 0, done.stderr
     found = {one["option"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)}
-    assert found["--poll-s"] == ("2", "sluice.toml")
-    assert found["--gc.every-s"] == ("60", "sluice.toml")
-    assert found["--compact.every-s"] == ("77", "SLUICE_MAINTAIN_COMPACT_EVERY_S")
+    assert found["--stop-grace-s"] == ("2", "sluice.toml")
+    assert found["--gc.grace-s"] == ("60", "sluice.toml")
+    assert found["--every-s"] == ("gc=90", "sluice.toml")
+    assert found["--compact.chunk-days"] == ("77", "SLUICE_MAINTAIN_COMPACT_CHUNK_DAYS")
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("[maintain.compcat]\nevery_s = 5\n", "compcat"),
-        ("[maintain.compact]\nevry_s = 5\n", "maintain.compact.every_s"),
+        ("[maintain.compact]\nchunk_dys = 5\n", "maintain.compact.chunk_days"),
+        ("[maintain.every_s]\ncompcat = 5\n", "one of ingest, rollup, compact,"),
         (
-            '[maintain.compact]\nevery_s = "1 day"\n',
-            "did you mean 86400? key=`maintain.compact.every_s`, value=`1 day`, path=",
+            '[maintain.every_s]\ncompact = "1 day"\n',
+            "did you mean 86400? key=`maintain.every_s.compact`, value=`1 day`, path=",
         ),
-        ('[maintain.compact]\nwindow = "10pm"\n', "[maintain.compact], window must be HH:MM"),
-        ("[maintain.gc]\nevery_s = 0\n", "every_s in [maintain.gc] must be at least 1"),
-        ("[maintain]\ncompact = 5\n", "CompactPolicy"),
+        ('[maintain.window]\ncompact = "10pm"\n', "[maintain.window], window must be HH:MM"),
+        ("[maintain]\nevery_s = 5\n", "set one of them, `--every-s.NAME`"),
+        ("[maintain.every_s]\ngc = 0\n", "[maintain.every_s], gc must be at least 1"),
+        ("[maintain]\ncompact = 5\n", "set one of them, `--compact.NAME`"),
     ],
 )
 def test_a_wrong_policy_is_bad_usage_and_named(tmp_path: Path, text: str, problem: str) -> None:

@@ -13,18 +13,7 @@ from support.policies_server import enforcing_server
 
 from sluice_maintain.jobs import StoreJobs
 from sluice_maintain.rights import check_rights
-from sluice_maintain.settings import (
-    AuditPolicy,
-    CompactPolicy,
-    GcPolicy,
-    IndexPolicy,
-    IngestPolicy,
-    MaintainSettings,
-    NoncurrentPolicy,
-    QueuePolicy,
-    RetentionPolicy,
-    RollupPolicy,
-)
+from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
 from sluice_maintain.tasks import TaskName
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.settings import RoleName, Target
@@ -46,20 +35,12 @@ def policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PolicySet:
 
 def settings(folder: Path, roles: dict[TaskName, RoleName]) -> MaintainSettings:
     """Return settings with a profile for each task: the maintainer's unless named."""
-    used = {task: profile(roles.get(task, RoleName.MAINTAINER)) for task in TaskName}
-    key_file = folder / "auditor.pem"
+    used = {task.value: profile(roles.get(task, RoleName.MAINTAINER)) for task in TaskName}
     return MaintainSettings(
-        ingest=IngestPolicy(profile=used[TaskName.INGEST]),
-        rollup=RollupPolicy(profile=used[TaskName.ROLLUP]),
-        compact=CompactPolicy(profile=used[TaskName.COMPACT]),
-        index=IndexPolicy(profile=used[TaskName.INDEX]),
-        retention=RetentionPolicy(profile=used[TaskName.RETENTION], logs_days=30),
-        queue=QueuePolicy(profile=used[TaskName.QUEUE]),
-        noncurrent=NoncurrentPolicy(profile=used[TaskName.NONCURRENT]),
-        audit=AuditPolicy(
-            profile=used[TaskName.AUDIT], enabled=True, key_file=key_file, plan=True, shards=4
-        ),
-        gc=GcPolicy(profile=used[TaskName.GC], key_file=key_file, execute_only=True),
+        tasks=tuple(TaskName),
+        profile=used,
+        retention=RetentionOptions(logs_days=30),
+        gc=GcOptions(key_file=folder / "auditor.pem", plan=True, shards=4, execute_only=True),
     )
 
 

@@ -6,7 +6,6 @@ import math
 import random
 import struct
 import time
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,43 +25,29 @@ from sluice_protocol.system_clock import SystemClock
 COMMON = """
 [maintain]
 listen = "127.0.0.1:0"
-poll_s = 0.3
-lease_s = 10
 stop_grace_s = 5
 master = "local[1]"
 driver_memory = "512m"
 """
 WITHOUT_SPARK = """
-[maintain.ingest]
-enabled = false
-[maintain.rollup]
-enabled = false
-[maintain.index]
-enabled = false
-[maintain.compact]
-enabled = false
-[maintain.queue]
-every_s = 1
-[maintain.retention]
-every_s = 1
-[maintain.audit]
-enabled = true
-every_s = 2
-backoff_s = 1
-key_file = "auditor.pem"
-shards = 4
+tasks = ["retention", "queue", "noncurrent", "audit", "gc"]
+[maintain.every_s]
+queue = 1
+retention = 1
+audit = 2
+gc = 2
 [maintain.gc]
-every_s = 2
-backoff_s = 1
 grace_s = 0
 max_delete_ratio = 1.0
 key_file = "auditor.pem"
 shards = 4
 """
 ONE_SPARK_TASK = """
+tasks = ["{task}"]
+[maintain.every_s]
+{task} = 1
 [maintain.ingest]
 trigger_s = 1
-fenced_wait_s = 1
 [maintain.compact]
 open_partitions = true
 """
@@ -79,18 +64,6 @@ SPARK_KILLS = (
 
 The tasks without Spark are killed at every read and write in `tests/fault/maintain`.
 """
-
-
-def only(task: TaskName) -> str:
-    """Return settings in which one task runs every second."""
-    tables = tomllib.loads(ONE_SPARK_TASK)["maintain"]
-    text = ""
-    for one in TaskName:
-        text += f"[maintain.{one}]\nevery_s = 1\nbackoff_s = 1\nenabled = {one is task}\n".lower()
-        text += "".join(
-            f"{name} = {str(value).lower()}\n" for name, value in tables.get(one, {}).items()
-        )
-    return text
 
 
 Start = Callable[[str], MaintenanceProcesses]
@@ -192,7 +165,7 @@ def test_processes_killed_during_a_task_with_spark_lose_and_double_nothing(
 
     for number in range(6):
         deliver(number)
-    processes = start(only(task))
+    processes = start(ONE_SPARK_TASK.format(task=task))
     kills = [(step, both) for one, step, both in SPARK_KILLS if one is task]
     processes.start()
     processes.start()

@@ -6,39 +6,19 @@ from itertools import pairwise
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from support.maintain_records import SLOTS, at, situation
+from support.maintain_records import SLOTS, at, policy_of, situation
 
 from sluice_maintain.lease_rules import RecordWriter, RunResult, acquire, end_run
 from sluice_maintain.scheduler import decide
-from sluice_maintain.settings import (
-    AuditPolicy,
-    CompactPolicy,
-    GcPolicy,
-    IndexPolicy,
-    IngestPolicy,
-    MaintainSettings,
-    NoncurrentPolicy,
-    QueuePolicy,
-    RetentionPolicy,
-    RollupPolicy,
-)
 from sluice_maintain.tasks import TRAITS, TaskName, conflicting
 from sluice_protocol.maintenance import RunOutcome, TaskRecord
 
 STEP_S = 5.0
 LONGEST_S = 120.0
 EVERY_S = 60.0
-SETTINGS = MaintainSettings(
-    ingest=IngestPolicy(backoff_s=5, backoff_max_s=40),
-    rollup=RollupPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-    compact=CompactPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-    index=IndexPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-    retention=RetentionPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-    queue=QueuePolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-    noncurrent=NoncurrentPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-    audit=AuditPolicy(enabled=True, every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-    gc=GcPolicy(every_s=EVERY_S, backoff_s=5, backoff_max_s=40),
-)
+POLICIES = {
+    task: policy_of(task, every_s=EVERY_S, backoff_s=5.0, backoff_max_s=40.0) for task in TaskName
+}
 GAP_S = 8 * (EVERY_S + LONGEST_S)
 """Far longer than an interval and the runs of every task that may come first."""
 
@@ -73,7 +53,7 @@ class VirtualMaintenance:
                 situation(
                     *known,
                     now_s=now_s,
-                    settings=SETTINGS,
+                    policies=POLICIES,
                     running=frozenset(process.running),
                     owner=process.owner,
                 )

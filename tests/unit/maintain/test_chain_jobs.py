@@ -5,6 +5,7 @@ import base64
 from pathlib import Path
 
 import pytest
+from support.constants import with_constants
 from support.gc_store import VersionedStore
 from support.gc_world import HORIZON_S, GcWorld, memory_world
 
@@ -12,7 +13,7 @@ from sluice_gc.errors import AuditTooOld
 from sluice_gc.signing_keys import make_key_file
 from sluice_maintain.jobs import StoreJobs, classify_error
 from sluice_maintain.lease_rules import RunResult
-from sluice_maintain.settings import AuditPolicy, GcPolicy, MaintainSettings
+from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED_BY_BLOB, AUDIT, GC_EVIDENCE, GC_PLANS
@@ -20,9 +21,9 @@ from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.system_clock import SystemIds
 
 
-async def run(world: GcWorld, task: TaskName, **policies: AuditPolicy | GcPolicy) -> RunResult:
+async def run(world: GcWorld, task: TaskName, options: GcOptions) -> RunResult:
     jobs = StoreJobs(world.store, world.clock, SystemIds())
-    return await jobs.run(task, MaintainSettings(**policies))  # type: ignore[arg-type]
+    return await jobs.run(task, MaintainSettings(gc=options))
 
 
 def folders(store: VersionedStore, prefix: str) -> set[str]:
@@ -31,38 +32,29 @@ def folders(store: VersionedStore, prefix: str) -> set[str]:
     return {key[len(prefix) :].partition("/")[0] for key in found if key.startswith(prefix)}
 
 
-@pytest.mark.parametrize(("prune", "kept"), [(True, 2), (False, 4)])
-def test_an_audit_removes_evidence_that_is_not_kept(tmp_path: Path, prune: bool, kept: int) -> None:
+def test_an_audit_removes_evidence_that_is_not_kept(tmp_path: Path) -> None:
     async def main() -> None:
-        policy = AuditPolicy(key_file=tmp_path / "k.pem", shards=4, prune_evidence=prune)
+        policy = GcOptions(key_file=tmp_path / "k.pem", shards=4)
         async with memory_world() as (world, store):
             for number in range(4):
                 await world.accept(10 * number)
                 world.clock.pass_s(2)
-                await run(world, TaskName.AUDIT, audit=policy)
-            assert len(folders(store, GC_EVIDENCE)) == kept
+                await run(world, TaskName.AUDIT, policy)
+            assert len(folders(store, GC_EVIDENCE)) == 2
             assert folders(store, GC_PLANS) == set()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("repair", [True, False])
 @pytest.mark.parametrize("task", [TaskName.AUDIT, TaskName.GC])
-def test_missing_references_are_repaired_if_set(
-    tmp_path: Path, task: TaskName, repair: bool
-) -> None:
+def test_missing_references_are_repaired(tmp_path: Path, task: TaskName) -> None:
     async def main() -> None:
         key_file = tmp_path / "k.pem"
         async with memory_world() as (world, store):
             await world.accept(0, indexed=False)
             world.clock.pass_s(2)
-            await run(
-                world,
-                task,
-                audit=AuditPolicy(key_file=key_file, shards=4, repair_references=repair),
-                gc=GcPolicy(key_file=key_file, shards=4, repair_references=repair),
-            )
-            assert bool(folders(store, ACCEPTED_BY_BLOB)) is repair
+            await run(world, task, GcOptions(key_file=key_file, shards=4))
+            assert folders(store, ACCEPTED_BY_BLOB)
             assert folders(store, AUDIT)
 
     asyncio.run(main())
@@ -73,27 +65,26 @@ def test_one_process_certifies_and_plans_and_another_deletes(tmp_path: Path) -> 
 
     async def main() -> None:
         public = make_key_file(tmp_path / "k.pem")
-        audit = AuditPolicy(key_file=tmp_path / "k.pem", shards=4, plan=True, max_delete_ratio=0.9)
-        gc = GcPolicy(
+        audit = GcOptions(key_file=tmp_path / "k.pem", shards=4, plan=True, max_delete_ratio=0.9)
+        gc = GcOptions(
             key_file=tmp_path / "none.pem",
             trusted_keys=(_base64(public.public_bytes_raw()),),
             execute_only=True,
             grace_s=60.0,
-            audit_age_s_max=600.0,
         )
         async with memory_world() as (world, store):
             kept, orphan = await world.accept(0), await world.orphan(50)
             for number in range(2):
                 await world.accept(100 + number * 10)
             world.clock.pass_s(HORIZON_S + 10)
-            assert (await run(world, TaskName.GC, gc=gc)).outcome is RunOutcome.DONE
-            planned = await run(world, TaskName.AUDIT, audit=audit)
+            assert (await run(world, TaskName.GC, gc)).outcome is RunOutcome.DONE
+            planned = await run(world, TaskName.AUDIT, audit)
             assert planned.figures["plans_made"] == 1
-            assert (await run(world, TaskName.GC, gc=gc)).outcome is RunOutcome.DONE
+            assert (await run(world, TaskName.GC, gc)).outcome is RunOutcome.DONE
             assert await world.has(orphan)  # the grace period is not over
             chain = folders(store, AUDIT)
             world.clock.pass_s(61)
-            done = await run(world, TaskName.GC, gc=gc)
+            done = await run(world, TaskName.GC, gc)
             assert (done.outcome, done.figures["deleted"]) == (RunOutcome.DONE, 1)
             assert not await world.has(orphan)
             assert await world.has(kept)
@@ -107,21 +98,22 @@ def test_a_plan_is_not_executed_without_a_recent_audit(tmp_path: Path) -> None:
 
     async def main() -> None:
         key_file = tmp_path / "k.pem"
-        audit = AuditPolicy(key_file=key_file, shards=4, plan=True, max_delete_ratio=0.9)
-        gc = GcPolicy(key_file=key_file, execute_only=True, grace_s=60, audit_age_s_max=600)
+        audit = GcOptions(key_file=key_file, shards=4, plan=True, max_delete_ratio=0.9)
+        kind = with_constants(GcOptions, audit_age_s_max=600)
+        gc = kind(key_file=key_file, execute_only=True, grace_s=60)
         async with memory_world() as (world, _):
             await world.accept(0)
             await world.accept(10)
             orphan = await world.orphan(50)
             world.clock.pass_s(HORIZON_S + 10)
-            await run(world, TaskName.AUDIT, audit=audit)
+            await run(world, TaskName.AUDIT, audit)
             world.clock.pass_s(601)
             with pytest.raises(AuditTooOld, match="let the task `audit` run") as late:
-                await run(world, TaskName.GC, gc=gc)
+                await run(world, TaskName.GC, gc)
             assert classify_error(late.value) is RunOutcome.FAILED
             assert await world.has(orphan)
-            await run(world, TaskName.AUDIT, audit=audit)
-            assert (await run(world, TaskName.GC, gc=gc)).figures["deleted"] == 1
+            await run(world, TaskName.AUDIT, audit)
+            assert (await run(world, TaskName.GC, gc)).figures["deleted"] == 1
             assert not await world.has(orphan)
 
     asyncio.run(main())
@@ -134,11 +126,9 @@ def test_a_new_key_is_not_created_for_a_store_with_certificates(
     async def main() -> None:
         async with memory_world() as (world, _):
             first, other = tmp_path / "k.pem", tmp_path / "other.pem"
-            await run(world, TaskName.AUDIT, audit=AuditPolicy(key_file=first, shards=4))
+            await run(world, TaskName.AUDIT, GcOptions(key_file=first, shards=4))
             with pytest.raises(BadUsage, match="copy it from the machine that audited before"):
-                await run(
-                    world, task, audit=AuditPolicy(key_file=other), gc=GcPolicy(key_file=other)
-                )
+                await run(world, task, GcOptions(key_file=other))
             assert not other.exists()
 
     asyncio.run(main())

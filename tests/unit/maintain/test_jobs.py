@@ -8,7 +8,7 @@ from sluice_lake.errors import TableRefused
 from sluice_maintain.jobs import classify_error, figures_of
 from sluice_maintain.messages import JobRequest, decode_request, encode_line
 from sluice_maintain.retention import plan_retention
-from sluice_maintain.settings import GcPolicy, MaintainSettings, RetentionPolicy
+from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.errors import (
     Fenced,
@@ -52,17 +52,19 @@ def test_figures_are_the_numbers_of_a_report() -> None:
 
 
 def test_a_request_survives_its_encoding() -> None:
-    settings = MaintainSettings(gc=GcPolicy(trusted_keys=("k",), window="01:00-02:00"))
+    settings = MaintainSettings(
+        gc=GcOptions(trusted_keys=("k",)), window={"gc": "01:00-02:00"}, tasks=(TaskName.GC,)
+    )
     request = JobRequest(number=1, task=TaskName.GC, store_url="file:///x", settings=settings)
     assert decode_request(encode_line(request)) == request
 
 
 def test_retention_without_days_deletes_nothing() -> None:
-    assert list(plan_retention(RetentionPolicy(), at(0))) == []
+    assert list(plan_retention(RetentionOptions(), at(0))) == []
 
 
 def test_retention_is_one_delete_per_kind_and_day_with_equal_bytes() -> None:
-    policy = RetentionPolicy(logs_days=30, metrics_days=400)
+    policy = RetentionOptions(logs_days=30, metrics_days=400)
     morning = list(plan_retention(policy, at(10)))
     evening = list(plan_retention(policy, at(DAY_S - 1)))
     assert morning == evening

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.maintain_records import at, leased, ran
+from support.maintain_records import at, leased, policy_of, ran
 
 from sluice_maintain.lease_rules import (
     TROUBLES,
@@ -18,7 +18,6 @@ from sluice_maintain.lease_rules import (
     resume,
 )
 from sluice_maintain.scheduler import due_at
-from sluice_maintain.settings import GcPolicy
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.maintenance import RUNS_MAX, RunOutcome, TaskRecord
 
@@ -105,7 +104,7 @@ def test_an_operator_starts_a_task_with_any_trouble_at_once(outcome: RunOutcome)
         failed = replace(failed, halted="too many")
     resumed = resume(failed, A)
     assert resumed is not None
-    assert due_at(GcPolicy(), resumed, "a") <= at(0)
+    assert due_at(policy_of(TaskName.GC), resumed, "a") <= at(0)
 
 
 def test_a_lost_lease_can_neither_be_renewed_nor_record_a_run() -> None:

@@ -16,7 +16,7 @@ from sluice_maintain.rights import (
     needed_by,
     rights_of,
 )
-from sluice_maintain.settings import GcPolicy, MaintainSettings
+from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_maintain.worker_pool import environment_of
 from sluice_protocol.errors import BadUsage
@@ -88,7 +88,7 @@ def test_missing_rights_are_reported_by_task() -> None:
 
 def test_a_cycle_needs_the_rights_of_an_audit_and_an_execution_does_not() -> None:
     whole = MaintainSettings()
-    alone = MaintainSettings(gc=GcPolicy(execute_only=True))
+    alone = MaintainSettings(gc=GcOptions(execute_only=True))
     assert AUDIT in rights_of(TaskName.GC, whole).writes
     assert AUDIT not in rights_of(TaskName.GC, alone).writes
 

@@ -3,16 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from support.maintain_records import NOW_NS, at, leased, ran, situation
+from support.maintain_records import NOW_NS, at, leased, policy_of, ran, situation
 
 from sluice_maintain.scheduler import WaitReason, decide, due_at, pause_s
-from sluice_maintain.settings import (
-    AuditPolicy,
-    CompactPolicy,
-    IngestPolicy,
-    MaintainSettings,
-    RollupPolicy,
-)
+from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TaskName, WorkerKind
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
@@ -35,14 +29,15 @@ def test_everything_that_is_on_is_due_at_first_within_slots_and_conflicts() -> N
 
 
 def test_a_task_is_due_one_interval_after_its_start_and_jitter_at_most() -> None:
-    policy = RollupPolicy(every_s=100, jitter=0.1)
+    policy = policy_of(TaskName.ROLLUP, every_s=100, jitter=0.1)
     due = due_at(policy, ran(TaskName.ROLLUP, started_s=0, ended_s=30), "a")
     assert at(100) <= due < at(110)
 
 
 def test_the_jitter_differs_between_two_processes() -> None:
     record = ran(TaskName.ROLLUP, started_s=0, ended_s=30)
-    assert due_at(RollupPolicy(), record, "a") != due_at(RollupPolicy(), record, "b")
+    policy = policy_of(TaskName.ROLLUP)
+    assert due_at(policy, record, "a") != due_at(policy, record, "b")
 
 
 @pytest.mark.parametrize("missed_days", [1, 10, 1000])
@@ -60,7 +55,7 @@ def test_missed_runs_are_not_made_up(missed_days: int) -> None:
 
 
 def test_a_failed_task_pauses_twice_as_long_each_time_and_blocks_no_other() -> None:
-    policy = RollupPolicy(backoff_s=10, backoff_max_s=35)
+    policy = policy_of(TaskName.ROLLUP, backoff_s=10, backoff_max_s=35)
     pauses = [pause_s(policy, failures, 1.0) for failures in (1, 2, 3, 4, 99)]
     assert pauses == [5, 10, 20, 35, 35]
     assert pause_s(policy, 1, 0.0) == 2.5
@@ -98,7 +93,7 @@ def test_ingestion_continues_within_seconds_after_requests_were_denied(failures:
     denied = ran(
         TaskName.INGEST, RunOutcome.NOT_PERMITTED, started_s=0, ended_s=100, failures=failures
     )
-    assert at(100) < due_at(IngestPolicy(), denied, "a") <= at(120)
+    assert at(100) < due_at(policy_of(TaskName.INGEST), denied, "a") <= at(120)
 
 
 def test_another_task_without_rights_pauses_as_after_a_failure() -> None:
@@ -107,19 +102,19 @@ def test_another_task_without_rights_pauses_as_after_a_failure() -> None:
             ran(TaskName.ROLLUP, outcome, started_s=0, ended_s=1, failures=failures)
             for outcome in (RunOutcome.NOT_PERMITTED, RunOutcome.FAILED)
         )
-        policy = RollupPolicy(every_s=60, backoff_max_s=600)
+        policy = policy_of(TaskName.ROLLUP, every_s=60, backoff_max_s=600)
         assert due_at(policy, denied, "a") == due_at(policy, failed, "a")
 
 
 def test_a_fenced_ingest_waits_long_before_it_fences_the_other() -> None:
     fenced = ran(TaskName.INGEST, RunOutcome.FENCED, started_s=0, ended_s=10)
-    due = due_at(IngestPolicy(fenced_wait_s=600), fenced, "a")
+    due = due_at(policy_of(TaskName.INGEST), fenced, "a")
     assert at(610) <= due <= at(910)
 
 
 def test_a_stopped_run_is_repeated() -> None:
     stopped = ran(TaskName.COMPACT, RunOutcome.STOPPED, started_s=0, ended_s=10)
-    assert due_at(CompactPolicy(), stopped, "a") == at(11)
+    assert due_at(policy_of(TaskName.COMPACT), stopped, "a") == at(11)
 
 
 def test_a_halted_task_waits_until_it_is_resumed() -> None:
@@ -130,7 +125,7 @@ def test_a_halted_task_waits_until_it_is_resumed() -> None:
 
 
 def test_a_window_delays_a_start() -> None:
-    settings = MaintainSettings(compact=CompactPolicy(window="22:00-04:00"))
+    settings = MaintainSettings(window={"compact": "22:00-04:00"})
     assert TaskName.COMPACT in decide(situation(settings=settings)).start
     wait = decide(situation(settings=settings, now_s=5 * 3600)).waiting[TaskName.COMPACT]
     assert wait.reason is WaitReason.WINDOW
@@ -142,7 +137,7 @@ def test_tasks_that_change_the_same_thing_exclude_each_other() -> None:
     assert here.waiting[TaskName.INDEX].reason is WaitReason.CONFLICT
     elsewhere = decide(situation(leased(TaskName.COMPACT)))
     assert elsewhere.waiting[TaskName.INDEX].reason is WaitReason.CONFLICT
-    settings = MaintainSettings(audit=AuditPolicy(enabled=True))
+    settings = MaintainSettings(tasks=tuple(TaskName))
     both = decide(situation(settings=settings, slots=dict.fromkeys(WorkerKind, 9)))
     assert (TaskName.AUDIT in both.start) != (TaskName.GC in both.start)
 
