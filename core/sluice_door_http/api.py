@@ -19,7 +19,6 @@ from sluice_door_http.closed_doors import closed_endpoints
 from sluice_door_http.query_parameters import check_query
 from sluice_door_http.routes import (
     RECEIVED_NS,
-    AcceptedRequest,
     DoorRequest,
     DoorResult,
     DoorRoute,
@@ -107,7 +106,6 @@ class DoorsApi:
         doors: Collection[DoorName],
         *,
         open_host: bool,
-        on_accepted: Callable[[AcceptedRequest], None] | None = None,
     ) -> None:
         """Bind what accepts the records.
 
@@ -116,12 +114,10 @@ class DoorsApi:
             doors: The open doors.
             open_host: Whether the gate accepts any `Host`, because every request is authenticated
                 by something that a browser cannot send (ADR 0028).
-            on_accepted: Called with each combined request whose responses follow from the head.
         """
         self._service = service
         self._doors = doors
         self._open_host = open_host
-        self._on_accepted = on_accepted
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield the endpoints of each open door, and refusals at the paths of the others."""
@@ -157,20 +153,7 @@ class DoorsApi:
         query = request.rel_url.raw_query_string
         if query:
             check_query(query, route.parameters, ignores_others=route.ignores_others)
-        wanted = route.read(request)
-        result = await self._service.accept(request, wanted)
-        if result.combined and route.from_head and self._on_accepted is not None:
-            self._on_accepted(
-                AcceptedRequest(
-                    request=request,
-                    wanted=wanted,
-                    respond=partial(self._respond, route, request),
-                    refuse=partial(self._refuse, route, request),
-                )
-            )
-        return self._respond(route, request, result)
-
-    def _respond(self, route: DoorRoute, request: web.Request, result: DoorResult) -> web.Response:
+        result = await self._service.accept(request, route.read(request))
         self._service.count_accepted(route.door, result)
         response = route.respond(request, result)
         response.headers[IDENTITY_HEADER] = result.identity

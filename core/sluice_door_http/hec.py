@@ -216,7 +216,6 @@ def _route(
         respond=_respond,
         refuse=_refuse,
         parameters=("channel", *METADATA_NAMES) if path in RAW_PATHS else ("channel",),
-        from_head=True,
     )
 
 

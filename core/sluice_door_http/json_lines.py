@@ -100,6 +100,5 @@ ROUTES: Final = (
         refuse=refuse,
         parameters=PARAMETERS,
         ignores_others=False,
-        from_head=True,
     ),
 )

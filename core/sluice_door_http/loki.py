@@ -67,6 +67,5 @@ ROUTES: Final = (
         read=_read,
         respond=_respond,
         refuse=refuse_in_text,
-        from_head=True,
     ),
 )

@@ -97,7 +97,6 @@ ROUTES: Final = (
         read=partial(_read, decode_otlp_logs),
         respond=_respond,
         refuse=_refuse,
-        from_head=True,
     ),
     DoorRoute(
         door="otlp",
@@ -107,6 +106,5 @@ ROUTES: Final = (
         read=partial(_read, decode_otlp_metrics),
         respond=_respond,
         refuse=_refuse,
-        from_head=True,
     ),
 )

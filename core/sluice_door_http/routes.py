@@ -83,7 +83,6 @@ class DoorRoute:
         parameters: The query parameters that it reads.
         ignores_others: As in `check_query`: whether the protocol is that of another product, whose
             clients send parameters that the door does not need.
-        from_head: Whether responses follow from the head of a request and from what was accepted.
     """
 
     door: DoorName
@@ -96,24 +95,6 @@ class DoorRoute:
     methods: tuple[Method, ...] = USUAL_METHODS
     parameters: tuple[str, ...] = ()
     ignores_others: bool = True
-    from_head: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedRequest:
-    """A request that was combined with others; the next ones of its client often have its head.
-
-    Attributes:
-        request: The request; its body is read.
-        wanted: What its head states.
-        respond: Returns the response to a request with the same head.
-        refuse: Returns the refusal of such a request.
-    """
-
-    request: web.Request
-    wanted: DoorRequest
-    respond: Callable[[DoorResult], web.Response]
-    refuse: Callable[[Problem], web.Response]
 
 
 def request_head(
