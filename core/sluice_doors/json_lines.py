@@ -3,9 +3,8 @@
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-from sluice_doors.any_values import json_text
 from sluice_doors.decoded import (
     RECORDS_MAX,
     BodyUnreadable,
@@ -13,10 +12,8 @@ from sluice_doors.decoded import (
     check_count,
     check_lines,
 )
-from sluice_doors.json_columns import FoundColumns, columns_of
-from sluice_doors.json_records import RecordFields, raw_record, record_of
+from sluice_doors.json_records import RecordFields, columns_of
 from sluice_doors.json_values import (
-    Unread,
     is_binary,
     read_json,
     read_json_lines,
@@ -25,13 +22,8 @@ from sluice_doors.json_values import (
     value_texts,
     without_bom,
 )
-from sluice_doors.otlp_logs import logs_from_rows
 from sluice_doors.tally import Tally
 from sluice_protocol.json_errors import UNREADABLE_JSON
-from sluice_protocol.records import LogRecord
-
-NOT_OBJECT: Final = "record is not a JSON object"
-_NO_EXTRA: Final[dict[str, str]] = {}
 
 
 def decode_json(
@@ -52,27 +44,15 @@ def decode_json(
         BodyTooLarge: There are too many records, or they expand to more than the limits.
     """
     check_lines(body)
-    fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
-    tally = Tally()
     objects = _objects(body)
     check_count(objects)
     if not objects:
         return ()
-    if set(map(type, objects)) == {dict}:
-        found = columns_of(objects, fields)
-        if found is not None:
-            return (_counted(found, len(body)),)
-    rows = [_record(one, fields, tally) for one in objects]
-    tally.add_sizes(sum(len(row.attributes) for row in rows), len(body))
-    columns = logs_from_rows(rows, tally)
-    return (tally.decoded(columns),)
-
-
-def _counted(found: FoundColumns, body_bytes: int) -> DecodedRecords:
-    attributes = found.columns.attributes
-    tally = Tally(timed=found.timed)
-    tally.add_sizes(0 if attributes is None else len(attributes.keys), body_bytes)
-    return replace(tally.decoded(found.columns), is_canonical=True)
+    tally = Tally()
+    tally.add_sizes(0, len(body))
+    fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
+    columns = columns_of(objects, fields, tally)
+    return (replace(tally.decoded(columns), is_canonical=True),)
 
 
 def decode_objects(body: bytes) -> list[Any]:
@@ -115,11 +95,3 @@ def _goodness(values: list[Any]) -> tuple[int, int]:
 
 def _is_array(body: bytes) -> bool:
     return without_bom(body[:64]).lstrip()[:1] == b"["
-
-
-def _record(found: object, fields: RecordFields, tally: Tally) -> LogRecord:
-    if isinstance(found, dict):
-        return record_of(found, fields, tally, _NO_EXTRA)
-    if isinstance(found, Unread):
-        return raw_record(found.text, found.reason, fields, tally, _NO_EXTRA)
-    return raw_record(json_text(found), NOT_OBJECT, fields, tally, _NO_EXTRA)

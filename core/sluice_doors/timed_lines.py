@@ -15,11 +15,11 @@ import cbor2
 import msgspec
 
 from sluice_doors.decoded import RECORDS_MAX
-from sluice_doors.json_columns import columns_of
-from sluice_doors.json_lines import decode_json, decode_objects
-from sluice_doors.json_records import RecordFields, parse_time
+from sluice_doors.json_lines import decode_objects
+from sluice_doors.json_records import RecordFields, columns_of, parse_time
 from sluice_doors.json_values import read_json_lines
-from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_doors.tally import Tally
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.json_errors import UNREADABLE_JSON
 
 LINES_FORM: Final = "l1"
@@ -90,7 +90,7 @@ def _form_head(fields: tuple[str, str]) -> bytes:
     return cbor2.dumps((LINES_FORM, *fields))
 
 
-def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns | MetricColumns:
+def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns:
     """Return the records of requests, one behind the other.
 
     Args:
@@ -100,11 +100,4 @@ def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns | MetricColum
     joined = b"".join(one.lines for one in requests)
     times = list(chain.from_iterable(one.times for one in requests))
     fields = RecordFields(time=time_field, message=message_field, received_ns=0)
-    found = columns_of(read_json_lines(joined), fields, times)
-    if found is not None:
-        return found.columns
-    # Requests have more sets of keys together than that road accepts.
-    (decoded,) = decode_json(
-        joined, time_field=time_field, message_field=message_field, received_ns=0
-    )
-    return decoded.columns
+    return columns_of(read_json_lines(joined), fields, Tally(), times)
