@@ -217,10 +217,10 @@ def _open_doors(
 ) -> "tuple[DoorService | None, tuple[Endpoint, ...]]":
     """Create the doors that are open; without one their decoders are not imported."""
     if not settings.doors:
-        from sluice_door_http.closed_doors import closed_endpoints  # noqa: PLC0415 - as below
+        from sluice_doors.api import closed_endpoints  # noqa: PLC0415 - as below
 
         return None, tuple(closed_endpoints((), uploads.clock.now_ns, open_host=True))
-    from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
+    from sluice_doors.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 
     doors = DoorService(

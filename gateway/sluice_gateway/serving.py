@@ -55,11 +55,12 @@ async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterato
 @asynccontextmanager
 async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
     """Serve OTLP over gRPC until the block ends; yield the port."""
-    from sluice_door_ports.grpc_messages import MessageReader, slow_max  # noqa: PLC0415 - an extra
-    from sluice_door_ports.grpc_server import (  # noqa: PLC0415
+    from sluice_doors.otlp.grpc import (  # noqa: PLC0415 - an extra  # noqa: PLC0415
         GrpcRules,
+        MessageReader,
         OtlpMethods,
         serving_otlp_grpc,
+        slow_max,
     )
     from sluice_gateway.doors.senders import DoorSenders  # noqa: PLC0415
 
@@ -92,7 +93,7 @@ async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
 @asynccontextmanager
 async def serving_forward_port(gateway: Gateway) -> AsyncIterator[int]:
     """Serve Fluent's forward protocol until the block ends; yield the port."""
-    from sluice_door_ports.forward_server import (  # noqa: PLC0415 - an extra
+    from sluice_doors.forward.server import (  # noqa: PLC0415 - an extra
         ForwardRules,
         ForwardServer,
         serving_forward,

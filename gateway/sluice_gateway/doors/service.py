@@ -17,10 +17,16 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_door_http.identities import RequestOrigin, canonical_records, identity_of_lines
-from sluice_door_http.routes import DoorRequest, DoorResult
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge
+from sluice_doors.requests import (
+    DoorRequest,
+    DoorResult,
+    RequestOrigin,
+    canonical_records,
+    identity_of_lines,
+)
+from sluice_doors.table import DoorName
 from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
@@ -32,7 +38,6 @@ from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, Upload
 from sluice_protocol.errors import ErrorCode, TooLarge
-from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal, Problem

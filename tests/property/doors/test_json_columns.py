@@ -9,11 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice_doors.canonical import canonical
-from sluice_doors.decoded import DecodedRecords
-from sluice_doors.json_lines import decode_json
-from sluice_doors.json_records import SHAPES_MAX, RecordFields, columns_of, record_of
-from sluice_doors.otlp_logs import logs_from_rows
-from sluice_doors.tally import Tally
+from sluice_doors.decoded import DecodedRecords, Tally
+from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import SHAPES_MAX, RecordFields, columns_of, record_of
+from sluice_doors.otlp.logs import logs_from_rows
 from sluice_protocol.frame_columns import encode_columns
 
 NOW = 1_763_000_000_000_000_000
