@@ -19,8 +19,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from benchmarks.doors_decode import NOW_NS, ndjson
 from benchmarks.doors_decode import request as otlp_request
-from sluice_doors.prometheus_wire import parse_write_request
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.prometheus.write import parse_write_request
+from sluice_doors.table import DoorName
 
 _MS: Final = 10**6
 _METRIC_POINTS: Final = 10

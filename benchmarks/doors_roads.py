@@ -20,12 +20,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from benchmarks.doors_bodies import SHAPES, otlp_metrics
 from benchmarks.doors_decode import NOW_NS
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_doors import arrow_roads
+from sluice_doors import protobuf as arrow_roads
 from sluice_doors.canonical import content_digest
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.loki import PROTOBUF, decode_loki
-from sluice_doors.otlp import decode_otlp_metrics
-from sluice_doors.prometheus import decode_remote_write
+from sluice_doors.loki.push import PROTOBUF, decode_loki
+from sluice_doors.otlp.decode import decode_otlp_metrics
+from sluice_doors.prometheus.write import decode_remote_write
 
 REPEATS: Final = 4
 BOUNDS: Final = (0.1, 1.0, 10.0)

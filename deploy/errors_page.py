@@ -14,8 +14,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from sluice_door_http.api import refusal_at
-from sluice_door_http.paths import BULK_PATHS, EVENT_PATHS, OTLP_LOGS_PATH
+from sluice_doors.api import routes_of
+from sluice_doors.table import DoorName
 from sluice_gc.errors import RefusalRule
 from sluice_protocol.discovery import HoldReason
 from sluice_protocol.errors import BadUsage, Effect, ErrorCode, effect_of, retryable, status_of
@@ -135,7 +135,9 @@ def _code_row(code: ErrorCode) -> str:
 
 def _door_row(code: ErrorCode) -> str:
     otlp, hec, elastic = (
-        _refuse_at(path, code) for path in (OTLP_LOGS_PATH, EVENT_PATHS[0], BULK_PATHS[0])
+        _refusal("otlp", code),
+        _refusal("hec", code),
+        _refusal("elasticsearch", code),
     )
     return (
         f"| [`{code}`](#{code}) | {otlp.status} | {_field(otlp, 'code')} |"
@@ -143,11 +145,12 @@ def _door_row(code: ErrorCode) -> str:
     )
 
 
-def _refuse_at(path: str, code: ErrorCode) -> web.Response:
+def _refusal(door: DoorName, code: ErrorCode) -> web.Response:
     """Return the response of a door to a client that has sent a token."""
     headers = {"Content-Type": JSON_TYPE, "Authorization": "Splunk token", "User-Agent": "client"}
-    request = make_mocked_request("POST", path, headers=headers)
-    return refusal_at(path)(request, problem_of(code, ""))
+    route = routes_of(door)[0]
+    request = make_mocked_request("POST", route.path, headers=headers)
+    return route.refuse(request, problem_of(code, ""))
 
 
 def _field(response: web.Response, *names: str) -> str:

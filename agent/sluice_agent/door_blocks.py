@@ -12,11 +12,10 @@ from typing import Final
 from sluice_agent.batch_limits import BATCH_BYTES_MAX
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.request_window import part_digest
-from sluice_door_http.identities import RequestOrigin, canonical_records, identity_of
-from sluice_door_http.routes import DoorRequest
+from sluice_doors.attributes import with_resource_in_records
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge, DecodedRecords
-from sluice_doors.outer_attributes import with_resource_in_records
+from sluice_doors.requests import DoorRequest, RequestOrigin, canonical_records, identity_of
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns
 from sluice_protocol.errors import InvariantViolated

@@ -18,7 +18,7 @@ import structlog
 from sluice_agent.door_senders import TokenSenders
 from sluice_agent.doors import AgentDoors, DoorPorts
 from sluice_agent.listen_settings import DoorPortSettings, DoorSettings
-from sluice_door_http.api import DoorsApi
+from sluice_doors.api import DoorsApi
 from sluice_web.addresses import parse_listen
 from sluice_web.application import make_application
 from sluice_web.bounded_accepts import BoundedAccepts
@@ -133,14 +133,12 @@ class _Servers:
 
     def grpc(self, senders: TokenSenders) -> AbstractAsyncContextManager[int]:
         """Return the server of OTLP over gRPC; it yields its port."""
-        from sluice_door_ports.grpc_messages import (  # noqa: PLC0415 - an extra
-            MessageReader,
-            slow_max,
-        )
-        from sluice_door_ports.grpc_server import (  # noqa: PLC0415
+        from sluice_doors.otlp.grpc import (  # noqa: PLC0415 - an extra  # noqa: PLC0415
             GrpcRules,
+            MessageReader,
             OtlpMethods,
             serving_otlp_grpc,
+            slow_max,
         )
 
         doors, listen = self._doors, self._separate.otlp_grpc_listen
@@ -167,7 +165,7 @@ class _Servers:
             KeySenders,
             read_forward_keys,
         )
-        from sluice_door_ports.forward_server import (  # noqa: PLC0415
+        from sluice_doors.forward.server import (  # noqa: PLC0415
             ForwardRules,
             ForwardServer,
             serving_forward,

@@ -22,11 +22,10 @@ from sluice_agent.door_budget import DoorBudget
 from sluice_agent.door_senders import TokenSenders
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import Spool
-from sluice_door_http.routes import DoorRequest, DoorResult
-from sluice_door_http.sent_tokens import sent_token
+from sluice_doors.requests import DoorRequest, DoorResult, sent_token
+from sluice_doors.table import DoorName
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode, TooLarge
-from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import UnixNs
 from sluice_web.application import send_continue
 from sluice_web.problems import HttpRefusal, Problem

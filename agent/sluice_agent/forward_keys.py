@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from sluice_agent.door_senders import LOCAL_SENDER
-from sluice_door_ports.forward_login import ForwardIdentity, SharedKey
+from sluice_doors.forward.handshake import ForwardIdentity, SharedKey
 from sluice_protocol.errors import BadUsage
 
 KEY_CHARS_MIN: Final = 16

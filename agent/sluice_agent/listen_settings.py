@@ -5,14 +5,11 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Final, Literal
 
+from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number
 from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, parse_allowed_hosts, parse_listen
 
-AgentDoor = Literal[
-    "otlp", "prometheus", "loki", "elasticsearch", "forward", "hec", "firehose", "json"
-]
-"""A protocol that other clients can send to an agent."""
 SyslogTransport = Literal["tcp", "udp", "tls"]
 SYSLOG_MESSAGE_BYTES: Final = (480, 1024 * 1024)
 """The least that RFC 5424 requires of receivers, and the longest line of files."""
@@ -54,14 +51,14 @@ class DoorSettings:
         limits: The limits of bodies and connections.
     """
 
-    doors: tuple[AgentDoor, ...]
+    doors: tuple[DoorName, ...]
     listen: str
     tokens: str
     allowed_hosts: frozenset[str]
     limits: DoorLimits
 
     @property
-    def http_doors(self) -> tuple[AgentDoor, ...]:
+    def http_doors(self) -> tuple[DoorName, ...]:
         """The protocols over HTTP."""
         return tuple(door for door in self.doors if door != "forward")
 
@@ -140,7 +137,7 @@ class SyslogSettings:
 
 def parse_doors(
     *,
-    doors: tuple[AgentDoor, ...],
+    doors: tuple[DoorName, ...],
     doors_listen: str,
     otlp: str,
     tokens: str,
@@ -153,7 +150,7 @@ def parse_doors(
         BadUsage: The addresses of `otlp` and `doors_listen` differ, one has another form, or doors
             would be open to other machines without a token.
     """
-    opened: dict[AgentDoor, None] = dict.fromkeys(doors)
+    opened: dict[DoorName, None] = dict.fromkeys(doors)
     if otlp:
         opened["otlp"] = None
     listen = doors_listen or otlp or DOORS_LISTEN

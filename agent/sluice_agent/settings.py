@@ -18,7 +18,6 @@ from sluice_agent.batch_limits import (
     BlockLimits,
 )
 from sluice_agent.listen_settings import (
-    AgentDoor,
     DoorLimits,
     DoorPortSettings,
     DoorSettings,
@@ -27,6 +26,7 @@ from sluice_agent.listen_settings import (
     parse_doors,
     parse_syslog_address,
 )
+from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.request_identity import check_sender_id
 
@@ -202,7 +202,7 @@ class AgentSettings:
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     once: bool = False
-    doors: tuple[AgentDoor, ...] = ()
+    doors: tuple[DoorName, ...] = ()
     doors_listen: str = ""
     otlp_grpc_listen: str = ""
     forward_listen: str = ""

@@ -28,8 +28,7 @@ from sluice_agent.door_blocks import cost_bytes
 from sluice_agent.listen_settings import SyslogAddress, SyslogSettings
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.syslog_connections import READ_BYTES, StreamListener, SyslogConnections
-from sluice_doors.syslog import SyslogPiece, decode_syslog
-from sluice_doors.syslog_frames import SyslogFrames, cut_pieces
+from sluice_doors.syslog import SyslogFrames, SyslogPiece, cut_pieces, decode_syslog
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import plain_address

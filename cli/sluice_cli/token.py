@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 
 from sluice_cli.options import Json
 from sluice_cli.output import emit
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 
 app = App(name="token", help="Create tokens for clients that use the doors of a gateway.")
 

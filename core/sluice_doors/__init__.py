@@ -1,1 +1,4 @@
-"""Decoders of the requests of other clients: bytes to columns, without I/O (`docs/doors.md`)."""
+"""The protocols of clients that know nothing of sluice (`docs/doors.md`).
+
+Begin with `table.py`, then a protocol, for example `loki/push.py`.
+"""

@@ -14,7 +14,6 @@ import cbor2
 import numpy as np
 
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.texts import take_texts
 from sluice_protocol.columns import (
     I32,
     I64,
@@ -22,9 +21,22 @@ from sluice_protocol.columns import (
     AttributeColumns,
     LogColumns,
     MetricColumns,
+    TextColumn,
     kind_of,
 )
 from sluice_protocol.frame_columns import encode_columns
+
+
+def take_texts(column: TextColumn, places: I64) -> TextColumn:
+    """Return the strings at these places, in this order."""
+    starts = column.offsets[:-1][places]
+    ends = column.offsets[1:][places]
+    offsets = np.zeros(len(places) + 1, np.int32)
+    np.cumsum(ends - starts, out=offsets[1:])
+    view = memoryview(column.data)
+    pieces = [view[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return TextColumn(offsets=offsets, data=b"".join(pieces))
+
 
 CANONICAL_FORM: Final = "c1"
 

@@ -31,10 +31,6 @@ from sluice_protocol.identity import Identity, check_id
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import AGENT_ID_BYTES_MAX
 
-DoorName = Literal[
-    "otlp", "prometheus", "loki", "elasticsearch", "forward", "hec", "firehose", "json"
-]
-"""A protocol that clients other than sluice's agent speak."""
 IdentitySource = Literal["key", "content", "none"]
 """What identifies a request: a name that came with it, its records, or nothing."""
 
@@ -73,7 +69,7 @@ class RequestIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_identity(
-    *, principal: str, door: DoorName, kind: Kind, source: IdentitySource, value: bytes
+    *, principal: str, door: str, kind: Kind, source: IdentitySource, value: bytes
 ) -> RequestIdentity:
     """Return the identity of a request.
 
@@ -93,7 +89,7 @@ def request_identity(
 
 
 @lru_cache(maxsize=_HEADS_MAX)
-def _digest_head(source: IdentitySource, principal: str, door: DoorName, kind: Kind) -> bytes:
+def _digest_head(source: IdentitySource, principal: str, door: str, kind: Kind) -> bytes:
     """Return the bytes in front of the value; they are equal for most requests of a sender."""
     check_door_principal(principal)
     parts = (_FORM, source.encode(), principal.encode(), door.encode(), kind.encode())

@@ -48,8 +48,6 @@ IDLE_S_MIN: Final = 1.0
 STREAM_S_MAX: Final = 7 * 86_400.0
 """Longest response of a service: a tail is one response for as long as its reader follows."""
 
-ProtocolWrapper = Callable[[asyncio.Protocol], asyncio.Protocol]
-
 log = structlog.get_logger()
 
 
@@ -189,7 +187,6 @@ async def listening_on(
     options: ServerOptions,
     limits: ConnectionLimits,
     *,
-    behind_guard: ProtocolWrapper,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Serve an application on a bound socket until the block ends.
@@ -199,23 +196,18 @@ async def listening_on(
         sock: The socket; it is closed at the end.
         options: How connections are treated.
         limits: The limits of connections.
-        behind_guard: Returns the protocol behind the guard, around that of the HTTP server.
         tls: The TLS context, or None for plain HTTP.
     """
     runner = http_runner(app, options)
     await runner.setup()
-    new_guard = _new_guard(runner, limits, behind_guard)
+    new_guard = _new_guard(runner, limits)
     async with serving_guarded(sock, new_guard, limits, tls=tls, end=runner.cleanup):
         yield
 
 
-def _new_guard(
-    runner: web.AppRunner, limits: ConnectionLimits, behind_guard: ProtocolWrapper | None = None
-) -> NewGuard:
+def _new_guard(runner: web.AppRunner, limits: ConnectionLimits) -> NewGuard:
     protocols = cast(Callable[[], asyncio.Protocol], runner.server)
-    if behind_guard is None:
-        return lambda: ConnectionGuard(protocols(), limits)
-    return lambda: ConnectionGuard(behind_guard(protocols()), limits)
+    return lambda: ConnectionGuard(protocols(), limits)
 
 
 async def _bound(listen: str) -> list[socket.socket]:

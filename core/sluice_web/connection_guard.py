@@ -160,14 +160,6 @@ class ConnectionLimits:
             del self._addresses[guard.address]
 
 
-class ObservedProtocol(asyncio.Protocol):
-    """A protocol behind the guard that learns when a request was handled."""
-
-    def finish(self, request: web.Request) -> None:
-        """Note that the server writes the response to a request next, without waiting."""
-        raise NotImplementedError
-
-
 class ConnectionGuard(asyncio.Protocol):
     """One connection: idle, waiting for a request head, or in a request.
 
@@ -190,11 +182,6 @@ class ConnectionGuard(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.address = ""
         self.port = 0
-
-    @property
-    def protocol(self) -> asyncio.Protocol:
-        """The protocol behind the guard."""
-        return self._protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer of the first head, or close the connection when there are too many."""
@@ -296,23 +283,15 @@ class ConnectionGuard(asyncio.Protocol):
             self._transport.abort()
 
 
-def guard_of(request: web.Request) -> ConnectionGuard | None:
-    """Return the guard of the connection of a request."""
-    transport = request.transport
-    found = None if transport is None else transport.get_protocol()
-    return found if isinstance(found, ConnectionGuard) else None
-
-
 @web.middleware
 async def watch_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Report to the guard of the connection when a request begins and ends."""
-    guard = guard_of(request)
-    if guard is not None:
-        guard.begin()
+    transport = request.transport
+    guard = None if transport is None else transport.get_protocol()
+    if not isinstance(guard, ConnectionGuard):
+        return await handler(request)
+    guard.begin()
     try:
         return await handler(request)
     finally:
-        if guard is not None:
-            guard.end()
-            if isinstance(guard.protocol, ObservedProtocol):
-                guard.protocol.finish(request)
+        guard.end()

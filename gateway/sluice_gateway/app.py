@@ -217,11 +217,10 @@ def _open_doors(
 ) -> "tuple[DoorService | None, tuple[Endpoint, ...]]":
     """Create the doors that are open; without one their decoders are not imported."""
     if not settings.doors:
-        from sluice_door_http.closed_doors import closed_endpoints  # noqa: PLC0415 - as below
+        from sluice_doors.api import closed_endpoints  # noqa: PLC0415 - as below
 
         return None, tuple(closed_endpoints((), uploads.clock.now_ns, open_host=True))
-    from sluice_door_http.api import DoorsApi  # noqa: PLC0415 - imports the decoders
-    from sluice_gateway.doors.door_connection import remember_head  # noqa: PLC0415 - as above
+    from sluice_doors.api import DoorsApi  # noqa: PLC0415 - imports the decoders
     from sluice_gateway.doors.service import DoorService  # noqa: PLC0415 - imports the decoders
 
     doors = DoorService(
@@ -233,7 +232,7 @@ def _open_doors(
         flush_bytes=settings.door_flush_bytes,
     )
     # Each request has a token, a signature or a client certificate.
-    api = DoorsApi(doors, settings.doors, open_host=True, on_accepted=remember_head)
+    api = DoorsApi(doors, settings.doors, open_host=True)
     return doors, tuple(api.endpoints())
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from sluice_door_http.sent_tokens import sent_token
+from sluice_doors.requests import sent_token
 from sluice_gateway.principals import Principals, VerifiedSender
 from sluice_protocol.errors import Unauthenticated
 from sluice_protocol.signatures import read_signature, verify_signature, view_request

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_protocol.request_identity import DoorName, check_door_principal
+from sluice_doors.table import DoorName
+from sluice_protocol.request_identity import check_door_principal
 from sluice_web.tokens import token_sha256
 
 TOKEN_BYTES: Final = 32

@@ -31,9 +31,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from sluice_doors.table import DoorName
 from sluice_gateway.sender_keys import SenderKey
 from sluice_protocol.errors import BadUsage, Unauthenticated
-from sluice_protocol.request_identity import DoorName, check_door_principal, is_door_agent
+from sluice_protocol.request_identity import check_door_principal, is_door_agent
 from sluice_protocol.signatures import KEY_ID_CHARS_MAX
 from sluice_web.tokens import token_sha256
 

@@ -1,11 +1,10 @@
 """How the parts of one worker are served: the HTTP port, its health port, and ports of doors."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sluice_gateway.admission import memory_cost
 from sluice_gateway.app import Gateway, body_pace
@@ -16,9 +15,6 @@ from sluice_web.bounded_listening import listening, listening_on
 from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionLimits
 from sluice_web.listening import ServerOptions, TlsFiles, server_tls
 from sluice_web.open_files import port_connections_max
-
-if TYPE_CHECKING:
-    from sluice_gateway.doors.service import DoorService
 
 GRPC_END_S: Final = 5.0
 """Time that running calls of gRPC have to end when the gateway stops."""
@@ -37,7 +33,6 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
             sock,
             _server_options(SERVER_IDLE_S),
             limits,
-            behind_guard=lambda protocol: _behind_guard(protocol, gateway.doors),
             tls=server_tls(_tls_files(settings)),
         ):
             yield
@@ -45,14 +40,6 @@ async def serving(gateway: Gateway, sock: socket.socket) -> AsyncIterator[None]:
         gateway.uploads.frames.close()
         if gateway.doors is not None:
             await gateway.doors.close()
-
-
-def _behind_guard(protocol: asyncio.Protocol, doors: "DoorService | None") -> asyncio.Protocol:
-    if doors is None or not doors.combines:
-        return protocol
-    from sluice_gateway.doors.door_connection import DoorConnection  # noqa: PLC0415 - an extra
-
-    return DoorConnection(protocol, doors)
 
 
 @asynccontextmanager
@@ -68,11 +55,12 @@ async def serving_health(gateway: Gateway, host: str, port: int) -> AsyncIterato
 @asynccontextmanager
 async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
     """Serve OTLP over gRPC until the block ends; yield the port."""
-    from sluice_door_ports.grpc_messages import MessageReader, slow_max  # noqa: PLC0415 - an extra
-    from sluice_door_ports.grpc_server import (  # noqa: PLC0415
+    from sluice_doors.otlp.grpc import (  # noqa: PLC0415 - an extra  # noqa: PLC0415
         GrpcRules,
+        MessageReader,
         OtlpMethods,
         serving_otlp_grpc,
+        slow_max,
     )
     from sluice_gateway.doors.senders import DoorSenders  # noqa: PLC0415
 
@@ -105,7 +93,7 @@ async def serving_grpc(gateway: Gateway) -> AsyncIterator[int]:
 @asynccontextmanager
 async def serving_forward_port(gateway: Gateway) -> AsyncIterator[int]:
     """Serve Fluent's forward protocol until the block ends; yield the port."""
-    from sluice_door_ports.forward_server import (  # noqa: PLC0415 - an extra
+    from sluice_doors.forward.server import (  # noqa: PLC0415 - an extra
         ForwardRules,
         ForwardServer,
         serving_forward,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sluice_doors.table import DoorName
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.journals import FENCE_S, JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX
-from sluice_protocol.request_identity import DoorName
 from sluice_protocol.settings_checks import check_effects, check_number
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_web.addresses import PORT_MAX, check_distinct, parse_allowed_hosts, parse_listen

@@ -1,4 +1,4 @@
-"""The version of Java that Spark runs, and the JVM that this driver started: its end, with the driver."""
+"""The version of Java that Spark runs, and the JVM that this driver started and ends."""
 
 import atexit
 import logging

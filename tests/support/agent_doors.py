@@ -20,7 +20,7 @@ from sluice_agent.disk import RealDisk
 from sluice_agent.settings import AgentSettings, SpoolSettings
 from sluice_agent.spool import Spool
 from sluice_agent.tasks import AgentRunResult
-from sluice_door_http.paths import DOOR_PATHS
+from sluice_doors.table import HTTP_DOORS
 
 JSON = {"Content-Type": "application/json"}
 LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -87,7 +87,7 @@ def chunk(name: str, **options: Any) -> bytes:
 
 def settings(tmp_path: Path, port: int, **how: Any) -> AgentSettings:
     given = {
-        "gateway": "http://127.0.0.1:9", "doors": tuple(DOOR_PATHS), "batch_age_s": 0.05,
+        "gateway": "http://127.0.0.1:9", "doors": HTTP_DOORS, "batch_age_s": 0.05,
         "doors_listen": f"127.0.0.1:{port}", "drain_s": 0.5, **how,
     }  # fmt: skip
     return AgentSettings(spool=tmp_path / "s", agent_id="host-1", host_metrics_s=0, **given)
@@ -131,7 +131,7 @@ async def _connected(port: int, agent: asyncio.Task[AgentRunResult]) -> None:
 def with_ports(**how: Any) -> dict[str, Any]:
     """Return settings with the doors on separate ports, and with those over HTTP."""
     return {
-        "doors": (*DOOR_PATHS, "forward"),
+        "doors": (*HTTP_DOORS, "forward"),
         "otlp_grpc_listen": f"127.0.0.1:{free_port()}",
         "forward_listen": f"127.0.0.1:{free_port()}",
         **how,

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from support.door_fleet import Fleet
 
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sluice"
 BIN, DEBIAN = CACHE / "bin", CACHE / "debian"

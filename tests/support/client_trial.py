@@ -26,13 +26,13 @@ from support.gateway import clean_env
 from support.store_buckets import make_bucket
 from support.store_versitygw import versitygw
 
+from sluice_doors.table import DoorName
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import LOGS, METRICS
 from sluice_protocol.frame import decode_head, raw_columns
 from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import ObjectKey
 from sluice_store.url import open_store
 

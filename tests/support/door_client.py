@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from support.gateway import Running, TestKey
 
+from sluice_doors.table import DoorName
 from sluice_gateway.door_tokens import DoorToken, create_token
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
 

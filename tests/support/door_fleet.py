@@ -17,9 +17,9 @@ from pathlib import Path
 from support.door_client import TestSender, accepted_frames
 from support.gateway import GatewayProcess, gateways, start_gateway
 
+from sluice_doors.table import DoorName
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import Frame
-from sluice_protocol.request_identity import DoorName
 from sluice_store.url import open_store
 
 CHUNK_BYTES = 64 * 1024

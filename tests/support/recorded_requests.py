@@ -13,7 +13,7 @@ from support.door_bodies import REMOTE_WRITE, label, loki_entry
 from support.door_client import otlp_logs
 from support.proto_bytes import part
 
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 
 S = 1_763_769_600
 PROTOBUF, JSON, NDJSON = "application/x-protobuf", "application/json", "application/x-ndjson"

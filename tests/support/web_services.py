@@ -24,8 +24,7 @@ from sluice_agent.health import serve_health
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
-from sluice_door_http.paths import DOOR_PATHS
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import HTTP_DOORS, DoorName
 from sluice_protocol.system_clock import SystemClock
 from sluice_query.search import Searcher
 from sluice_query.service import make_app as make_query_app
@@ -140,7 +139,7 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
         metrics = AgentMetrics()
         agent = AgentSettings(
             gateway="http://127.0.0.1:9", spool=folder / "spool", allowed_hosts=hosts,
-            doors=tuple(DOOR_PATHS), doors_listen="127.0.0.1:0",
+            doors=HTTP_DOORS, doors_listen="127.0.0.1:0",
         )  # fmt: skip
         spool = Spool(agent.for_spool(), RealDisk(), boot_id="boot")
         stack.callback(spool.close)

@@ -11,9 +11,9 @@ from typing import Final, get_args
 
 from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_cli.local.services import DOOR_PRINCIPAL
+from sluice_doors.table import DoorName
 from sluice_gateway.door_tokens import create_token
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.request_identity import DoorName
 
 AGENT_ID: Final = "local-agent"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, get_args
 
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 
 HOST: Final = "127.0.0.1"
 DOOR_PRINCIPAL: Final = "local"

@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
+from sluice_doors.attributes import with_resource_in_records
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.outer_attributes import with_resource_in_records
-from sluice_doors.timed_lines import TimedLines, columns_of_lines
+from sluice_doors.json.timed_lines import TimedLines, columns_of_lines
 from sluice_protocol.column_codings import U8, ZSTD, StoredColumn
 from sluice_protocol.column_joins import columns_bytes, join_columns
 from sluice_protocol.columns import check_columns, kind_of

@@ -47,18 +47,16 @@ IDLE_S: Final = 3600
 
 log = structlog.get_logger()
 
-Answer = Callable[[SluiceError | None], None]
-"""Called once: with None when a request is accepted, or with why it is not."""
 AcceptFrame = Callable[[Upload], Awaitable[None]]
 """Accepts a frame, or raises a `SluiceError` if it is not accepted or its outcome is unknown."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Waiting:
-    """A request, and how its senders are answered."""
+    """A request, and what its senders wait for: None when it is accepted, or why it is not."""
 
     request: SmallRequest
-    answers: list[Answer]
+    answers: list[asyncio.Future[SluiceError | None]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,32 +162,24 @@ class Combiner:
     async def accept(self, request: SmallRequest) -> bool:
         """Wait until the frame with a request is accepted.
 
+        It is stored also if its client goes away.
+
         Returns:
             Whether the same request was waiting already, so that it is stored once.
 
         Raises:
+            HttpRefusal: Too many bytes wait.
             SluiceError: The request is not accepted, or its outcome is unknown.
         """
-        answer = asyncio.get_running_loop().create_future()
-        duplicate = self.add(request, partial(_settle, answer))
+        answer: asyncio.Future[SluiceError | None] = asyncio.get_running_loop().create_future()
+        duplicate = self._add(request, answer)
         failure = await answer
         if failure is not None:
             raise failure.with_traceback(None)  # other senders raise the same object
         return duplicate
 
-    def add(self, request: SmallRequest, answer: Answer) -> bool:
-        """Let a request wait for its frame, also if its client goes away.
-
-        Args:
-            request: The request.
-            answer: How its sender is answered.
-
-        Returns:
-            Whether the same request was waiting already, so that it is stored once.
-
-        Raises:
-            HttpRefusal: Too many bytes wait; the answer is not called.
-        """
+    def _add(self, request: SmallRequest, answer: asyncio.Future[SluiceError | None]) -> bool:
+        """Let a request wait for its frame; return whether the same one was waiting already."""
         place, name = request.lane, request.request
         lane = self._open(place)
         known = None if name is None else lane.known.get(name)
@@ -324,16 +314,8 @@ class Combiner:
         self._budget.release(memory_cost(one.request.size_bytes))
         stated = None if failure is None else _stated(failure)
         for answer in one.answers:
-            try:
-                answer(stated)
-            except Exception as error:  # noqa: BLE001 - the others must be answered
-                context = {"message": "a sender was not answered", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(context)
-
-
-def _settle(waiter: asyncio.Future[SluiceError | None], failure: SluiceError | None) -> None:
-    if not waiter.done():  # its client may have gone away
-        waiter.set_result(failure)
+            if not answer.done():  # its client may have gone away
+                answer.set_result(stated)
 
 
 def _stated(failure: SluiceError) -> SluiceError:

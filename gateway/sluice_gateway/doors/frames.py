@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_door_http.identities import RequestOrigin, identity_of
 from sluice_doors.decoded import DecodedRecords
+from sluice_doors.requests import RequestOrigin, identity_of
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from sluice_door_ports.forward_login import ForwardIdentity, SharedKey
+from sluice_doors.forward.handshake import ForwardIdentity, SharedKey
 from sluice_gateway.authentication import spiffe_id
 from sluice_gateway.principals import KnownForwardKey, Principals, VerifiedSender
 from sluice_gateway.principals_file import PrincipalsFile

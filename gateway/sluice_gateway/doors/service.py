@@ -17,10 +17,16 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_door_http.identities import RequestOrigin, canonical_records, identity_of_lines
-from sluice_door_http.routes import DoorRequest, DoorResult
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge
+from sluice_doors.requests import (
+    DoorRequest,
+    DoorResult,
+    RequestOrigin,
+    canonical_records,
+    identity_of_lines,
+)
+from sluice_doors.table import DoorName
 from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
@@ -31,8 +37,7 @@ from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.principals import VerifiedSender
 from sluice_gateway.upload_service import UploadService
 from sluice_gateway.uploads import AcceptedResponse, Upload
-from sluice_protocol.errors import ErrorCode, SluiceError, TooLarge
-from sluice_protocol.request_identity import DoorName
+from sluice_protocol.errors import ErrorCode, TooLarge
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal, Problem
@@ -69,11 +74,7 @@ def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
 
 
 class DoorService:
-    """Accepts requests of clients that know no sequence numbers.
-
-    Attributes:
-        combines: Whether small requests are combined.
-    """
+    """Accepts requests of clients that know no sequence numbers."""
 
     def __init__(
         self,
@@ -103,7 +104,6 @@ class DoorService:
         self.clock = uploads.clock
         self.refused = uploads.refused
         self._body_bytes_max = body_bytes_max
-        self.combines = own_frame_bytes > 0
         self._own_frame_bytes = own_frame_bytes
         self._process = uploads.ids.ulid().encode()
         self._requests = itertools.count()
@@ -174,49 +174,6 @@ class DoorService:
             with uploads.budget.take(reserved_bytes):
                 return await self._accept_body(body, sender, wanted, reserved_bytes)
 
-    def begin_small(
-        self,
-        body: bytes,
-        token: str,
-        wanted: DoorRequest,
-        answer: Callable[[DoorResult | SluiceError], None],
-    ) -> bool:
-        """Begin to accept a request whose records are combined with those of others.
-
-        Args:
-            body: At most `INLINE_BYTES_MAX`.
-            token: The token of the sender.
-            wanted: What the head states; it names no key.
-            answer: Called once, later, if this returns True: with what was accepted, or why not.
-
-        Returns:
-            Whether the request was begun. If not, nothing has happened: `accept` accepts or refuses
-            it. It is not a small one, or cannot be accepted now, or something is wrong with it.
-        """
-        uploads = self.uploads
-        if self.is_full():
-            return False
-        try:
-            sender = uploads.principals.current.token_sender(token, self.now_ns() // NS_PER_S)
-            check_door_right(sender, wanted.door)
-            made, unreadable = self._decoder(sender, wanted)(_plain_inline(body, wanted))
-        except SluiceError:
-            return False
-        if len(made) != 1 or not isinstance(made[0], SmallRequest):
-            return False
-        small, duplicate = made[0], False
-
-        def finish(failure: SluiceError | None) -> None:
-            uploads.running.end()
-            answer(failure or _result_of(made, unreadable, [duplicate]))
-
-        try:
-            duplicate = self._combiner.add(small, finish)
-        except HttpRefusal:
-            return False
-        uploads.running.begin()
-        return True
-
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
         """Count a request that was accepted."""
         metrics = self.uploads.metrics
@@ -278,7 +235,7 @@ class DoorService:
         make = self._decoder(sender, wanted)
         if len(body) <= INLINE_BYTES_MAX:
             with suppress(BodyTooLarge):
-                return make(_plain_inline(body, wanted))
+                return make(decompress(body, wanted.coding, bytes_max=2 * INLINE_BYTES_MAX))
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(
             self._threads, self._decode_small, body, wanted.coding, make
@@ -342,7 +299,7 @@ class DoorService:
 
         The choice follows from the records, so every repetition of a request has the same form.
         """
-        if not self.combines or wanted.read_lines is None or len(plain) > LARGE_BYTES:
+        if not self._own_frame_bytes or wanted.read_lines is None or len(plain) > LARGE_BYTES:
             return None
         found = wanted.read_lines(plain)
         if found is None or found.size_bytes >= self._own_frame_bytes:
@@ -352,15 +309,6 @@ class DoorService:
             identity=identity_of_lines(found, origin),
             size_bytes=found.size_bytes,
         )
-
-
-def _plain_inline(body: bytes, wanted: DoorRequest) -> bytes:
-    """Return a small body without its coding.
-
-    Raises:
-        BodyTooLarge: It is too large to be decoded on the event loop.
-    """
-    return decompress(body, wanted.coding, bytes_max=2 * INLINE_BYTES_MAX)
 
 
 def _result_of(

@@ -22,9 +22,9 @@ from support.gateway import Running, TestKey, run, running
 from support.queued_bodies import queued_bodies
 from support.write_faults import WriteFault, WriteFaultStore
 
+from sluice_doors.table import DoorName
 from sluice_gateway.serving import serving_forward_port
 from sluice_protocol.authority import Authority
-from sluice_protocol.request_identity import DoorName
 from sluice_reconciler.service import Reconciler
 from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore

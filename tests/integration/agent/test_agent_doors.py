@@ -23,8 +23,8 @@ from sluice_agent.doors import AgentDoors
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import AgentSettings, WhenFull
 from sluice_agent.spool import Spool
-from sluice_door_http.api import DoorsApi
-from sluice_door_http.paths import DOOR_PATHS
+from sluice_doors.api import DoorsApi
+from sluice_doors.table import HTTP_DOORS
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 
@@ -266,7 +266,7 @@ def test_a_page_of_another_name_gets_no_probe_without_tokens(tmp_path: Path) -> 
 
 def test_every_door_of_the_agent_has_an_endpoint() -> None:
     ports: Any = SimpleNamespace(clock=SystemClock())
-    for door in DOOR_PATHS:
+    for door in HTTP_DOORS:
         acceptance = AgentDoors(ports, TokenSenders(()), body_bytes_max=1)
         assert list(DoorsApi(acceptance, [door], open_host=False).endpoints())
         acceptance.close()

@@ -241,7 +241,7 @@ def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(
     (folder / "one.log").write_text("")
     done = empty.run(folder, *AGENT_RUN, "--json")
     assert done.returncode == 0, done.stderr
-    others = {"sluice_store", "sluice_doors", "sluice_door_http", "sluice_door_ports"}
+    others = {"sluice_store", "sluice_doors.api", "sluice_doors.decoded"}
     others |= {"sluice_gateway", "sluice_lake", "prometheus_client", "tomllib", "ulid", "uvloop"}
     assert sorted(done.modules & (HOLDER | PARSER | others)) == []
     assert not any(name.startswith("rich") for name in done.modules)

@@ -17,7 +17,7 @@ from support.client_programs import line_of
 from support.door_fleet import balancing, fleet
 from support.store_versitygw import free_port
 
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 COUNT = 1_000

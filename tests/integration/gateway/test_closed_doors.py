@@ -12,13 +12,11 @@ import pytest
 from support.door_client import DoorAnswer, TestSender, post
 from support.gateway import Running, TestKey, run, running
 
-from sluice_door_http.api import DoorsApi
-from sluice_door_http.paths import DOOR_PATHS
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.api import DoorsApi
+from sluice_doors.table import DOORS, HTTP_DOORS, DoorName
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=get_args(DoorName))
-HTTP_DOORS = tuple(DOOR_PATHS)
 
 
 def serve(tmp_path: Path, check: Callable[[Running], Any], *doors: DoorName) -> None:
@@ -65,7 +63,7 @@ def test_each_closed_door_responds_in_its_form(tmp_path: Path, open_door: DoorNa
                 f" --doors {door}, door=`{door}`"
             )
             names = {"index": "web", "id": "1"}
-            for path in (one.format(**names) for one in DOOR_PATHS[door]):
+            for path in (one.format(**names) for one in DOORS[door].paths):
                 found = [
                     await post(served, path, b"{}" * 9, token, fields)
                     for token in (SHOP.token.token, "x")
@@ -80,7 +78,7 @@ def test_each_closed_door_responds_in_its_form(tmp_path: Path, open_door: DoorNa
 def test_a_gateway_without_the_decoders_refuses_in_the_usual_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sluice_door_http.api", None)
+    monkeypatch.setitem(sys.modules, "sluice_doors.otlp.http", None)
 
     async def check(served: Running) -> None:
         fields = {"Content-Type": "application/x-protobuf"}
@@ -106,12 +104,12 @@ def test_each_path_of_an_open_door_is_in_the_table() -> None:
         service = SimpleNamespace(is_full=bool, now_ns=int)  # nothing else is called
         api = DoorsApi(service, [door], open_host=True)  # type: ignore[arg-type]
         sends = {one.path for one in api.endpoints() if one.described and one.body is bytes}
-        assert sends == set(DOOR_PATHS[door])
+        assert sends == set(DOORS[door].paths)
 
 
 def test_a_gateway_without_doors_imports_no_decoder() -> None:
     script = (
-        "import sys, sluice_gateway.app, sluice_door_http.closed_doors;"
-        "sys.exit(any(name.startswith('sluice_doors') for name in sys.modules))"
+        "import sys, sluice_gateway.app, sluice_doors.api;"
+        "sys.exit('google.protobuf' in sys.modules or 'sluice_doors.json.ingest' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

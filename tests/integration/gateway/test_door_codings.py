@@ -14,8 +14,7 @@ from support.door_cases import DOOR_CASES, SAMPLES
 from support.door_client import TestSender, accepted_frames, post
 from support.gateway import TestKey, run, running
 
-from sluice_door_http.paths import DOOR_PATHS
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import HTTP_DOORS, DoorName
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=get_args(DoorName))
@@ -28,7 +27,7 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOOR_PATHS)
+@pytest.mark.parametrize("door", HTTP_DOORS)
 def test_a_request_in_each_coding_is_accepted_once(tmp_path: Path, door: DoorName) -> None:
     case = DOOR_CASES[door]
     plain = SAMPLES if door == "prometheus" else case.body

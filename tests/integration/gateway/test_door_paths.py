@@ -12,9 +12,8 @@ from support.door_cases import DOOR_CASES, JSON
 from support.door_client import TestSender, accepted_frames
 from support.gateway import Running, TestKey, run, running
 
-from sluice_door_http.paths import DOOR_PATHS, methods_of
+from sluice_doors.table import DOORS, HTTP_DOORS, DoorName, methods_of
 from sluice_protocol.columns import LogColumns
-from sluice_protocol.request_identity import DoorName
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=get_args(DoorName))
@@ -74,8 +73,8 @@ METRICS = json.dumps(
 
 
 def _cases() -> Iterator[Any]:
-    for door, paths in DOOR_PATHS.items():
-        for path in paths:
+    for door in HTTP_DOORS:
+        for path in DOORS[door].paths:
             yield pytest.param(door, _case(door, path), id=f"{door}{path}")
 
 

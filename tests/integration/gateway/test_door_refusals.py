@@ -14,7 +14,7 @@ from support.door_client import DoorAnswer, TestSender, accepted_frames, post
 from support.gateway import Running, TestKey, run, running
 from support.write_faults import RefusingStore
 
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 from sluice_store import StoreMode, open_store
 
 HOST = TestKey("host-1", ("host-1",))

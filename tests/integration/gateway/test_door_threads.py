@@ -12,9 +12,9 @@ import pytest
 from support.door_client import TestSender, post
 from support.gateway import Running, TestKey, run, running
 
-from sluice_door_http import json_lines
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.json_lines import decode_json
+from sluice_doors.json import ingest as json_lines
+from sluice_doors.json.ingest import decode_json
 from sluice_gateway.doors.service import INLINE_BYTES_MAX, LARGE_BYTES
 
 HOST = TestKey("host-1", ("host-1",))
@@ -54,7 +54,7 @@ def test_large_bodies_are_decoded_one_at_a_time(
     async def check(served: Running) -> None:
         async def send(body: bytes) -> int:
             token = SHOP.token.token
-            return (await post(served, json_lines.INGEST_PATH, body, token, JSON)).status
+            return (await post(served, "/v1/ingest", body, token, JSON)).status
 
         large = [asyncio.create_task(send(body_of(LARGE_BYTES, one))) for one in range(4)]
         await asyncio.to_thread(waiting.acquire)
@@ -88,7 +88,7 @@ def test_a_body_reserves_the_memory_of_its_records(
         monkeypatch.setattr(json_lines, "decode_json", decode)
         token, sent = SHOP.token.token, gzip.compress(plain)
         assert len(sent) < INLINE_BYTES_MAX
-        path, fields = json_lines.INGEST_PATH, {**JSON, "Content-Encoding": "gzip"}
+        path, fields = "/v1/ingest", {**JSON, "Content-Encoding": "gzip"}
         with budget.take(budget.room_bytes(len(plain))):
             answer = await post(served, path, sent, token, fields)
             assert (answer.status, answer.headers["Retry-After"]) == (503, "1")

@@ -12,7 +12,7 @@ from support.door_client import DoorAnswer, TestSender, accepted_frames, post
 from support.event_bodies import ARN, CLOUDWATCH, COMMON, FIREHOSE, HEC, S, firehose, zipped
 from support.gateway import Running, TestKey, run, running
 
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=("hec", "firehose"))

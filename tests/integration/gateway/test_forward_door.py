@@ -26,7 +26,7 @@ from support.forward_door import (
 )
 from support.gateway import Running, run, running
 
-from sluice_door_ports import forward_server
+from sluice_doors.forward import server as forward_server
 from sluice_gateway.serving import serving_forward_port
 
 

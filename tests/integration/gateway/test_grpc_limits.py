@@ -13,7 +13,7 @@ from support.door_client import TestSender, otlp_logs
 from support.gateway import TestKey, run, running
 from support.slow_grpc import PREFACE, SETTINGS, frame
 
-from sluice_door_ports import grpc_server
+from sluice_doors.otlp import grpc as grpc_server
 from sluice_gateway.serving import serving_grpc
 
 HOST = TestKey("host-1", ("host-1",))

@@ -11,7 +11,7 @@ from benchmarks.doors_bodies import OTLP_METRICS, SHAPES, BodyShape, bodies
 from support.door_client import TestSender
 from support.gateway import GatewayProcess, gateways
 
-from sluice_protocol.request_identity import DoorName
+from sluice_doors.table import DoorName
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 DOORS: tuple[DoorName, ...] = (

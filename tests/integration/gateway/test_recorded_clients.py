@@ -8,8 +8,8 @@ from support.door_client import TestSender, accepted_frames, post
 from support.gateway import Running, TestKey, run, running
 from support.recorded_requests import RECORDED
 
+from sluice_doors.table import DoorName
 from sluice_protocol.columns import LogColumns
-from sluice_protocol.request_identity import DoorName
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=get_args(DoorName))

@@ -20,9 +20,9 @@ from support.door_client import PROTOBUF, TestSender, accepted_frames, otlp_logs
 from support.event_bodies import S, firehose
 from support.gateway import Running, TestKey, run, running
 
+from sluice_doors.table import DoorName
 from sluice_gateway.serving import serving_grpc
 from sluice_protocol.columns import LogColumns
-from sluice_protocol.request_identity import DoorName
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))

@@ -90,7 +90,7 @@ async def serving(
     )
     tls = server_tls(TlsFiles(certificate=pem.certificate, key=pem.key))
     options = ServerOptions(shutdown_s=20.0)
-    async with listening_on(app, sock, options, limits, behind_guard=lambda one: one, tls=tls):
+    async with listening_on(app, sock, options, limits, tls=tls):
         yield served
     assert served.errors == []
 

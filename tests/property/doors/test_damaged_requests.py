@@ -11,14 +11,14 @@ from support.repetitions import times
 
 from sluice_doors.canonical import content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
-from sluice_doors.elasticsearch import decode_bulk
-from sluice_doors.firehose import common_pairs, decode_firehose
-from sluice_doors.forward import decode_forward
-from sluice_doors.hec import decode_events
-from sluice_doors.json_lines import decode_json
-from sluice_doors.loki import JSON, PROTOBUF, decode_loki
-from sluice_doors.prometheus import VERSION_2, decode_remote_write
-from sluice_doors.timed_lines import columns_of_lines, timed_lines
+from sluice_doors.forward.messages import decode_forward
+from sluice_doors.json.elasticsearch import decode_bulk
+from sluice_doors.json.firehose import common_pairs, decode_firehose
+from sluice_doors.json.hec import decode_events
+from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
+from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki
+from sluice_doors.prometheus.write import VERSION_2, decode_remote_write
 from sluice_protocol.columns import check_columns
 from sluice_protocol.frame_columns import encode_columns
 

@@ -1,21 +1,18 @@
-"""The two roads of JSON objects lead to the same bytes."""
+"""The columns of JSON objects are those of their records, made one by one."""
 
 import json
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pytest
-from hypothesis import event, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice_doors.canonical import canonical
-from sluice_doors.decoded import DecodedRecords
-from sluice_doors.json_columns import SHAPES_MAX, columns_of
-from sluice_doors.json_lines import decode_json
-from sluice_doors.json_records import RecordFields, record_of
-from sluice_doors.otlp_logs import logs_from_rows
-from sluice_doors.tally import Tally
+from sluice_doors.decoded import DecodedRecords, Tally
+from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import SHAPES_MAX, RecordFields, columns_of, record_of
+from sluice_doors.otlp.logs import logs_from_rows
 from sluice_protocol.frame_columns import encode_columns
 
 NOW = 1_763_000_000_000_000_000
@@ -50,23 +47,7 @@ def by_records(objects: list[dict[str, Any]], time: str, message: str) -> Decode
 @given(objects=OBJECTS, named=FIELDS)
 @example(objects=[{"time": 1, "a": None, "b": 10**30}, {"b": "1", "a": True}], named=("time", "m"))
 @example(objects=[{"a": {"b": 1}, "a.b": 2}], named=("time", "message"))
-@example(objects=[{"a": "\udcff"}], named=("time", "message"))
 def test_columns_are_those_of_records(
-    objects: list[dict[str, Any]], named: tuple[str, str]
-) -> None:
-    time, message = named
-    body = "\n".join(map(json.dumps, objects)).encode()
-    read = [json.loads(line) for line in body.split(b"\n")]
-    found = columns_of(read, RecordFields(time=time, message=message, received_ns=NOW))
-    event("columns" if found else "records")
-    expected = by_records(read, time, message)
-    if found is not None:
-        assert encode_columns(found.columns) == encode_columns(expected.columns)
-        assert (found.timed, 0) == (expected.timed, expected.unreadable)
-
-
-@given(objects=OBJECTS, named=FIELDS)
-def test_lines_are_decoded_as_record_by_record(
     objects: list[dict[str, Any]], named: tuple[str, str]
 ) -> None:
     time, message = named
@@ -75,28 +56,22 @@ def test_lines_are_decoded_as_record_by_record(
     expected = by_records(msgspec.json.Decoder().decode_lines(body), time, message)
     assert encode_columns(found.columns) == encode_columns(expected.columns)
     sorted_again = canonical(replace(found, is_canonical=False))
-    if found.is_canonical:  # what the decoder claims
-        assert encode_columns(sorted_again.columns) == encode_columns(found.columns)
+    assert encode_columns(sorted_again.columns) == encode_columns(found.columns)
     assert (found.timed, found.unreadable) == (expected.timed, expected.unreadable)
 
 
-def fields() -> RecordFields:
-    return RecordFields(time="time", message="message", received_ns=NOW)
+def test_more_shapes_than_are_remembered_have_their_columns() -> None:
+    shapes: list[dict[str, Any]] = [{str(place): 1} for place in range(2 * SHAPES_MAX + 1)]
+    body = json.dumps(shapes).encode()
+    (found,) = decode_json(body, time_field="time", message_field="message", received_ns=NOW)
+    expected = by_records(shapes, "time", "message")
+    assert encode_columns(found.columns) == encode_columns(expected.columns)
 
 
-@pytest.mark.parametrize(
-    "objects",
-    [
-        [{"time": "2025-11-22T00:00:00Z", "message": "m", "a": 1}],
-        [{"time": 1_763_000_000, "a": 1}, {"message": None, "b": {"c": None}}],
-        [{}],
-    ],
-)
-def test_regular_objects_take_the_fast_road(objects: list[dict[str, Any]]) -> None:
-    assert columns_of(objects, fields()) is not None
-
-
-def test_more_shapes_than_the_limit_are_decoded_record_by_record() -> None:
-    shapes: list[dict[str, Any]] = [{str(place): 1} for place in range(SHAPES_MAX + 1)]
-    assert columns_of(shapes, fields()) is None
-    assert columns_of(shapes[:-1], fields()) is not None
+def test_text_that_is_not_utf8_is_repaired() -> None:
+    objects: list[dict[str, Any]] = [{"time": "soon", "a": "\udcff"}, {"a": 1}, {"b": "\udcff"}]
+    tally = Tally()
+    found = columns_of(objects, RecordFields(time="time", message="m", received_ns=NOW), tally)
+    expected = by_records(objects, "time", "m")
+    assert encode_columns(found) == encode_columns(expected.columns)
+    assert (tally.timed, tally.unreadable) == (expected.timed, expected.unreadable) == (False, 2)

@@ -11,11 +11,13 @@ from support.otlp_requests import damaged
 from support.proto_bytes import integer, part
 from support.repetitions import times
 
-from sluice_doors import arrow_roads, loki, loki_arrow
-from sluice_doors.arrow_texts import NotPlain
+from sluice_doors import protobuf as arrow_roads
+from sluice_doors.arrow.texts import NotPlain
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
-from sluice_doors.loki import JSON, PROTOBUF, decode_loki
+from sluice_doors.loki import arrow as loki_arrow
+from sluice_doors.loki import push as loki
+from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki
 from sluice_protocol.columns import check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
 

@@ -20,14 +20,17 @@ from support.otlp_requests import (
 )
 from support.repetitions import times
 
-from sluice_doors import arrow_roads, otlp_arrow, otlp_metrics_arrow, otlp_protobuf
-from sluice_doors.arrow_texts import NotPlain
+from sluice_doors import protobuf as arrow_roads
+from sluice_doors.arrow.pieces import find_records
+from sluice_doors.arrow.texts import NotPlain
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
-from sluice_doors.otlp import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
-from sluice_doors.otlp_logs import logs_from_groups
-from sluice_doors.otlp_metrics import metrics_from_groups
-from sluice_doors.request_pieces import find_records
+from sluice_doors.otlp import arrow_logs as otlp_arrow
+from sluice_doors.otlp import arrow_metrics as otlp_metrics_arrow
+from sluice_doors.otlp import protobuf as otlp_protobuf
+from sluice_doors.otlp.decode import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.logs import logs_from_groups
+from sluice_doors.otlp.metrics import metrics_from_groups
 from sluice_protocol.columns import check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from support.door_bodies import LOKI, LOKI_JSON, REMOTE_WRITE
 from support.event_bodies import firehose
 
-from sluice_doors import row_pieces
+from sluice_doors import rows as row_pieces
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.elasticsearch import decode_bulk
-from sluice_doors.firehose import decode_firehose
-from sluice_doors.hec import decode_events
-from sluice_doors.loki import decode_loki
-from sluice_doors.prometheus import decode_remote_write
+from sluice_doors.json.elasticsearch import decode_bulk
+from sluice_doors.json.firehose import decode_firehose
+from sluice_doors.json.hec import decode_events
+from sluice_doors.loki.push import decode_loki
+from sluice_doors.prometheus.write import decode_remote_write
 
 NOW_NS = 1_790_000_000_000_000_000
 VALUES = st.one_of(st.text(max_size=5), st.integers(0, 9), st.none(), st.just("\udcff"))

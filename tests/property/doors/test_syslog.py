@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_doors.syslog import SEVERITIES, SyslogPiece, decode_syslog
-from sluice_doors.syslog_frames import SyslogFrames
+from sluice_doors.syslog import SEVERITIES, SyslogFrames, SyslogPiece, decode_syslog
 from sluice_protocol.columns import LogColumns, check_columns
 from sluice_protocol.ndjson import attribute_rows
 

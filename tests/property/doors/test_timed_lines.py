@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sluice_doors.canonical import canonical
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.json_columns import SHAPES_MAX
-from sluice_doors.json_lines import decode_json
-from sluice_doors.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines
+from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import SHAPES_MAX
+from sluice_doors.json.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines
 from sluice_protocol.column_joins import columns_bytes, join_columns
 from sluice_protocol.frame_columns import encode_columns
 

@@ -11,13 +11,13 @@ import pytest
 from sluice_agent.columns import text_column
 from sluice_agent.timestamps import parse_timestamps
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
-from sluice_doors.elasticsearch import decode_bulk
-from sluice_doors.firehose import decode_firehose
-from sluice_doors.forward import decode_forward
-from sluice_doors.hec import decode_events
-from sluice_doors.json_lines import decode_json
+from sluice_doors.forward.messages import decode_forward
+from sluice_doors.json.elasticsearch import decode_bulk
+from sluice_doors.json.firehose import decode_firehose
+from sluice_doors.json.hec import decode_events
+from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.timed_lines import timed_lines
 from sluice_doors.syslog import SyslogPiece, decode_syslog
-from sluice_doors.timed_lines import timed_lines
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.times import read_time
 from sluice_protocol.units import UnixNs

@@ -29,9 +29,9 @@ from support.golden import golden
 from sluice_doors import decoded
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
-from sluice_doors.firehose import common_pairs, decode_firehose
-from sluice_doors.forward import decode_forward
-from sluice_doors.hec import decode_events, decode_raw
+from sluice_doors.forward.messages import decode_forward
+from sluice_doors.json.firehose import common_pairs, decode_firehose
+from sluice_doors.json.hec import decode_events, decode_raw
 from sluice_protocol.columns import MetricColumns, check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
 

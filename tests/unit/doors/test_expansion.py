@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from sluice_doors import tally
+from sluice_doors import decoded as tally
 from sluice_doors.decoded import BodyTooLarge
-from sluice_doors.firehose import decode_firehose
-from sluice_doors.loki import decode_loki
-from sluice_doors.otlp import JSON, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.json.firehose import decode_firehose
+from sluice_doors.loki.push import decode_loki
+from sluice_doors.otlp.decode import JSON, decode_otlp_logs, decode_otlp_metrics
 
 PAIRS, RECORDS = 30, 50
 PLAIN = {f"k{place}": "x" for place in range(PAIRS)}

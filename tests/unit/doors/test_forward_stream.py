@@ -8,8 +8,8 @@ import pytest
 from support.event_bodies import FORWARD, S, pack
 
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
-from sluice_doors.forward_handshake import Greeting, encode_ack, encode_pong, read_ping
-from sluice_doors.forward_messages import MessageSplitter, read_message
+from sluice_doors.forward.handshake import Greeting, encode_ack, encode_pong, read_ping
+from sluice_doors.forward.messages import MessageSplitter, read_message
 
 GREETING = Greeting(nonce=b"n" * 16, auth_salt=b"a" * 16)
 

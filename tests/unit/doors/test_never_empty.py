@@ -14,21 +14,20 @@ from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import otlp_json
 from support.proto_bytes import double, integer, part
 
-from sluice_door_http.identities import canonical_records
-from sluice_door_http.routes import DoorRequest
-from sluice_doors import arrow_roads
+from sluice_doors import protobuf as arrow_roads
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
-from sluice_doors.elasticsearch import decode_bulk, decode_document
-from sluice_doors.firehose import decode_firehose
-from sluice_doors.forward import decode_forward
-from sluice_doors.hec import decode_events, decode_raw
-from sluice_doors.json_lines import decode_json
-from sluice_doors.loki import decode_loki
-from sluice_doors.otlp import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
-from sluice_doors.prometheus import VERSION_2, decode_remote_write
+from sluice_doors.forward.messages import decode_forward
+from sluice_doors.json.elasticsearch import decode_bulk, decode_document
+from sluice_doors.json.firehose import decode_firehose
+from sluice_doors.json.hec import decode_events, decode_raw
+from sluice_doors.json.ingest import decode_json
+from sluice_doors.loki.push import decode_loki
+from sluice_doors.otlp.decode import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.prometheus.write import VERSION_2, decode_remote_write
+from sluice_doors.requests import DoorRequest, canonical_records
+from sluice_doors.table import DoorName
 from sluice_protocol.ndjson import ndjson_from_columns
-from sluice_protocol.request_identity import DoorName
 from sluice_protocol.units import UnixNs
 
 NOW = UnixNs(1_763_000_000_000_000_000)

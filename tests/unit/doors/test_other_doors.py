@@ -18,15 +18,15 @@ from support.door_bodies import (
 from support.golden import golden
 from support.proto_bytes import double, integer, part, signed
 
-from sluice_doors.any_values import json_text
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import RECORDS_MAX, BodyTooLarge, BodyUnreadable, DecodedRecords
-from sluice_doors.elasticsearch import BulkItem, decode_bulk
-from sluice_doors.json_lines import decode_json
-from sluice_doors.json_records import parse_time
-from sluice_doors.loki import JSON, PROTOBUF, decode_loki, parse_labels
-from sluice_doors.otlp_values import STALE
-from sluice_doors.prometheus import VERSION_2, WrittenCounts, decode_remote_write
+from sluice_doors.json.elasticsearch import BulkItem, decode_bulk
+from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import parse_time
+from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki, parse_labels
+from sluice_doors.otlp.metrics import STALE
+from sluice_doors.prometheus.write import VERSION_2, WrittenCounts, decode_remote_write
+from sluice_doors.values import json_text
 from sluice_protocol.columns import MetricColumns, check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
 

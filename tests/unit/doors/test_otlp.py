@@ -10,12 +10,14 @@ from support.golden import golden
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import otlp_json
 
-from sluice_doors import arrow_roads, otlp_messages, otlp_wire
+from sluice_doors import protobuf as arrow_roads
+from sluice_doors.attributes import with_resource_in_records
 from sluice_doors.canonical import canonical, content_digest
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
-from sluice_doors.histogram_series import exponential_buckets
-from sluice_doors.otlp import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
-from sluice_doors.outer_attributes import with_resource_in_records
+from sluice_doors.otlp import messages as otlp_messages
+from sluice_doors.otlp import protobuf as otlp_wire
+from sluice_doors.otlp.decode import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.metrics import exponential_buckets
 from sluice_protocol.ndjson import ndjson_from_columns
 
 NOW = 1_763_000_000_000_000_000
@@ -234,7 +236,7 @@ def test_only_large_bodies_are_decoded_through_arrow(
 
     def note(name: str) -> None:
         nonlocal used
-        used = name == "otlp_arrow"
+        used = name == "otlp.arrow_logs"
 
     monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", len(body) + spare_bytes)
     monkeypatch.setattr(arrow_roads, "_module", note)

@@ -8,8 +8,7 @@ import pytest
 from support.golden import golden
 
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.syslog import SEVERITIES, SyslogPiece, decode_syslog
-from sluice_doors.syslog_frames import SyslogFrames
+from sluice_doors.syslog import SEVERITIES, SyslogFrames, SyslogPiece, decode_syslog
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.ndjson import attribute_rows
 

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sluice_door_http.sent_tokens import sent_token
+from sluice_doors.requests import sent_token
 from sluice_gateway.authentication import spiffe_id
 from sluice_gateway.door_tokens import create_token
 from sluice_gateway.principals import parse_principals

@@ -1,1 +1,0 @@
-"""HTTP parts of the doors that gateway and agent share: paths, requests and responses."""

@@ -1,1 +1,0 @@
-"""Doors on separate ports, which gateway and agent share: OTLP over gRPC and Fluent forward."""

@@ -1,0 +1,1 @@
+"""Protobuf of large bodies to columns through Arrow; imported only where the extra `doors` is."""

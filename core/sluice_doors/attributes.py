@@ -1,0 +1,244 @@
+"""The attributes and the time of a record, and the resource that all records share.
+
+The sources of a record are its attributes, its fields, its scope and its resource, in this order.
+An earlier source keeps its name. A later value of the same name is renamed with the prefix of its
+source, or with a number if that is taken too. In a frame of several requests, what their resources
+do not share becomes attributes. The time is that of the record, of its observation, or of receipt.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, TypeVar
+
+from sluice_doors.decoded import DecodedRecords
+from sluice_doors.json.values import integer_of
+from sluice_doors.otlp.messages import KeyValue, OtlpResource, Scope
+from sluice_doors.values import entities_text, free_name, key_of, value_text
+from sluice_protocol.envelope import RESOURCE_ENTRIES_MAX, Resource
+from sluice_protocol.ndjson import attribute_rows
+from sluice_protocol.records import attribute_columns
+from sluice_protocol.times import TS_END
+
+EMPTY_KEY: Final = "sluice.empty_key"
+OWN, FIELD, SCOPE, RESOURCE = "duplicate.", "otlp.", "scope.", "resource."
+"""The prefixes of renamed values, by source."""
+RESOURCE_PAIRS_MAX: Final = RESOURCE_ENTRIES_MAX - 1
+"""One pair of the frame is left for the version of the encoder."""
+RESOURCE_BYTES_MAX: Final = 48 * 1024
+"""Limit of a shared resource; the rest of the envelope needs room below its own limit."""
+
+Pairs = Sequence[tuple[str, str]]
+Sources = tuple[tuple[str, Pairs], ...]
+_Message = TypeVar("_Message")
+_Message_co = TypeVar("_Message_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRecord:
+    """A record that has another form than its protocol defines.
+
+    Attributes:
+        text: The record as it was sent, as canonical JSON.
+        reason: What is wrong with it.
+        raw: The record in base64, in place of a text.
+        name: The name of a metric.
+        is_foreign: Whether it is a message of another kind.
+    """
+
+    text: str
+    reason: str
+    raw: str = ""
+    name: str = ""
+    is_foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeGroup(Generic[_Message_co]):
+    """The messages of one scope of one resource."""
+
+    resource: OtlpResource
+    resource_schema_url: str
+    scope: Scope
+    scope_schema_url: str
+    records: Collection[_Message_co]
+
+
+class LazyMessages(Collection[_Message]):
+    """Messages that are read when they are iterated, so that few exist as objects.
+
+    An object takes twenty times the memory of its message on the wire.
+    """
+
+    __slots__ = ("_parts", "_read")
+
+    def __init__(self, parts: Sequence[Any], read: Callable[[Any], _Message]) -> None:
+        """Bind the parsed messages of a library.
+
+        Args:
+            parts: The messages.
+            read: Returns the object of one.
+        """
+        self._parts = parts
+        self._read = read
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self._parts)
+
+    def __contains__(self, one: object) -> bool:
+        """Return whether a message is equal to an object."""
+        return any(one == other for other in self)
+
+    def __iter__(self) -> Iterator[_Message]:
+        """Read the messages one by one."""
+        return map(self._read, self._parts)
+
+
+def merged(sources: Iterable[tuple[str, Pairs]]) -> dict[str, str]:
+    """Return the values of all sources by name; each source has the prefix of renamed values."""
+    found: dict[str, str] = {}
+    after: dict[str, int] = {}
+    for prefix, pairs in sources:
+        for key, value in pairs:
+            name = key or EMPTY_KEY
+            found[free_name(prefix + name, found, after) if name in found else name] = value
+    return found
+
+
+def pairs_of(attributes: Iterable[KeyValue], prefix: str = "") -> list[tuple[str, str]]:
+    """Return attributes as texts, with a prefix before each key."""
+    return [(prefix + (key_of(one) or EMPTY_KEY), value_text(one.value)) for one in attributes]
+
+
+def scope_pairs(scope: Scope, schema_url: str) -> list[tuple[str, str]]:
+    """Return what identifies a scope, under the names of OpenTelemetry's conventions."""
+    stated = (
+        ("otel.scope.name", scope.name),
+        ("otel.scope.version", scope.version),
+        ("otel.scope.schema_url", schema_url),
+        ("otel.scope.dropped_attributes_count", count_text(scope.dropped_attributes_count)),
+    )
+    fields = [(key, value) for key, value in stated if value]
+    return list(
+        merged([(SCOPE, fields), (SCOPE, pairs_of(scope.attributes, "otel.scope."))]).items()
+    )
+
+
+def resource_pairs(resource: OtlpResource, schema_url: str) -> dict[str, str]:
+    """Return the attributes and fields of a resource by name."""
+    stated = (
+        ("otel.resource.schema_url", schema_url),
+        ("otel.resource.dropped_attributes_count", count_text(resource.dropped_attributes_count)),
+        (
+            "otel.resource.entity_refs",
+            entities_text(resource.entity_refs) if resource.entity_refs else "",
+        ),
+    )
+    fields = [(key, value) for key, value in stated if value]
+    return merged([(OWN, pairs_of(resource.attributes)), (FIELD, fields)])
+
+
+def outer_sources(
+    groups: Sequence[ScopeGroup[object]],
+) -> tuple[Resource, list[Sources]]:
+    """Return the shared resource of all groups, and the sources that each group's records need."""
+    resources = [resource_pairs(each.resource, each.resource_schema_url) for each in groups]
+    shared = shared_resource(resources)
+    found: list[Sources] = []
+    for each, resource in zip(groups, resources, strict=True):
+        own = [pair for pair in resource.items() if pair not in shared]
+        found.append(((SCOPE, scope_pairs(each.scope, each.scope_schema_url)), (RESOURCE, own)))
+    return shared, found
+
+
+def outer_pairs(sources: Sources) -> list[tuple[str, str]]:
+    """Return the pairs of sources; each record of their group has all of them."""
+    return [pair for _, pairs in sources for pair in pairs]
+
+
+def count_text(count: int) -> str:
+    """Return a count as text; empty for 0, which is the same as a missing field."""
+    return str(count) if count else ""
+
+
+def shared_resource(resources: Sequence[dict[str, str]]) -> Resource:
+    """Return the pairs that all resources have in common, sorted and within the limits.
+
+    Pairs beyond the limits, and text that is not UTF-8, remain with the records.
+    """
+    if not resources:
+        return ()
+    common = set(resources[0].items()).intersection(*(one.items() for one in resources[1:]))
+    kept: list[tuple[str, str]] = []
+    room = RESOURCE_BYTES_MAX
+    for key, value in sorted(common):
+        size = encoded_bytes(key) + encoded_bytes(value)
+        if len(kept) < RESOURCE_PAIRS_MAX and size <= room:
+            kept.append((key, value))
+            room -= size
+    return tuple(kept)
+
+
+def encoded_bytes(text: str) -> int:
+    """Return the size of a text in UTF-8; beyond every limit if it has none."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return RESOURCE_BYTES_MAX + 1
+
+
+def with_resource_in_records(records: DecodedRecords) -> DecodedRecords:
+    """Return the records without a resource, each with its pairs as attributes.
+
+    A record's attribute keeps its name; the other value is renamed `resource.<key>`.
+    """
+    if not records.resource:
+        return records
+    rows = [
+        merged([(OWN, list(row.items())), (RESOURCE, records.resource)])
+        for row in attribute_rows(records.columns.attributes, len(records.columns))
+    ]
+    columns = replace(records.columns, attributes=attribute_columns(rows))
+    return replace(records, columns=columns, resource=())
+
+
+TIME_KEY: Final = "time_unix_nano"
+OBSERVED_KEY: Final = "observed_time_unix_nano"
+BAD_TIME: Final = "time is outside 1970 to 2262"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTime:
+    """The time of a record.
+
+    Attributes:
+        ts_ns: The time.
+        timed: True if the record contains it.
+        fields: Times that the column does not contain, as attributes.
+        error: The reason if a time is unreadable, or empty.
+    """
+
+    ts_ns: int
+    timed: bool
+    fields: tuple[tuple[str, str], ...] = ()
+    error: str = ""
+
+
+def parse_time(value: int | str) -> int | None:
+    """Return a time as Unix ns, 0 if it is not set; None if it is out of range or no number."""
+    if not value:
+        return 0
+    found = integer_of(value)
+    return found if found is not None and 0 <= found < TS_END else None
+
+
+def choose_time(time: int | str, observed: int | str, *, received_ns: int) -> RecordTime:
+    """Return the first of `time` and `observed` that is set and in range, else the receipt."""
+    own, seen = parse_time(time), parse_time(observed)
+    fields = [(TIME_KEY, str(time))] if own is None else []
+    ts_ns = own or seen or received_ns
+    if seen is None or (seen and seen != ts_ns):
+        fields.append((OBSERVED_KEY, str(observed)))
+    return RecordTime(
+        ts_ns, bool(own or seen), tuple(fields), BAD_TIME if own is None or seen is None else ""
+    )

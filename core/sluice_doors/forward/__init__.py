@@ -1,0 +1,1 @@
+"""Fluent's forward protocol: handshake, stream, server, and messages to columns."""

@@ -1,0 +1,418 @@
+"""Fluent's forward protocol on a separate TCP port.
+
+A message with the option `chunk` is answered by `ack` only after every record is accepted. Several
+chunks of a connection are accepted at the same time, and acks are sent in the order of acceptance.
+Their number and size are limited; beyond the limits the stream is not read, and TCP stops the
+client. The first error ends the stream: no further message is read, the other chunks are still
+accepted and acknowledged.
+Without `chunk` the client learns nothing: its messages are accepted together, after all messages
+before them. While that fails the server tries again and reads nothing more, so that the client
+waits.
+Source: Fluent forward protocol specification 1 and 1.5.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Final, Generic, Self, TypeVar
+
+import structlog
+
+from sluice_doors.acceptance import MessageAcceptance
+from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.forward.handshake import (
+    PING_BYTES_MAX,
+    ForwardIdentity,
+    ForwardSenders,
+    Ping,
+    decide_login,
+    encode_ack,
+    new_greeting,
+    read_ping,
+)
+from sluice_doors.forward.messages import decode_forward
+from sluice_doors.forward.stream import READ_AHEAD_BYTES, Chunk, ForwardStream
+from sluice_doors.requests import SERVER_ERRORS, DoorRequest
+from sluice_protocol.errors import SluiceError, TooLarge, Unauthenticated
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_web.connection_guard import BodyPace, ConnectionGuard, ConnectionLimits
+from sluice_web.guarded_serving import serving_guarded
+from sluice_web.listening import TlsFiles, bind_setting, server_tls
+from sluice_web.problems import HttpRefusal, describe_error
+from sluice_web.refused_clients import RefusalReason
+
+CHUNKS_MAX: Final = 16
+"""Chunks of a connection that are accepted at the same time."""
+
+
+class RunningChunks:
+    """Runs the acceptance of chunks until the block ends, and then waits for all of them."""
+
+    def __init__(self, stream: ForwardStream) -> None:
+        self._stream = stream
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bytes = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the chunks; cancel them if the block was cancelled."""
+        if isinstance(error, asyncio.CancelledError):
+            await self._cancel()
+        elif error is None:
+            await self.finish()
+        else:
+            with suppress(Exception):  # the error of the block is raised
+                await self.finish()
+
+    async def room(self) -> None:
+        """Wait until another chunk may start."""
+        while len(self._tasks) >= CHUNKS_MAX or self._bytes >= READ_AHEAD_BYTES:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    def start(self, accept: Callable[[], Awaitable[None]], size_bytes: int) -> None:
+        """Start to accept a chunk."""
+        self._bytes += size_bytes
+        self._stream.set_busy(busy=True)
+        task = asyncio.create_task(self._run(accept))
+        self._tasks.add(task)
+
+        def end(ended: asyncio.Task[None]) -> None:
+            self._tasks.discard(ended)
+            self._bytes -= size_bytes
+            if not self._tasks:
+                self._stream.set_busy(busy=False)
+
+        task.add_done_callback(end)
+
+    async def finish(self) -> None:
+        """Wait until every chunk has ended.
+
+        Raises:
+            Exception: One of them was not accepted.
+        """
+        try:
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+        except asyncio.CancelledError:
+            await self._cancel()
+            raise
+        if self._stream.failure is not None:
+            raise self._stream.failure
+
+    async def _run(self, accept: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await accept()
+        except Exception as error:  # noqa: BLE001 - raised where the stream is read
+            self._stream.fail(error)
+
+    async def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+PAUSE_S_MIN, PAUSE_S_MAX = 0.2, 5.0
+KEY_BYTES: Final = 16
+_PATH: Final = "forward"
+
+Sender = TypeVar("Sender")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardRules:
+    """How connections are treated.
+
+    Attributes:
+        hostname: The name of this server in the handshake.
+        message_bytes_max: Largest message, and largest entries of one after decompression.
+        login_s: Time for the handshake.
+        pace: How slowly a message may arrive.
+        retry_s_max: Time for which messages without a name are tried again; after it they are lost.
+        end_s: Time to accept what was read when the server stops.
+    """
+
+    hostname: str
+    message_bytes_max: int
+    login_s: float
+    pace: BodyPace
+    retry_s_max: float
+    end_s: float = 0.0
+
+
+class _HandshakeFailed(Unauthenticated):
+    """The client has not proved who it is.
+
+    Attributes:
+        why: The reason that an operator may read without the log.
+    """
+
+    def __init__(self, why: RefusalReason, reason: str) -> None:
+        super().__init__(reason)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardServer(Generic[Sender]):
+    """Accepts the messages of all connections of one process.
+
+    Attributes:
+        doors: Accepts the messages.
+        senders: Who may send.
+        rules: How connections are treated.
+        running: The task and the stream of each connection.
+    """
+
+    doors: MessageAcceptance[Sender]
+    senders: ForwardSenders[Sender]
+    rules: ForwardRules
+    running: dict[asyncio.Task[None], ForwardStream] = field(default_factory=dict)
+
+    def new_stream(self) -> ForwardStream:
+        """Return the stream of a new connection, and start to serve it."""
+        rules = self.rules
+        stream = ForwardStream(rules.message_bytes_max, self.doors.budget, rules.pace)
+        task = asyncio.create_task(self._serve(stream))
+        self.running[task] = stream
+        task.add_done_callback(self.running.pop)
+        return stream
+
+    async def close(self) -> None:
+        """Read no more, accept what was read while there is time, and end all connections."""
+        if self.running and self.rules.end_s:
+            for stream in self.running.values():
+                stream.end()
+            await asyncio.wait(tuple(self.running), timeout=self.rules.end_s)
+        left = tuple(self.running)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def _serve(self, stream: ForwardStream) -> None:
+        try:
+            identity = await self._log_in(stream)
+            await self._accept_all(stream, identity)
+        except Unauthenticated as error:
+            # Clients such as fluent-logger do not notice it: they write, and read no response.
+            problem = describe_error(error, path=_PATH, peer=stream.peer)
+            self.doors.count_refused("forward", problem)
+            why = error.why if isinstance(error, _HandshakeFailed) else RefusalReason.WRONG_KEY
+            self.doors.refused.add("forward", why, stream.peer)
+        except TimeoutError:
+            log.info("forward_connection_closed", reason="slow client", peer=stream.peer)
+        except Exception as error:  # noqa: BLE001 - an error of one connection ends only that one
+            problem = describe_error(error, path=_PATH, peer=stream.peer)
+            self.doors.count_refused("forward", problem)
+            log.info(
+                "forward_connection_closed",
+                reason=problem.detail,
+                code=problem.code.value,
+                peer=stream.peer,
+            )
+        finally:
+            stream.close()
+
+    async def _log_in(self, stream: ForwardStream) -> ForwardIdentity:
+        """Return who connected.
+
+        Raises:
+            Unauthenticated: The client has not proved who it is.
+            BodyUnreadable: It closed the connection before it did.
+        """
+        login_s = self.rules.login_s
+        try:
+            async with asyncio.timeout(login_s):
+                await stream.connected.wait()
+                identity = self.senders.of_connection(stream.certificate)
+                if identity is None:
+                    identity = await self._shake_hands(stream)
+        except TimeoutError as error:
+            reason = f"the client completed no handshake within {login_s:g} s"
+            raise _HandshakeFailed(RefusalReason.NO_HANDSHAKE, reason) from error
+        stream.message_bytes_max = self.rules.message_bytes_max
+        return identity
+
+    async def _shake_hands(self, stream: ForwardStream) -> ForwardIdentity:
+        stream.message_bytes_max = PING_BYTES_MAX
+        greeting = new_greeting()
+        await stream.write(greeting.encode())
+        ping = await self._next_ping(stream)
+        keys = self.senders.shared_keys()
+        decided = decide_login(keys, greeting, ping, self.rules.hostname)
+        await stream.write(decided.response)
+        if decided.identity is None:
+            reason = "no sender has this shared key, user and password"
+            raise _HandshakeFailed(RefusalReason.WRONG_KEY, reason)
+        return decided.identity
+
+    async def _next_ping(self, stream: ForwardStream) -> Ping:
+        """Return the first message of a client, which proves its key."""
+        try:
+            received = await stream.next_group()
+            if received is not None and len(received[0]) == 1:
+                return read_ping(received[0][0])
+        except (BodyUnreadable, TooLarge) as error:  # a larger message is none either
+            raise _HandshakeFailed(RefusalReason.NO_KEY, str(error)) from error
+        except HttpRefusal as error:
+            raise _HandshakeFailed(RefusalReason.NO_HANDSHAKE, str(error)) from error
+        if received is None:
+            raise BodyUnreadable("the client closed the connection in the handshake")
+        reason = "the client sent no PING: it needs a shared key"
+        raise _HandshakeFailed(RefusalReason.NO_KEY, reason)
+
+    async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
+        """Accept messages until the end of the stream.
+
+        Raises:
+            SluiceError: The stream is unreadable, or a message is not accepted.
+            TimeoutError: The client does not read.
+        """
+        async with RunningChunks(stream) as running:
+            while True:
+                await running.room()
+                group = await stream.next_group()
+                if group is None:
+                    return
+                messages, chunk = group
+                if chunk is None:
+                    try:
+                        await running.finish()
+                    except BaseException:
+                        _log_lost(len(messages), "a chunk before them was not accepted")
+                        raise
+                    await self._accept_unnamed(identity, messages)
+                else:
+                    accept = partial(self._accept_chunk, stream, identity, messages[0], chunk)
+                    running.start(accept, len(messages[0]))
+
+    async def _accept_chunk(
+        self, stream: ForwardStream, identity: ForwardIdentity, body: bytes, chunk: Chunk
+    ) -> None:
+        key = chunk if isinstance(chunk, bytes) else chunk.encode(errors="surrogateescape")
+        await self._accept_body(identity, body, key)
+        await stream.write(encode_ack(chunk))
+
+    async def _accept_unnamed(self, identity: ForwardIdentity, messages: list[bytes]) -> None:
+        """Accept messages whose client does not wait; try again while that is possible.
+
+        Messages that are refused together, because they expand to more than a limit, are accepted
+        in two halves: one that is good alone is never lost because of its neighbours.
+
+        Raises:
+            SluiceError: All messages from this one on are lost.
+        """
+        groups = [messages]
+        while groups:
+            group = groups.pop()
+            try:
+                await self._accept_group(identity, group)
+            except (BodyUnreadable, BodyTooLarge, TooLarge) as error:
+                if len(group) > 1:
+                    middle = len(group) // 2
+                    groups += [group[middle:], group[:middle]]
+                else:
+                    problem = describe_error(error, path=_PATH, peer="")
+                    self.doors.count_refused("forward", problem)
+                    _log_lost(1, problem.detail)
+            except (SluiceError, asyncio.CancelledError) as error:
+                _log_lost(len(group) + sum(map(len, groups)), _reason(error))
+                raise
+
+    async def _accept_group(self, identity: ForwardIdentity, messages: list[bytes]) -> None:
+        """Accept messages together; try again while that is possible.
+
+        Their client sends nothing again, so equal messages are meant twice. The key is for the
+        attempts of this server.
+
+        Raises:
+            SluiceError: They are not accepted, and no further attempt is possible.
+        """
+        body = b"".join(messages)
+        key = secrets.token_bytes(KEY_BYTES)
+        clock, doors = self.doors.clock, self.doors
+        until_s = clock.monotonic_ns() / NS_PER_S + self.rules.retry_s_max
+        pause_s = PAUSE_S_MIN
+        while True:
+            try:
+                await self._accept_body(identity, body, key)
+            except SluiceError as error:
+                problem = describe_error(error, path=_PATH, peer="")
+                is_late = clock.monotonic_ns() / NS_PER_S > until_s
+                if problem.status < SERVER_ERRORS or doors.is_stopping() or is_late:
+                    raise
+                doors.count_refused("forward", problem)
+            else:
+                return
+            with doors.budget.take(len(body)):
+                await clock.sleep(pause_s * (0.5 + secrets.randbelow(1000) / 1000))
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    async def _accept_body(self, identity: ForwardIdentity, body: bytes, key: bytes) -> None:
+        sender = self.senders.of_identity(identity)
+        wanted = DoorRequest(door="forward", decode=self._decode, coding="identity", key=key)
+        result = await self.doors.accept_message(body, sender, wanted)
+        self.doors.count_accepted("forward", result)
+
+    def _decode(self, body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
+        return decode_forward(body, received_ns=received_ns, bytes_max=self.rules.message_bytes_max)
+
+
+def _reason(error: SluiceError | asyncio.CancelledError) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "the server stopped"
+    return describe_error(error, path=_PATH, peer="").detail
+
+
+def _log_lost(count: int, reason: str) -> None:
+    log.warning("forward_messages_lost", messages=count, reason=reason)
+
+
+@asynccontextmanager
+async def serving_forward(
+    server: ForwardServer[Sender],
+    listen: str,
+    limits: ConnectionLimits,
+    *,
+    tls: TlsFiles | None,
+    is_shared: bool = False,
+) -> AsyncIterator[int]:
+    """Serve until the block ends; yield the port.
+
+    Args:
+        server: Accepts the messages.
+        listen: Host and port; port 0 selects a free one.
+        limits: How many connections there may be, and how long one may idle.
+        tls: The certificate of the server, and the authorities of client certificates.
+        is_shared: Whether other processes may bind the same port.
+
+    Raises:
+        BadUsage: The address cannot be bound, or the certificate cannot be read.
+    """
+    context = server_tls(tls)
+    sock = bind_setting("forward_listen", listen, is_shared=is_shared)
+    host, port = sock.getsockname()[:2]
+
+    async def end() -> None:
+        with suppress(asyncio.CancelledError):
+            await server.close()
+
+    new_guard = partial(_guarded, server, limits)
+    async with serving_guarded(sock, new_guard, limits, tls=context, end=end):
+        log.info("forward_listening", address=host, port=port)
+        yield port
+
+
+def _guarded(forward: ForwardServer[Sender], limits: ConnectionLimits) -> ConnectionGuard:
+    return forward.new_stream().guarded(limits)

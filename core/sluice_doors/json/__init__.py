@@ -1,0 +1,1 @@
+"""Doors whose bodies are JSON: lines, Elasticsearch, Splunk and Amazon Data Firehose."""

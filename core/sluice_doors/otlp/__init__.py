@@ -1,0 +1,1 @@
+"""OTLP: over HTTP in protobuf and JSON, and over gRPC."""

@@ -1,0 +1,154 @@
+"""Read OTLP logs in protobuf through Arrow, without a Python loop over records.
+
+numpy maps the Arrow arrays to columns. The result is the same as that of `otlp_protobuf` and
+`otlp_logs`, which also decode every request that this road leaves to them: one with text that is
+not UTF-8, or with a time that is out of range.
+"""
+
+from functools import partial
+from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sluice_doors.arrow.pairs import Names, PairSource, field_source, joined_attributes
+from sluice_doors.arrow.pieces import CUT_BYTES, PIECE_BYTES
+from sluice_doors.arrow.requests import (
+    MappedRecords,
+    ScopedRecords,
+    decode_pieces,
+    own_pairs,
+    parse_list,
+    pieces_of,
+)
+from sluice_doors.arrow.texts import (
+    ArrowArray,
+    NotPlain,
+    check_text,
+    decimal_texts,
+    hex_texts,
+    integers,
+    lengths,
+    text_of,
+    value_texts,
+)
+from sluice_doors.attributes import OBSERVED_KEY
+from sluice_doors.decoded import DecodedRecords, Tally
+from sluice_doors.otlp.protobuf import LOGS_REQUEST, log_records, message_type
+from sluice_doors.protobuf import is_foreign
+from sluice_protocol.columns import I64, SEVERITY_MAX, LogColumns
+from sluice_protocol.envelope import Resource
+from sluice_protocol.times import TS_END
+
+
+def decode_logs(
+    body: bytes, *, received_ns: int, cut_bytes: int = CUT_BYTES, piece_bytes: int = PIECE_BYTES
+) -> DecodedRecords | None:
+    """Return the records of a logs request; None if it has none.
+
+    Args:
+        body: The request.
+        received_ns: The time of records that contain none.
+        cut_bytes: Size of a request from which it is decoded in pieces.
+        piece_bytes: About the size of a piece.
+
+    Raises:
+        NotPlain: The request has to be mapped record by record.
+        BodyUnreadable: A nested value, a resource or a scope is not valid.
+        BodyTooLarge: The records expand to more than the limits.
+    """
+    pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
+    return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))
+
+
+def _mapped(
+    body: bytes, shared: Resource | None, tally: Tally, *, received_ns: int
+) -> MappedRecords | None:
+    """Return the records of a request or a piece of one, of which `shared` is known."""
+    resources = parse_list(message_type(LOGS_REQUEST), body)
+    scoped = ScopedRecords(resources, "scope_logs", "log_records")
+    records = scoped.records
+    if not len(records):
+        return None
+    # A record of another kind, for example a span, has no time where this one has it.
+    untimed = integers(records.field("time_unix_nano")) == 0
+    if untimed.any() and any(map(is_foreign, compress(log_records(body), untimed.tolist()))):
+        raise NotPlain
+    names = Names()
+    ts, observed, stated = _times(records, received_ns)
+    tally.timed = tally.timed and bool(stated.all())
+    severity, severity_source = _severity(records, names)
+    outer = scoped.outer(shared)
+    outer_sources = outer.sources(names)
+    body_text = text_of(value_texts(records.field("body"), unset=b""))
+    check_text(body_text)
+    tally.add_sizes(0, len(body_text.data))
+    fields = [*severity_source, *_fields(records, names)]
+    if observed.any():
+        seen = records.field("observed_time_unix_nano")
+        fields.append(
+            field_source(
+                names.number(OBSERVED_KEY), observed, decimal_texts(_where(seen, observed))
+            )
+        )
+    sources = [own_pairs(records.field("attributes"), names), *fields, *outer_sources]
+    columns = LogColumns(
+        ts=ts,
+        body=body_text,
+        severity=severity,
+        attributes=joined_attributes(sources, names, tally),
+    )
+    return MappedRecords(columns, outer.shared)
+
+
+def _times(
+    records: ArrowArray, received_ns: int
+) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return the times, where the observed time is an attribute, and where a time is set."""
+    time = integers(records.field("time_unix_nano"))
+    observed = integers(records.field("observed_time_unix_nano"))
+    if int(time.max()) >= TS_END or int(observed.max()) >= TS_END:
+        raise NotPlain
+    ts = np.where(time != 0, time, observed)
+    stated = ts != 0
+    ts = np.where(stated, ts, np.uint64(received_ns)).astype(np.int64)
+    return ts, (observed != 0) & (observed != ts.view(np.uint64)), stated
+
+
+def _severity(
+    records: ArrowArray, names: Names
+) -> tuple[npt.NDArray[np.uint8] | None, list[PairSource]]:
+    """Return the severity column, and the source of numbers that are out of its range."""
+    found = integers(records.field("severity_number"))
+    outside = (found < 0) | (found > SEVERITY_MAX)
+    sources = []
+    if outside.any():
+        texts = decimal_texts(_where(records.field("severity_number"), outside))
+        sources.append(field_source(names.number("severity_number"), outside, texts))
+    column = np.where(outside, 0, found).astype(np.uint8)
+    return column if column.any() else None, sources
+
+
+def _fields(records: ArrowArray, names: Names) -> list[PairSource]:
+    found = []
+    for name, key, convert in (
+        ("severity_text", "severity_text", None),
+        ("trace_id", "trace_id", hex_texts),
+        ("span_id", "span_id", hex_texts),
+        ("flags", "trace_flags", decimal_texts),
+        ("event_name", "event_name", None),
+        ("dropped_attributes_count", "dropped_attributes_count", decimal_texts),
+    ):
+        values = records.field(name)
+        stated = integers(values) != 0 if convert is decimal_texts else lengths(values) != 0
+        if stated.any():
+            kept = _where(values, stated)
+            texts = kept if convert is None else convert(kept)
+            found.append(field_source(names.number(key), stated, texts))
+    return found
+
+
+def _where(values: ArrowArray, stated: npt.NDArray[np.bool_]) -> ArrowArray:
+    """Return the values for which `stated` is True."""
+    return values if stated.all() else values.filter(pa.array(stated))

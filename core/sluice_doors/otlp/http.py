@@ -1,0 +1,107 @@
+"""OTLP over HTTP: logs and metrics, in protobuf or JSON.
+
+Source: OpenTelemetry protocol specification 1.x, "OTLP/HTTP"; the messages of the responses are
+`ExportLogsServiceResponse`, `ExportMetricsServiceResponse` and `google.rpc.Status`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from sluice_doors.decoded import DecodedRecords
+from sluice_doors.otlp.decode import decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.requests import (
+    DoorRequest,
+    DoorResult,
+    DoorRoute,
+    readable_detail,
+    request_head,
+    retry_later,
+    status_for,
+)
+from sluice_doors.table import DOORS
+from sluice_protocol.errors import ErrorCode
+from sluice_protocol.units import UnixNs
+from sluice_web.json_bodies import JSON_TYPE
+from sluice_web.problems import HttpRefusal, Problem
+
+PROTOBUF_TYPE: Final = "application/x-protobuf"
+_RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 12, 413: 3, 415: 3, 503: 14}
+"""`google.rpc.Code` by HTTP status."""
+_UNKNOWN: Final = 2
+
+
+def _read(decode: Callable[..., Sequence[DecodedRecords]], request: web.Request) -> DoorRequest:
+    media_type = request.content_type
+    if media_type not in {PROTOBUF_TYPE, JSON_TYPE}:
+        raise HttpRefusal(
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {PROTOBUF_TYPE} or {JSON_TYPE}"
+        )
+
+    def decode_body(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
+        return decode(body, media_type, received_ns=received_ns)
+
+    return request_head(request, "otlp", decode_body)
+
+
+def export_response(result: DoorResult) -> bytes:
+    """Return a full success in protobuf; records that were kept raw are a warning."""
+    warning = _warning(result)
+    return _field(1, _field(2, warning.encode())) if warning else b""
+
+
+def _warning(result: DoorResult) -> str:
+    if not result.unreadable:
+        return ""
+    return f"{result.unreadable} records were kept raw: see their attribute sluice.error"
+
+
+def _respond(request: web.Request, result: DoorResult) -> web.Response:
+    warning = _warning(result)
+    if request.content_type == JSON_TYPE:
+        partial_success = {"partialSuccess": {"errorMessage": warning}} if warning else {}
+        return web.Response(body=msgspec.json.encode(partial_success), content_type=JSON_TYPE)
+    return web.Response(body=export_response(result), content_type=PROTOBUF_TYPE)
+
+
+def _refuse(request: web.Request, problem: Problem) -> web.Response:
+    status = status_for(problem)
+    code = _RPC_CODES.get(status, _UNKNOWN)
+    detail = readable_detail(problem)
+    if request.content_type == PROTOBUF_TYPE:
+        message = b"\x08" + bytes([code]) + _field(2, detail.encode())
+        return retry_later(web.Response(status=status, body=message, content_type=PROTOBUF_TYPE))
+    text = msgspec.json.encode({"code": code, "message": detail})
+    return retry_later(web.Response(status=status, body=text, content_type=JSON_TYPE))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a length-delimited protobuf field."""
+    length, rest = bytearray(), len(content)
+    while rest > 0x7F:  # noqa: PLR2004 - a varint has seven bits a byte
+        length.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    length.append(rest)
+    return bytes([number << 3 | 2]) + bytes(length) + content
+
+
+ROUTES: Final = tuple(
+    DoorRoute(
+        door="otlp",
+        path=path,
+        summary=f"Send {kind} as an OTLP exporter does",
+        media_type=PROTOBUF_TYPE,
+        read=partial(_read, decode),
+        respond=_respond,
+        refuse=_refuse,
+    )
+    for path, kind, decode in zip(
+        DOORS["otlp"].paths,
+        ("logs", "metrics"),
+        (decode_otlp_logs, decode_otlp_metrics),
+        strict=True,
+    )
+)

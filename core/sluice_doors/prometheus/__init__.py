@@ -1,0 +1,1 @@
+"""Remote write of Prometheus."""

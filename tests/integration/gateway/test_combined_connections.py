@@ -1,0 +1,291 @@
+"""Small requests over one connection, which wait for their frame: in order, and nothing lost.
+
+Each test sends the same bytes that a client may send, over one real connection.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.door_client import TestSender, accepted_frames
+from support.gateway import Running, TestKey, run, running
+from support.raw_requests import RawConnection, connected, raw_request
+from support.repetitions import times
+
+from sluice_gateway.principals import parse_principals
+from sluice_protocol.errors import StoreUnavailable
+from sluice_protocol.keys import ACCEPTED, digest_of
+from sluice_protocol.signatures import content_digest
+from sluice_protocol.units import ObjectKey
+
+HOST = TestKey("host-1", ("host-1",))
+DOORS = ("json", "otlp")
+SHOP = TestSender("shop", (), doors=DOORS)
+SERIAL = itertools.count()
+SEEDS = [
+    *range(4),
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 4 + times(2))),
+]
+
+
+class Served:
+    """A gateway that combines small requests."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+
+    async def begun(self) -> None:
+        """Wait until a request is being accepted."""
+        running = self.running.gateway.uploads.running
+        async with asyncio.timeout(10):
+            while not running.count:  # noqa: ASYNC110 - the gateway has no event for it
+                await asyncio.sleep(0.001)
+
+    async def messages(self) -> list[str]:
+        frames = await accepted_frames(self.running.store.inner)
+        return sorted(
+            body.decode()
+            for frame in frames
+            for body in frame.columns.body.slices()  # type: ignore[union-attr]
+        )
+
+
+def serve(
+    tmp_path: Path, check: Callable[[Served], Awaitable[None]], store: Any = None, **settings: Any
+) -> None:
+    async def main() -> None:
+        limits = {"doors": DOORS, "door_own_frame_bytes": 4096, "door_flush_ms": 20, **settings}
+        async with running(tmp_path, HOST, SHOP, store=store, **limits) as served:
+            await check(Served(served))
+
+    run(main())
+
+
+def lines(count: int = 1, text: str = "") -> tuple[list[str], bytes]:
+    """Return messages that no other request has, and the body that contains them."""
+    messages = [f"line {next(SERIAL):06}{text}" for _ in range(count)]
+    rows = [{"time": "2026-01-01T00:00:00Z", "message": one} for one in messages]
+    return messages, b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def posted(body: bytes, sender: TestSender = SHOP, *more: tuple[str, str]) -> bytes:
+    fields = (("Authorization", f"Bearer {sender.token.token}"), *more)
+    return raw_request("/v1/ingest", body, fields)
+
+
+async def warm(connection: RawConnection) -> list[str]:
+    """Send a first request over the connection; return its messages."""
+    messages, body = lines()
+    assert (await connection.ask(posted(body))).status == 200
+    return messages
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_requests_in_any_pieces_are_answered_in_order_and_stored_once(
+    tmp_path: Path, seed: int
+) -> None:
+    """Whole, cut and, by one client, joined requests of several sizes."""
+    rng = random.Random(seed)
+
+    async def client(served: Served, joins: bool) -> list[str]:
+        sent: list[str] = []
+        async with connected(served.running.port) as connection:
+            while len(sent) < 60:
+                group = [lines(rng.randint(1, 9), "x" * rng.choice([0, 0, 600])) for _ in range(3)]
+                group = group[: rng.choice([1, 2, 3]) if joins else 1]
+                data = b"".join(posted(body) for _, body in group)
+                cuts = sorted(rng.randrange(len(data)) for _ in range(rng.choice([0, 0, 0, 1, 2])))
+                for start, end in itertools.pairwise([0, *cuts, len(data)]):
+                    connection.send(data[start:end])
+                    await asyncio.sleep(rng.choice([0, 0.001, 0.02]))
+                for messages, _ in group:
+                    answer = await connection.answer()
+                    assert answer.status == 200, f"seed {seed}: {answer}"
+                    assert json.loads(answer.body)["accepted"] == len(messages), f"seed {seed}"
+                    sent += messages
+        return sent
+
+    async def check(served: Served) -> None:
+        sent = await asyncio.gather(*[client(served, joins) for joins in (False, True, False)])
+        assert await served.messages() == sorted(itertools.chain(*sent))
+
+    serve(tmp_path, check)
+
+
+def test_a_request_that_arrives_before_the_last_response_is_answered_after_it(
+    tmp_path: Path,
+) -> None:
+    async def check(served: Served) -> None:
+        async with connected(served.running.port) as connection:
+            await warm(connection)
+            connection.send(posted(lines(2)[1]))
+            await asyncio.sleep(0.05)  # its frame is not due yet
+            connection.send(posted(lines(3)[1])[:100])
+            await asyncio.sleep(0.05)
+            answer = await connection.answer()
+            assert json.loads(answer.body)["accepted"] == 2
+        async with connected(served.running.port) as connection:
+            await warm(connection)
+            for count in (2, 3, 4):
+                connection.send(posted(lines(count)[1]))
+                await asyncio.sleep(0.02)
+            accepted = [json.loads((await connection.answer()).body)["accepted"] for _ in "abc"]
+            assert accepted == [2, 3, 4]
+
+    serve(tmp_path, check, door_flush_ms=300)
+
+
+def _without_token(served: Served) -> None:
+    served.running.gateway.uploads.principals.current = parse_principals(HOST.entry)
+
+
+def _without_door(served: Served) -> None:
+    entry = SHOP.entry.replace('"json", ', "")
+    served.running.gateway.uploads.principals.current = parse_principals(entry)
+
+
+def _draining(served: Served) -> None:
+    served.running.gateway.uploads.running.drain()
+
+
+def _full(served: Served) -> None:
+    served.running.gateway.uploads.budget.reserve(300_000_000 - 100)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [(_without_token, 401), (_without_door, 403), (_draining, 503), (_full, 503)],
+)
+def test_a_connection_that_was_accepted_is_refused_as_soon_as_something_changes(
+    tmp_path: Path, change: Callable[[Served], None], status: int
+) -> None:
+    async def check(served: Served) -> None:
+        async with connected(served.running.port) as connection:
+            accepted = await warm(connection)
+            change(served)
+            answer = await connection.ask(posted(lines()[1]))
+            assert answer.status == status
+            assert await served.messages() == accepted
+
+    serve(tmp_path, check, inflight_bytes_max=300_000_000)
+
+
+def test_a_bad_body_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async def check(served: Served) -> None:
+        async with connected(served.running.port) as connection:
+            sent = await warm(connection)
+            assert (await connection.ask(posted(b"\0\xff not JSON"))).status == 400
+            messages, body = lines()
+            assert (await connection.ask(posted(body))).status == 200
+            sent += messages
+        assert [one for one in await served.messages() if one.startswith("line")] == sorted(sent)
+
+    serve(tmp_path, check)
+
+
+class _Failing:
+    """A store where manifests cannot be created while `fails`."""
+
+    def __init__(self) -> None:
+        self.inner: Any = None
+        self.fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def create(self, key: ObjectKey, body: bytes, **more: Any) -> Any:
+        if self.fails and key.startswith(ACCEPTED):
+            raise StoreUnavailable("create", key, "unreachable")
+        return await self.inner.create(key, body, **more)
+
+
+def test_a_store_that_fails_means_later(tmp_path: Path) -> None:
+    store = _Failing()
+
+    async def check(served: Served) -> None:
+        async with connected(served.running.port) as connection:
+            sent = await warm(connection)
+            store.fails = True
+            messages, body = lines()
+            answer = await connection.ask(posted(body))
+            assert answer.status == 503
+            assert b"\r\nRetry-After: 1\r\n" in answer.head
+            store.fails = False
+            assert (await connection.ask(posted(body))).status == 200
+            assert served.running.gateway.uploads.running.count == 0
+            assert served.running.gateway.uploads.budget.held_bytes == 0
+        assert await served.messages() == sorted(sent + messages)
+
+    async def main() -> None:
+        async with running(tmp_path / "plain", HOST) as plain:
+            store.inner = plain.store.inner
+            limits = {"doors": DOORS, "door_own_frame_bytes": 4096, "upload_time_s_max": 0.3}
+            async with running(tmp_path, HOST, SHOP, store=store, **limits) as served:  # type: ignore[arg-type]
+                await check(Served(served))
+
+    run(main())
+
+
+def test_a_client_that_goes_away_has_its_records_stored(tmp_path: Path) -> None:
+    async def check(served: Served) -> None:
+        async with connected(served.running.port) as connection:
+            sent = await warm(connection)
+            messages, body = lines()
+            connection.send(posted(body))
+            await served.begun()
+        gateway = served.running.gateway
+        assert await gateway.uploads.running.wait_idle(10)
+        assert await served.messages() == sorted(sent + messages)
+        assert served.running.count("sluice_door_requests_total", door="json", outcome="new") == 2
+        assert gateway.uploads.budget.held_bytes == 0
+
+    serve(tmp_path, check, door_flush_ms=200)
+
+
+def test_a_gateway_that_stops_answers_requests_that_wait(tmp_path: Path) -> None:
+    async def check(served: Served) -> None:
+        async with connected(served.running.port) as connection:
+            await warm(connection)
+            connection.send(posted(lines()[1]))
+            await served.begun()
+            served.running.gateway.uploads.running.drain()
+            answer = await connection.answer()
+            assert answer.status == 200
+            assert b"\r\nConnection: close\r\n" in answer.head
+            assert await connection.is_closed()
+
+    serve(tmp_path, check, door_flush_ms=200)
+
+
+@pytest.mark.parametrize("rest", [b"", b"POST /v1/in"])
+def test_idle_times_hold_after_a_combined_request(tmp_path: Path, rest: bytes) -> None:
+    async def check(served: Served) -> None:
+        async with connected(served.running.port) as connection:
+            await warm(connection)
+            assert (await connection.ask(posted(lines()[1]))).status == 200
+            connection.send(rest)
+            assert await connection.is_closed()
+        reason = "slow_head" if rest else "idle"
+        assert served.running.count("sluice_connections_closed_total", reason=reason) == 1
+
+    serve(tmp_path, check, idle_timeout_s=0.5, head_timeout_s=0.5)
+
+
+def test_a_digest_is_compared_with_each_body(tmp_path: Path) -> None:
+    """The second body was damaged in transit; its head is the one of the first."""
+
+    async def check(served: Served) -> None:
+        sent, body = lines()
+        field = ("Content-Digest", content_digest(digest_of(body)))
+        async with connected(served.running.port) as connection:
+            assert (await connection.ask(posted(body, SHOP, field))).status == 200
+            damaged = body.replace(b"line", b"lime")
+            assert (await connection.ask(posted(damaged, SHOP, field))).status == 400
+        assert await served.messages() == sent
+
+    serve(tmp_path, check)
