@@ -115,7 +115,7 @@ class DoorsApi:
             service: Accepts them.
             doors: The open doors.
             open_host: Whether the gate accepts any `Host`, because every request is authenticated
-                by something that a browser cannot send (ADR 14).
+                by something that a browser cannot send (ADR 0028).
             on_accepted: Called with each combined request whose responses follow from the head.
         """
         self._service = service
