@@ -6,7 +6,7 @@ directory. Then it sends the block with POST and its digest, and removes the fil
 the other. It has no lines, times, columns, positions, signatures or failover. Both send to the same
 server, a separate process that hashes the body and responds; its CPU is not counted.
 
-Frames have smaller tables than this level (ADR 0003). A second control compresses with them, so the
+Frames have smaller tables than this level (ADR 3). A second control compresses with them, so the
 ratio to it is that of everything except compression.
 """
 

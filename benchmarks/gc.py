@@ -2,7 +2,7 @@
 
 The plan runs in this process, as `sluice gc plan` does by default, and on Spark, with as many cores
 as DuckDB and with shards as an audit makes them by default. It reads the names and the eligible
-versions, which an audit writes after its own join (ADR 0069). It checks the sha256 of every file
+versions, which an audit writes after its own join (ADR 38). It checks the sha256 of every file
 that it reads, joins again, applies the clauses and writes candidates. The control counts keys in
 the files of names and of all blobs. Two more figures show what the eligible versions change: the
 plan of an inventory or of an audit without them, which reads all blobs, and the processor time in

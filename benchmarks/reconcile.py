@@ -9,7 +9,7 @@
    `sluice reconciler` uses on a directory: full passes and tail scans. A separate process accepts.
    Controls: that process alone, and concurrently with a bare loop of the requests of a new batch.
 
-Parts 2 and 4 run with an object per by-time entry, and with packed entries (ADR 0047). Parts named
+Parts 2 and 4 run with an object per by-time entry, and with packed entries (ADR 27). Parts named
 on the command line (`cold`, `first`, `memory`, `steady`) run alone.
 
 `SLUICE_BENCH_BATCHES` (default 20 000), `SLUICE_BENCH_RATE` (default 500 a second) and

@@ -1,6 +1,6 @@
 """Benchmark `waiting`: a query over many small pending batches, in processor time.
 
-The control reads and decodes each blob alone, as before ADR 0087: one read, one strict decoding and
+The control reads and decodes each blob alone (ADR 36): one read, one strict decoding and
 one Arrow array per column for each batch. Both run interleaved over the same store.
 """
 

@@ -9,7 +9,7 @@ is truncated. If that does not happen within a minute, the file is an ordinary c
 its start. A file shorter than 1 KiB is never treated as a copy: sending a line twice is better than
 losing one.
 
-Source: ADR 0032.
+Source: ADR 17.
 """
 
 from dataclasses import dataclass

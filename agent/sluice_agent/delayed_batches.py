@@ -3,7 +3,7 @@
 No gateway reads their version, a proxy refuses them, or what the store contains for their identity
 is damaged. They are kept apart, because they would occupy every worker until an operator acts, and
 other batches would not be sent. One of them is tried again after a pause. When a gateway accepts
-it, all of them are sent. Source: ADR 0003, ADR 0190.
+it, all of them are sent. Source: ADR 3 and 18.
 """
 
 import asyncio

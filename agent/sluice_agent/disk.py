@@ -3,7 +3,7 @@
 The spool relies on three guarantees: bytes are durable after `write_new` with `sync`; a name is
 durable after `sync_dir` of its directory; `rename` is atomic.
 
-Source: `fsync(2)`, `rename(2)`; ADR 0030.
+Source: `fsync(2)`, `rename(2)`; ADR 17.
 """
 
 import contextlib

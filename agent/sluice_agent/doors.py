@@ -5,7 +5,7 @@ blocked, the answer is "later" in the form of each protocol. A request that is r
 response is a duplicate as long as the spool knows it (`request_window`), also while the first one
 is not durable yet: both then wait for the same records.
 
-Source: ADR 0034, ADR 0038, ADR 0160.
+Source: ADR 20, 17 and 5.
 """
 
 import asyncio

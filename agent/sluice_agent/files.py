@@ -12,7 +12,7 @@ lost, and `FileCounts` counts it. `docs/agent.md` has the table of events and pr
   patterns match the copy, it is read from that position (`copytruncate.py`).
 - *another inode*: a new file that begins with all bytes read of a file that is gone continues it.
 
-Source: ADR 0032.
+Source: ADR 17.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 A mistyped URL, a proxy or a firewall responds to uploads too. Its response decides nothing about a
 batch, so the batch is sent again. If no gateway responds at all, the fault is in the route, and no
 batch is parked, however long it lasts. If gateways accept other batches meanwhile, the fault is in
-what the proxy does with this batch, and it is parked after many refusals. Source: ADR 0190.
+what the proxy does with this batch, and it is parked after many refusals. Source: ADR 18.
 """
 
 from dataclasses import dataclass, replace

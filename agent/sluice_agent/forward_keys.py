@@ -1,7 +1,7 @@
 """Who may send by Fluent's forward protocol: the shared keys of a file.
 
 Each line is `NAME=KEY`; empty lines and lines that begin with `#` are left out. The handshake needs
-the text of a key on both ends (ADR 0161), so the file must be readable by the agent only.
+the text of a key on both ends (ADR 21), so the file must be readable by the agent only.
 """
 
 import re

@@ -11,7 +11,7 @@ delayed with full jitter, so that agents do not return at the same time. A gatew
 tried after the others for a while.
 
 Source: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001; the choice
-that is kept: M. Mitzenmacher, B. Prabhakar, D. Shah, "Load Balancing with Memory", 2002; ADR 0037.
+that is kept: M. Mitzenmacher, B. Prabhakar, D. Shah, "Load Balancing with Memory", 2002; ADR 18.
 """
 
 import math

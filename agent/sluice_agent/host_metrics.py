@@ -2,7 +2,7 @@
 
 Counters that only increase from boot on are `cumulative`; every other metric is a gauge.
 
-Source: OpenTelemetry semantic conventions, system metrics; the psutil manual; ADR 0036.
+Source: OpenTelemetry semantic conventions, system metrics; the psutil manual; ADR 44.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -2,7 +2,7 @@
 
 A worker that has a small batch and finds others waiting sends them together. A list is sent once:
 batches of it that are not settled are sent one by one, so every reaction to a response is that of
-a single upload. Source: ADR 0039.
+a single upload. Source: ADR 4.
 """
 
 from dataclasses import dataclass

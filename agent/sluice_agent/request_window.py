@@ -5,7 +5,7 @@ requests with an identity are therefore part of the spool: a batch contains thos
 so that one rename makes records and digests durable together, and the state contains those of
 removed batches. An older request is accepted again as new.
 
-A window is the concatenation of digests of `DIGEST_BYTES`, the oldest first. Source: ADR 0038.
+A window is the concatenation of digests of `DIGEST_BYTES`, the oldest first. Source: ADR 17.
 """
 
 import hashlib

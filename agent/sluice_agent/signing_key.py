@@ -19,7 +19,7 @@ _ED25519_PKCS8: Final = bytes.fromhex("302e020100300506032b657004220420")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
-    """A private key, which signs with libsodium (ADR 0169), and its id in the gateways' files."""
+    """A private key, which signs with libsodium (ADR 12), and its id in the gateways' files."""
 
     key_id: str
     key: nacl.signing.SigningKey

@@ -13,7 +13,7 @@ Guarantees, each with a test:
 - A request to a door whose records were committed is known as long as it is in the window.
 - The spool never exceeds `bytes_max`: the caller checks `fits` before it commits.
 
-Source: ADR 0030, ADR 0031, ADR 0038.
+Source: ADR 17.
 """
 
 import threading

@@ -20,7 +20,7 @@ and the window of their requests (`request_window`).
 Recovery adds the later entries that still exist, so an entry may be removed only once a durable
 state covers it.
 
-Source: ADR 0030, ADR 0038.
+Source: ADR 17.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 Further ones wait in the queue of the kernel (`BoundedAccepts`). To accept and close one would lose
 what its sender has written without a sign: plain TCP has no acknowledgements.
 
-Source: ADR 0174.
+Source: ADR 21.
 """
 
 import asyncio

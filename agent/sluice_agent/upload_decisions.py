@@ -27,7 +27,7 @@ States of one sealed batch, and what each transition proves:
     ready --503, reset, …--> ready  the same bytes are sent again, to another gateway first
     ready --401, forbidden_agent--> ready, and all uploads stop until an operator acts
 
-Source: `docs/protocol.md`, HTTP, **Agent**; ADR 0033, ADR 0190.
+Source: `docs/protocol.md`, HTTP, **Agent**; ADR 18.
 """
 
 from dataclasses import dataclass

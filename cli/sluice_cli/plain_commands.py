@@ -1,4 +1,4 @@
-"""Commands whose plain command lines are read without the command-line library (ADR 0112)."""
+"""Commands whose plain command lines are read without the command-line library (ADR 44)."""
 
 import dataclasses
 import os

@@ -200,7 +200,7 @@ class DoorsApi:
             service: Accepts them.
             doors: The open doors.
             open_host: Whether the gate accepts any `Host`, because every request is authenticated
-                by something that a browser cannot send (ADR 0028).
+                by something that a browser cannot send (ADR 14).
         """
         self._service = service
         self._doors = doors

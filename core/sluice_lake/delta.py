@@ -40,9 +40,9 @@ CONFIGURATION: Final = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "50",
 }
-"""With deletion vectors a reader of the data files alone would return deleted rows (ADR 0051)."""
+"""With deletion vectors a reader of the data files alone would return deleted rows (ADR 31)."""
 _CONFLICTS: Final = ("Failed to commit transaction", "Tried committing existing table version")
-"""How delta-rs begins the error of a commit that lost to another one (ADR 0053)."""
+"""How delta-rs begins the error of a commit that lost to another one (ADR 32)."""
 LaneEnds = Mapping[int, int]
 """Lane to a queue sequence."""
 _STORE_FAILURES: Final = ("Log storage error", "Transaction failed")

@@ -1,7 +1,7 @@
 """The columns that all records of a batch have in common, for many small batches together.
 
 The work per batch is a few appends to lists; everything else is one numpy operation for all
-batches. Source: ADR 0087.
+batches. Source: ADR 36.
 """
 
 from collections.abc import Sequence

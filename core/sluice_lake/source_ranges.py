@@ -38,7 +38,7 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
         after: Lane to the last sequence before the range.
         through: Lane to the last sequence of the range.
         deletes: The deletes that apply to every row up to this range. For those that the range
-            before did not contain, the affected hours are aggregated again (ADR 0057).
+            before did not contain, the affected hours are aggregated again (ADR 35).
         metrics_version: A version of the table `metrics` without rows later than `through`, so that
             the next range needs only files that were added after it; None if none is known.
     """

@@ -4,7 +4,7 @@ A record table contains one row per record. `batches` contains one row per accep
 ledger of ingestion: a batch is in the lake when its identity is in the ledger. `dead_letters`
 contains batches whose blob was missing or damaged during ingestion; they never enter the ledger.
 
-Source: `docs/adr/0050-exactly-once-into-delta.md`, `docs/adr/0051-lake-tables.md`.
+Source: `docs/adr/0030-exactly-once-into-the-lake.md`, `docs/adr/0031-ingestion-and-tables.md`.
 """
 
 from dataclasses import dataclass

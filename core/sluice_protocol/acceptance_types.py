@@ -1,7 +1,7 @@
 """The types of the acceptance state machine: the offer, actions, observations and state.
 
 The transitions are in `acceptance`. The types are structs, because an upload makes some twenty of
-them (ADR 0163).
+them (ADR 15).
 """
 
 from typing import Final

@@ -3,7 +3,7 @@
 `authority/v1/settings.json` is written once. A change of the acceptance mode is a separate record,
 `authority/v1/switches/<number>.json`, which is also created once: its number is the
 compare-and-swap.
-Source: ADR 0027.
+Source: ADR 16.
 """
 
 from typing import Final, Literal
@@ -27,7 +27,7 @@ VISIBILITY_S_MAX: Final = 10
 """Longest time by which an object's Last-Modified may be older than its visibility, seconds.
 
 Half the smallest margin is larger: an object that was named in time for a gateway is visible
-before any audit on which a deletion of its blob may rely begins (ADR 0016).
+before any audit on which a deletion of its blob may rely begins (ADR 8).
 """
 LANES_MAX: Final = 1000
 SWITCHES_MAX: Final = 1000

@@ -2,7 +2,7 @@
 
 No record contains that time. The frame cannot: its bytes are those that an agent sends again after
 hours, and those that every gateway makes of one request of a door, and its readers refuse unknown
-fields (ADR 0185). So the time is bounded by what the manifest contains, each with its clock.
+fields (ADR 43). So the time is bounded by what the manifest contains, each with its clock.
 """
 
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ COMPRESSION_LEVEL: Final = 3
 LARGE_BYTES: Final = 256 * 1024
 """For larger columns, the tables of the level have 768 KiB: most of the cache of a core."""
 LARGE_TABLES: Final = ZstdTables(long_log=16, short_log=14)
-"""Tables of 320 KiB. Frames of logs have the same size and need less time (ADR 0003)."""
+"""Tables of 320 KiB. Frames of logs have the same size and need less time (ADR 3)."""
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 

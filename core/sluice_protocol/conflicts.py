@@ -4,7 +4,7 @@ A conflict is a quarantine manifest: bytes that were refused because other bytes
 Its id is its key in a form that fits one path segment. A decision is an append-only record:
 `accept_existing` closes a conflict, `quarantine_identity` also blocks that agent and boot.
 Decisions are folded in the order of their ids. A later decision never lifts a quarantine; the agent
-returns under a new boot. Source: ADR 0023.
+returns under a new boot. Source: ADR 7.
 """
 
 import re

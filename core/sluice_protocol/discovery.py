@@ -5,7 +5,7 @@
 - `reconciler/v1/unhealthy/<sha256 of the held key, hex>.json`: a hold record. It never stops a
   batch and is never a reason to skip one.
 
-Queries read both to report what an answer may be missing. Source: ADR 0084.
+Queries read both to report what an answer may be missing. Source: ADR 22.
 """
 
 import hashlib

@@ -5,7 +5,7 @@
 
 All numbers are little-endian. The list frames its members and decides nothing about them: each is
 validated, accepted or refused separately. A list that breaks a rule is refused as a whole, before
-any of its frames is read. Source: `docs/protocol.md`, HTTP; ADR 0167.
+any of its frames is read. Source: `docs/protocol.md`, HTTP; ADR 4.
 """
 
 import struct

@@ -14,7 +14,7 @@ cannot contain the text, neither as a word nor as part of a word. Shorter texts 
 
 The object is the zstd of these bytes. A chunk is a function of its files, and files never change,
 so two writers produce the same chunk. Late data is another file and therefore another chunk.
-Source: ADR 0054.
+Source: ADR 33.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ before t, by the store's clock.
     gateways/v1/processes/<started, 20 digits>-<ULID>.json               the registration
     gateways/v1/journals/<started, 20 digits>-<ULID>/<number, 12 digits>.ndjson
 
-`decide_frontier` is the only rule that turns journals into a time. Source: ADR 0085.
+`decide_frontier` is the only rule that turns journals into a time. Source: ADR 22.
 """
 
 import re

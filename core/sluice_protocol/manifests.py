@@ -177,7 +177,7 @@ class WorkList(msgspec.Struct, frozen=True, kw_only=True):
 class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
     """The highest sequence number that an agent reported with an accepted upload, per boot.
 
-    It is a hint, written best effort. Only the report of missing batches uses it. Source: ADR 0046.
+    It is a hint, written best effort. Only the report of missing batches uses it. Source: ADR 29.
     """
 
     schema: Literal["sluice.high_water.v1"] = "sluice.high_water.v1"
@@ -187,7 +187,7 @@ class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """A marker in a spool: the record has been transferred to the authority. Source: ADR 0024.
+    """A marker in a spool: the record has been transferred to the authority. Source: ADR 16.
 
     Attributes:
         result: `accepted`, `conflict` (its bytes are in quarantine there), or `copied`.

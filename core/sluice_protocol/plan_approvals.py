@@ -3,7 +3,7 @@
 An approval names the exact bytes of a plan, so it does not extend to another plan under the same
 key. It is created once. An operator who changes his mind stops the plan, and a stopped plan is
 never executed. Where a run requires an approval, a missing, unreadable or different one refuses
-the plan. The role that deletes blobs cannot write approvals (ADR 0102).
+the plan. The role that deletes blobs cannot write approvals (ADR 39).
 """
 
 from enum import StrEnum

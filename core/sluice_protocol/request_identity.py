@@ -16,7 +16,7 @@ gateway therefore derives the same identity from the request alone:
 
 The records have the sequence numbers 0 to n - 1. The agent names `door:…` are reserved for
 gateways.
-Source: ADR 0160; pinned by golden files.
+Source: ADR 5; pinned by golden files.
 """
 
 import hashlib

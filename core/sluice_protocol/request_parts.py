@@ -11,7 +11,7 @@ manifest lists the parts: base64 of 24 bytes for each, in the order of the recor
 
 Records that no part contains belong to requests without an identity. A part is repeated if an
 earlier batch of the lane contains the same request; the copy of the manifest in the work list then
-names its records in `repeated`. Source: ADR 0165.
+names its records in `repeated`. Source: ADR 6.
 """
 
 import base64

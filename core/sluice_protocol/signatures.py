@@ -9,7 +9,7 @@ Both cover every sluice header that is present. A verifier must also compare Con
 A replay inside `SIGNATURE_AGE_S_MAX` is harmless by design: acceptance is idempotent by identity
 and digest.
 
-Source: RFC 9421 sections 2 and 3, RFC 9530 section 2, ADR 0020.
+Source: RFC 9421 sections 2 and 3, RFC 9530 section 2, ADR 12.
 """
 
 import base64

@@ -2,7 +2,7 @@
 
 Policies are rendered from this table, and `sluice maintain` tries it at its start. No task both
 certifies what the store contains and deletes blobs by such a certificate: `audit` does the one and
-`gc` the other (ADR 0101).
+`gc` the other (ADR 39).
 """
 
 from collections.abc import Iterable

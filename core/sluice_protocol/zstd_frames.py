@@ -1,7 +1,7 @@
 """zstd frames: compress in one call, decompress exactly one frame within a limit.
 
 The library is `compression.zstd` of Python 3.14, or its backport. Source: PEP 784; RFC 8878,
-section 3.1.1.1; ADR 0003.
+section 3.1.1.1; ADR 3.
 """
 
 import sys

@@ -10,7 +10,7 @@ by at least 64 later writes. If there were fewer, its write was never applied.
 
 Consumers. An epoch belongs to a consumer only together with its owner id.
 
-Pure: no I/O, clock or randomness. Source: `docs/queue.md`, Unknown outcomes; ADR 0041.
+Pure: no I/O, clock or randomness. Source: `docs/queue.md`, Unknown outcomes; ADR 23.
 """
 
 from dataclasses import dataclass

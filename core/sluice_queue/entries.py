@@ -1,6 +1,6 @@
 """One queue entry, as bytes: the key of a work list and a summary of its batches.
 
-`docs/queue.md` has the table of its bytes. Source: ADR 0040.
+`docs/queue.md` has the table of its bytes. Source: ADR 23.
 """
 
 import struct

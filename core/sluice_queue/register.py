@@ -4,7 +4,7 @@
 entries after `acked_through` are in the segments. Append and dequeue copy entries as bytes and
 never decode them. Pure: no I/O, clock or randomness.
 
-Source: ADR 0040.
+Source: ADR 23.
 """
 
 import struct

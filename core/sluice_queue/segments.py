@@ -2,7 +2,7 @@
 
 `docs/queue.md` has the table of its bytes. Pure: no I/O, clock or randomness.
 
-Source: ADR 0040.
+Source: ADR 23.
 """
 
 import struct

@@ -7,7 +7,7 @@ then on no write of an earlier term can be applied: the ETag that it replaces is
 and a later try finds a higher term. The state right before that swap is the final answer to "was my
 last write applied?".
 
-Source: `docs/queue.md`, Producers with an append intent; ADR 0042.
+Source: `docs/queue.md`, Producers with an append intent; ADR 24.
 """
 
 from dataclasses import dataclass, replace

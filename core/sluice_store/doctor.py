@@ -1,4 +1,4 @@
-"""The doctor: tests that a store keeps the promises on which sluice relies (ADR 0014).
+"""The doctor: tests that a store keeps the promises on which sluice relies (ADR 11).
 
 Races run through every endpoint given. The result is dated by the store's clock and written into
 the store that was tested. Gateways read it and refuse to start without a good one.

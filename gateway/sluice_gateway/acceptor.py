@@ -1,7 +1,7 @@
 """The shell around the acceptance state machine: perform its action, report the outcome, repeat.
 
 It decides nothing. Every try of one upload writes the same bytes. The pauses between tries have
-jitter; the machine bounds the tries and `time_s_max` the total time. Source: ADR 0022.
+jitter; the machine bounds the tries and `time_s_max` the total time. Source: ADR 2.
 """
 
 import asyncio

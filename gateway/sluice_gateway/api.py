@@ -123,7 +123,7 @@ class GatewayApi:
             problems=_UPLOAD_PROBLEMS,
             problem_types={"409": ConflictProblem},
             sends_continue=True,
-            open_host=True,  # a signature or client certificate covers Host: ADR 0028
+            open_host=True,  # a signature or client certificate covers Host: ADR 14
         )
 
     def _list_endpoint(self) -> Endpoint:

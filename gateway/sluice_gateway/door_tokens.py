@@ -49,7 +49,7 @@ def create_token(principal: str, doors: Sequence[DoorName]) -> DoorToken:
         f'tokens = [{{ id = "{identifier}", sha256 = "{sha256}" }}]\n'
     )
     if "forward" in doors:
-        # Fluent's handshake needs the text of the key on both ends (ADR 0161).
+        # Fluent's handshake needs the text of the key on both ends (ADR 21).
         key = secrets.token_urlsafe(TOKEN_BYTES)
         entry += f'forward = [{{ id = "{identifier}", shared_key = "{key}" }}]\n'
     return DoorToken(token=token, id=identifier, sha256=sha256, principal=entry)

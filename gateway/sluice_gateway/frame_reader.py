@@ -31,7 +31,7 @@ BLOCK_BYTES_MIN: Final = 4 * 1024 * 1024
 INLINE_PLAIN_BYTES_MAX: Final = 1024 * 1024 + HEAD_BYTES_MAX
 INLINE_COMPRESSED_BYTES_MAX: Final = 64 * 1024
 INLINE_RAW_BYTES_MAX: Final = 256 * 1024
-"""Limits of frames that are decoded on the event loop: about 4 ms in the worst case (ADR 0191)."""
+"""Limits of frames that are decoded on the event loop: about 4 ms in the worst case (ADR 15)."""
 INLINE_NAMES_BYTES_MAX: Final = 16 * 1024
 """Each name of a metric or attribute becomes a separate string, so names cost more time than any
 other bytes of a frame.

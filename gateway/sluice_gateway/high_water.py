@@ -2,7 +2,7 @@
 
 `note` is called after an acceptance and only changes memory. `flush` runs every few seconds, in a
 separate task, and writes the marks that accepted batches do not show. The marks are a hint: a lost
-mark is reported again with the next upload of the agent. Source: ADR 0046.
+mark is reported again with the next upload of the agent. Source: ADR 29.
 """
 
 import itertools

@@ -7,7 +7,7 @@ An entry passes these states:
       └──────────────────────────────────┘    succeed: to the book of the next registration
 
 At most one object is pending. It keeps its number and bytes until it is durable, so a write with an
-unknown outcome is repeated without a risk. Source: ADR 0029.
+unknown outcome is repeated without a risk. Source: ADR 22.
 """
 
 from collections import deque

@@ -11,7 +11,7 @@ A worker that was suspended, or whose journal cannot be written, is lapsed. A re
 replaced its journal by a full pass, so it registers again before its next 200. Entries that are not
 durable move to the new journal. The old journal is closed when the store allows it: without that,
 its last time would hold queries back until a full pass.
-Source: `sluice_protocol.journals`, ADR 0029.
+Source: `sluice_protocol.journals`, ADR 22.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 The request is authenticated, bounded and read as a whole: its digest covers every frame, so a
 request that is cut off accepts nothing. Then each frame has its own verdict. Frames are stored
 concurrently, at most `FRAMES_AT_ONCE` of a request; frames of one identity are stored in the order
-of the list, so that the first one owns it. Source: ADR 0167.
+of the list, so that the first one owns it. Source: ADR 4.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ two concurrent switches one creates the record and the other fails. These rules 
   it cannot read it. The gateway of the spool waits for that time, then copies the accepted records
   (`adopt_records`), and only then serves: its manifests decide, so it needs all of them.
 
-Source: ADR 0027.
+Source: ADR 16.
 """
 
 from typing import Final

@@ -10,11 +10,11 @@ The principals file is TOML; `principals_file` reads it.
     spiffe = "spiffe://td/agent/host-1"     # one exact URI SAN, or
     agent_template = "spiffe://td/agent/{agent}"
 
-`{agent}` is one whole path segment: the lower-case hex of the agent id. Source: ADR 0021.
+`{agent}` is one whole path segment: the lower-case hex of the agent id. Source: ADR 12.
     tokens = [{ id = "t1", sha256 = "…" }]  # `sluice token create`; for clients that cannot sign
     doors = ["otlp", "json"]                # which doors the principal may use
     forward = [{ id = "f1", shared_key = "…" }]   # keys of Fluent's handshake; optionally
-                                            # `username` and `password`. Readable: ADR 0161.
+                                            # `username` and `password`. Readable: ADR 21.
 
 How a request is matched with a principal: `authentication`.
 """

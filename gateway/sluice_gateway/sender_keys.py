@@ -1,4 +1,4 @@
-"""The public keys of senders, which verify signatures of requests with libsodium (ADR 0169)."""
+"""The public keys of senders, which verify signatures of requests with libsodium (ADR 12)."""
 
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey

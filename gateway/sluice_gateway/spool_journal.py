@@ -5,7 +5,7 @@ time of the journals back. A spool therefore accepts only while the authority ha
 registration of it, which its stored state shows, also offline (`spool_journal_state`). All
 processes of a spool continue one journal until it is closed. After a kill the next process needs no
 network; after a clean stop, which closes the journal, it needs the authority once.
-Source: ADR 0029.
+Source: ADR 22.
 """
 
 import asyncio

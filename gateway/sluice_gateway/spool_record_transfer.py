@@ -4,7 +4,7 @@ A transfer is an upload to the authority with the bytes of the local manifest, t
 acceptance machine. So the rules on age and date apply, also after days without a connection.
 A conflict during a transfer creates a quarantine record in the authority and an alert here;
 nothing in the authority is overwritten.
-Source: ADR 0024.
+Source: ADR 16.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ frees the space for it on a full disk. A record without blob and marker is there
 the authority. A batch with a marker is in a journal, so the next process journals the others only.
 The local manifest decides duplicates and conflicts until it expires; then the authority decides
 (`spool_expiry`). How one record is transferred: `spool_record_transfer`.
-Source: ADR 0024.
+Source: ADR 16.
 """
 
 from typing import Final

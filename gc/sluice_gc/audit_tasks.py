@@ -6,7 +6,7 @@ its key is new or its ETag changed.
 
 The second merges the manifests of its shard with their reverse references, both in key order. It
 writes missing references first. Then it lists the object versions of the blobs and compares them
-with every name. A packed raw-blob entry is a reverse reference too (ADR 0067), and writing one for
+with every name. A packed raw-blob entry is a reverse reference too (ADR 27), and writing one for
 each of them would undo the packing. So a task looks for a few of the missing references in packed
 entries before it writes any.
 """

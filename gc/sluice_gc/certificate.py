@@ -9,7 +9,7 @@ one, whose root is the Merkle root over theirs. The ranges as they were listed a
 kind `ranges`. Of the files of manifests and findings, more than `FILES_MAX` are listed in a file of
 the kind `files`. So a check without a store still proves that every prefix was listed from the
 first key to the last. Both files are evidence, and are removed with the other files of their audit
-(ADR 0066). Source: ADR 0068.
+(ADR 38). Source: ADR 38.
 """
 
 from collections import defaultdict

@@ -4,7 +4,7 @@ An audit joins both to count orphans. It writes the rows that the join does not 
 the kind `eligible`, with the tallies of the others. A plan reads these rows and the names instead
 of every blob. They name candidates and prove nothing: the plan joins them with the names again, and
 a run lists each version again. A check of the evidence repeats the join. The join of digests is
-exact for any order. Source: ADR 0069.
+exact for any order. Source: ADR 38.
 """
 
 from dataclasses import dataclass

@@ -111,10 +111,10 @@ MATRIX: Final = {
                 *(keys.QUARANTINE_BY_BLOB, keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
                 # The lease of the task `queue`, in a process that runs with this role.
                 *(keys.DECISIONS, keys.MAINTAIN),
-                # A rebuild fences the ingestion before it replaces a register (ADR 0049).
+                # A rebuild fences the ingestion before it replaces a register (ADR 26).
                 keys.LOGS_LOG,
             ),
-            # Journals are deleted when a full pass and the retry horizon are over (ADR 0085).
+            # Journals are deleted when a full pass and the retry horizon are over (ADR 22).
             Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER, keys.GATEWAYS),
             # A rebuild deletes by-time entries without a manifest or blob, version by version.
             Verb.DELETE_VERSION: (keys.ACCEPTED_BY_TIME, keys.RAW_BLOBS_BY_TIME),
@@ -135,9 +135,9 @@ MATRIX: Final = {
                 *(keys.MAINTAIN, keys.ACTIVE_DELETES, keys.WORK_LISTS),
             ),
             Verb.MULTIPART: (keys.LAKE,),
-            # Rollup chunks that contain deleted points are deleted (ADR 0057).
+            # Rollup chunks that contain deleted points are deleted (ADR 35).
             Verb.DELETE: (keys.LAKE, keys.ROLLUP),
-            # Chunks of files that no longer exist are deleted by version (ADR 0054).
+            # Chunks of files that no longer exist are deleted by version (ADR 33).
             Verb.DELETE_VERSION: (keys.INDEX,),
         },
     ),

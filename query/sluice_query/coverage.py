@@ -14,7 +14,7 @@ reason counts it. A record that is younger than `FRESH_S` is the frontier: its r
 
 `accepted/` is listed while it is small, or while the named agents have few batches, if no journals
 name new batches or if a gateway that accepts in the store is late. A batch of a killed gateway is
-then counted immediately. Otherwise the discovery record decides. Source: ADR 0084, 0086.
+then counted immediately. Otherwise the discovery record decides. Source: ADR 22 and 36.
 
 The rule, in `decide_completeness`: an answer is partial if its range ends more than
 `max_staleness_s` after the time through which it is known to be complete, and the reason names what

@@ -49,7 +49,7 @@ def count_in_table(engine: QueryEngine, store_url: str, record: DeleteRecord) ->
 
 
 def applies_to_rollups(record: DeleteRecord) -> bool:
-    """Return True if rollups change with a delete; retention keeps them (ADR 0057)."""
+    """Return True if rollups change with a delete; retention keeps them (ADR 35)."""
     return record.kind == "metrics" and not is_retention(record)
 
 

@@ -7,7 +7,7 @@ objects after the processed ones name every batch that a listed process acknowle
 of the last of them.
 
 The time of a process ends at the first object that is missing or cannot be decoded, and at the
-bounds below. What follows is not read, so that no time is claimed for it. Source: ADR 0085, 0086.
+bounds below. What follows is not read, so that no time is claimed for it. Source: ADR 22 and 36.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Following by a reconciler's live records: each is returned soon after it was accepted.
 
 The reconciler returns lines, page by page. Which of them a query needs is decided by the same SQL
-statement as for the lake. Source: ADR 0083.
+statement as for the lake. Source: ADR 29.
 """
 
 from collections.abc import AsyncIterator, Sequence

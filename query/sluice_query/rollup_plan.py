@@ -9,7 +9,7 @@ sequences of its source range go. A plan divides the time range of a query:
 
 Every sample is therefore counted once. Windows are used only where their rows contain exactly the
 samples that a query over samples would find. Where retention has removed the samples, they are used
-in any case, because nothing else remains. ADR 0088 states the rules and their reasons.
+in any case, because nothing else remains. ADR 34 states the rules and their reasons.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

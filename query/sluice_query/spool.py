@@ -8,7 +8,7 @@ it.
 Blobs are read from the spool first and from the authority second: the spool's copy is deleted only
 after the authority's copy exists. With the opposite order both could be missing.
 
-Source: ADR 0081.
+Source: ADR 36.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ time**:
   without a sequence, or with a later one, is not in the records and is read from its blob.
 
 A journal entry is a copy that proves nothing, so the manifest itself is read before its batch is
-shown. Source: ADR 0081, 0086.
+shown. Source: ADR 36.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 The report is computed from a listing of `accepted/`, so it is correct whatever the reconciler has
 done so far. What is missing at the end of a boot is known only from the agent's high-water mark,
-which gateways store (ADR 0046).
+which gateways store (ADR 29).
 """
 
 import heapq

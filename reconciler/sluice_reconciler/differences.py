@@ -158,7 +158,7 @@ class EntryComparison:
     async def compare_reference(self, batch: SourceManifest) -> DerivedDifference | None:
         """Compare a reverse reference with what exists; None if equal or if it is packed.
 
-        The packed entry of the raw blob is a reverse reference too (ADR 0067).
+        The packed entry of the raw blob is a reverse reference too (ADR 27).
 
         Raises:
             StoreError: The store is unreachable or refused a request.

@@ -1,4 +1,4 @@
-"""Reading the high-water marks: the highest sequence numbers that agents reported (ADR 0046)."""
+"""Reading the high-water marks: the highest sequence numbers that agents reported (ADR 29)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -123,7 +123,7 @@ class IndexComparison:
                     join.find(index, key, body)
                 if index == _RAW and parse_pack_key(place) is not None:
                     for key, body in entries:
-                        # A packed raw-blob entry is a reverse reference too (ADR 0067).
+                        # A packed raw-blob entry is a reverse reference too (ADR 27).
                         reference = implied_reference(key, body)
                         if reference is not None:
                             join.find_substitute(reference, key)

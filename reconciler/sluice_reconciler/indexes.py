@@ -1,7 +1,7 @@
 """The derived indexes of accepted and quarantined batches; every writer creates the same objects.
 
 The by-time entries of batches that are processed together may be packed into one object per hour
-(ADR 0047). A packed index object contains lines of JSON, one per entry, in key order:
+(ADR 27). A packed index object contains lines of JSON, one per entry, in key order:
 `{"entry":<the exact bytes of the entry>,"key":"<the key that it would have alone>"}`. Its name
 contains the first and the last instant of its entries and ends in the hash of its bytes. An entry
 may be in several packed objects and exist alone too; readers accept both forms.

@@ -3,7 +3,7 @@
 Batches are read one by one. If more arrive than can be read, the oldest are skipped, and the live
 window reports it. A batch that a full pass lists, but that no route of this process offers, was
 enqueued by another reconciler or is held: the live window reports it too. No other work waits for
-this. Source: ADR 0048.
+this. Source: ADR 29.
 """
 
 import asyncio

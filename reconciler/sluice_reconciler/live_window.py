@@ -3,7 +3,7 @@
 It serves live tails and is never a source: it contains only what this process read. It reports
 `partial` until it has watched for a whole window, and wherever it dropped, skipped or missed
 records. A response without a cursor covers the whole window, or the newest records up to its limit;
-a response with a cursor covers everything since that cursor. Pure. Source: ADR 0048.
+a response with a cursor covers everything since that cursor. Pure. Source: ADR 29.
 """
 
 from collections import OrderedDict, deque

@@ -3,7 +3,7 @@
 A mark shows the records at the end of a boot that were never accepted. As soon as batches through
 its number are accepted it shows nothing, and that stays so, because accepted manifests are
 permanent. It is removed after the retry horizon. A mark above the last accepted number is kept: it
-is the only evidence that records were lost. Source: ADR 0046.
+is the only evidence that records were lost. Source: ADR 29.
 """
 
 from collections.abc import Iterable

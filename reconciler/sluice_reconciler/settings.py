@@ -57,10 +57,10 @@ class ReconcilerSettings:
         list_batches_max: Batches that are processed together, and so in one work list, at most,
             count. More batches save writes; fewer reduce the latency of the first of them.
         pack_by_time: Whether the by-time entries of batches that are processed together are packed
-            into one object per hour; one PUT a batch instead of three (ADR 0047). None means
+            into one object per hour; one PUT a batch instead of three (ADR 27). None means
             yes.
         pack_references: Whether the packed entry of a raw blob is also its reverse reference, so
-            that none is written for it alone; needs `pack_by_time` (ADR 0067).
+            that none is written for it alone; needs `pack_by_time` (ADR 27).
         tail_interval_s: Time between two scans behind the last key of each active boot, seconds; 0
             turns them off. None means 0.2 on a directory and 0 on S3, where events cost less.
         scan_interval_s: Time between two scans of the by-time index, seconds.

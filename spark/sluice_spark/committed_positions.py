@@ -4,7 +4,7 @@ A running ingestion may have checked the old register and not have committed yet
 name sequences that the new register assigns to other batches. Before a register is replaced, the
 position of its lane is therefore committed again, without files, to the table that each round
 commits to first. Delta then refuses every commit that was prepared from an earlier state of that
-table (ADR 0049).
+table (ADR 26).
 """
 
 import asyncio

@@ -18,7 +18,7 @@ written. Several commits of a record table can still be ahead of the ledger: if 
 stop too, the table reaches that position in steps. So each commit also names the unreadable rows of
 those before it, and the newest one suffices.
 
-Source: `docs/adr/0050-exactly-once-into-delta.md`.
+Source: `docs/adr/0030-exactly-once-into-the-lake.md`.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Merging small files of tables whose ended partitions get no rows, one commit a group of files.
 
-A commit replaces the files only if all of them are still in the table (ADR 0053), so a concurrent
-revision by deletes (ADR 0057) loses nothing and doubles nothing. Replaced files, and those of an
+A commit replaces the files only if all of them are still in the table (ADR 32), so a concurrent
+revision by deletes (ADR 35) loses nothing and doubles nothing. Replaced files, and those of an
 interrupted merge, are removed by the vacuum of the table.
 
 Each micro-batch commits one file of the ledger per accepted hour. After an hour has ended its

@@ -1,7 +1,7 @@
 """The ingest job: a Structured Streaming query that moves batches from the queue into the lake.
 
 Records never pass through the JVM. The query delivers descriptors. For each micro-batch the driver
-plans, the executors write, and `microbatch` commits (ADR 0050, ADR 0052).
+plans, the executors write, and `microbatch` commits (ADR 30 and 31).
 """
 
 import hashlib

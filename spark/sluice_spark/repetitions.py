@@ -9,7 +9,7 @@ Their records are recognised by what they contain. A row is a repetition if all 
 - both came with different requests: a request that contains a record twice means it twice.
 
 The witness is the first row of its key in the window, so a row never depends on a row that is
-removed. Source: ADR 0166.
+removed. Source: ADR 5.
 
     files that no run has examined --> their dates, and those that their rows may reach
     date --> repetitions --> new files --> proof --> commit --> examined through this date

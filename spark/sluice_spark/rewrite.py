@@ -5,7 +5,7 @@ The driver commits with delta-rs.
 
 Delta's own OPTIMIZE and DELETE are not used. Delta's log store for local files does not create a
 commit file exclusively, and the one for S3 supports a single driver. Next to an ingest job that
-commits with another library, either could overwrite a commit (ADR 0053).
+commits with another library, either could overwrite a commit (ADR 32).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

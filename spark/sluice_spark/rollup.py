@@ -11,7 +11,7 @@ If a delete is created after its points were rolled up, the next source range ag
 affected units again from the remaining points; as for chunks, a unit is a window length, a metric
 and an hour. If retention has already removed points of the unit, that is impossible: the rows of
 which every point is deleted are removed, and the others remain. Retention itself does not change
-rollups, because rollups are kept longer than points (ADR 0057).
+rollups, because rollups are kept longer than points (ADR 35).
 """
 
 import asyncio

@@ -12,8 +12,8 @@ A chunk contains the rows of one range, window length, hour and metric:
     <number>-all.lmrollup.zst    all rows of the hour up to this range; replaces older chunks
 
 A reader uses the last `-all` chunk of an hour and the chunks with higher numbers, or all chunks if
-there is no `-all`. The owner that completes the range removes the replaced chunks (ADR 0057).
-Compaction removes all chunks at an age, because the table contains the same rows (ADR 0055).
+there is no `-all`. The owner that completes the range removes the replaced chunks (ADR 35).
+Compaction removes all chunks at an age, because the table contains the same rows (ADR 34).
 """
 
 import re

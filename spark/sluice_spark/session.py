@@ -78,7 +78,7 @@ Session: TypeAlias = Any
 """pyspark's `SparkSession`, which has no types here."""
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""The jars of Delta for Spark 4.2; there are none for Spark 4.3 yet (ADR 0051)."""
+"""The jars of Delta for Spark 4.2; there are none for Spark 4.3 yet (ADR 31)."""
 S3A_PACKAGE: Final = "org.apache.hadoop:hadoop-aws"
 """Required only if the JVM reads or writes `s3a://`, as for a checkpoint in a bucket: 700 MB of
 jars.
@@ -112,7 +112,7 @@ WORKER_ALLOCATOR: Final[Mapping[str, str]] = {
 """The environment of Python workers.
 
 With it, glibc keeps freed memory for the next frame instead of returning it to the kernel, which
-would clear every page again: a fifth of the time of a task (ADR 0056). Other C libraries ignore it.
+would clear every page again: a fifth of the time of a task (ADR 31). Other C libraries ignore it.
 """
 
 RESULT_CONF: Final[Mapping[str, str]] = {

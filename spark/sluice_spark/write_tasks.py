@@ -2,7 +2,7 @@
 
 Records never enter the JVM. A task reads blobs, builds Arrow tables over the decoded columns and
 writes them with pyarrow. Only results (file statistics, unreadable batches) return to the driver
-(ADR 0052).
+(ADR 31).
 """
 
 import pickle

@@ -153,7 +153,7 @@ def test_each_role_has_a_service_a_budget_and_a_policy(objects: list[dict[str, A
 
 
 def test_each_service_that_another_names_is_an_allowed_host(objects: list[dict[str, Any]]) -> None:
-    """Services refuse a `Host` that they do not know (ADR 0028)."""
+    """Services refuse a `Host` that they do not know (ADR 14)."""
     words = {
         name: one["spec"]["containers"][0].get("args", []) for name, one in pods(objects).items()
     }

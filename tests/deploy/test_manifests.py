@@ -70,7 +70,7 @@ def test_each_service_of_compose_starts_a_command_that_exists(service: str) -> N
 
 @pytest.mark.parametrize("service", ["reconciler", "query", "console"])
 def test_a_service_allows_the_names_under_which_it_is_reached(service: str) -> None:
-    """Its own name for other services, and the addresses of the published port (ADR 0028)."""
+    """Its own name for other services, and the addresses of the published port (ADR 14)."""
     (hosts,) = (one for one in composed()[service]["command"] if one.startswith("--allowed-hosts="))
     assert {service, "localhost", "127.0.0.1"} <= set(hosts.partition("=")[2].split(","))
 

@@ -8,7 +8,7 @@ their message is read into memory: the calls are unary, but the handler reads th
 gRPC returns a message when it is complete. Until then its size and its pace are not known, and what
 has arrived of it is in memory. Most messages arrive with their call. A message that does not is
 counted in the budget of bodies as if it had the largest size. Such messages take half of the budget
-at most, so that senders that stall do not keep out the others. ADR 0172.
+at most, so that senders that stall do not keep out the others. ADR 21.
 Source: OpenTelemetry protocol specification 1.x, "OTLP/gRPC".
 """
 

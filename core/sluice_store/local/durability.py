@@ -1,7 +1,7 @@
 """What makes a local write durable and ordered: logical timestamps and directory fsyncs.
 
-Two parts: timestamps that rise strictly for every process and across crashes (ADR 0010), and fsyncs
-of directories that concurrent writers share (ADR 0011).
+Two parts: timestamps that rise strictly for every process and across crashes (ADR 8), and fsyncs
+of directories that concurrent writers share (ADR 9).
 """
 
 import fcntl
@@ -112,7 +112,7 @@ class LogicalClock:
 
     A timestamp is Last-Modified, object version and ETag of a write. The file contains the highest
     timestamp given, and a durable bound ahead of it. A crash of the machine can lose the highest
-    timestamp, so the first process of a new boot starts from the bound (ADR 0010).
+    timestamp, so the first process of a new boot starts from the bound (ADR 8).
 
     A lost or damaged file is rebuilt when the store is opened: it continues above the newest file
     of the store. While the store is open, a file that was removed or replaced is an error, because
@@ -331,7 +331,7 @@ class GroupSync:
 
     Directories are synced concurrently. A single leader that syncs the directories of all callers
     in turn was four times slower than no grouping, because the file system groups concurrent fsyncs
-    (ADR 0011).
+    (ADR 9).
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ synced. So a crash leaves the complete object or none.
 
 A state that another process can see but that a crash could still undo is made durable before it is
 reported: `create` syncs before it reports `Exists`, and a read syncs the folder of a recent object
-(ADR 0010).
+(ADR 8).
 """
 
 import errno

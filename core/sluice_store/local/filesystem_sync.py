@@ -2,7 +2,7 @@
 
 `syncfs(2)` serves a whole group of new objects, but it also waits for what other programs wrote to
 the disk. Therefore it is refused while much is unwritten, and for some time after a slow call. It
-is only used on file systems for which it is known to be durable and fast (ADR 0018).
+is only used on file systems for which it is known to be durable and fast (ADR 9).
 """
 
 import ctypes

@@ -5,7 +5,7 @@ and its attribute is ignored. Readers then hash the bytes.
 
 A value has 40 bytes, so that it fits into an inode of 256 bytes, the default of ext4. A value of
 more than 56 bytes needs a separate block of 4 KiB for each object. Source: "Extended Attributes" in
-https://docs.kernel.org/filesystems/ext4/ (ADR 0189).
+https://docs.kernel.org/filesystems/ext4/ (ADR 8).
 """
 
 import os

@@ -8,7 +8,7 @@ mark is removed, and the timestamp never changes again.
 
 The writer settles its file after naming it, and every reader settles a marked file before it
 reports the timestamp. No reader therefore relies on a timestamp that a stalled writer or a dead one
-did not check (ADR 0016).
+did not check (ADR 8).
 """
 
 import errno

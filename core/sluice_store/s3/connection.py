@@ -1,4 +1,4 @@
-"""Signed HTTP/1.1 requests over aiohttp's connections and its response parser (ADR 0012, ADR 0015).
+"""Signed HTTP/1.1 requests over aiohttp's connections and its response parser (ADR 10).
 
 `ClientSession.request` spends most of a small PUT on features that this adapter never uses:
 cookies, redirects, proxies, traces, header merging, and a retry. Here the request head is written

@@ -1,7 +1,7 @@
 """Listings of current objects: one signed request per page, sent as the requests on objects are.
 
 The SDK resolves an endpoint and builds a description of the client for every request, which costs
-many times what the page needs (ADR 0012).
+many times what the page needs (ADR 10).
 """
 
 from collections.abc import AsyncGenerator, Callable

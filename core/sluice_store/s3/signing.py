@@ -1,4 +1,4 @@
-"""Addresses of a bucket, and requests signed over a sha256 that is known (ADR 0012).
+"""Addresses of a bucket, and requests signed over a sha256 that is known (ADR 10).
 
 botocore's signer is the reference: `tests/property/store/test_signing.py` compares every header.
 """

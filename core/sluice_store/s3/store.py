@@ -1,4 +1,4 @@
-"""The S3 adapter: one signed request per verb, listings through the SDK (ADR 0012)."""
+"""The S3 adapter: one signed request per verb, listings through the SDK (ADR 10)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -6,7 +6,7 @@
 A request is answered when its frame is accepted. After a frame that was not accepted, or whose
 outcome is unknown, the lane begins a new boot: no sequence number is missing, and the next frame
 cannot meet the bytes of the last one. Requests that arrive while a frame is being accepted are part
-of the next one. Source: ADR 0165.
+of the next one. Source: ADR 6.
 """
 
 import asyncio

@@ -50,7 +50,7 @@ the memory of their body while they are decoded. Smaller requests do not wait fo
 """
 DECODED_TIMES: Final = 8
 """Memory of a large body while it is decoded, as a multiple of its decompressed size. Measured with
-20 MiB: 2.6 (Elasticsearch) to 7.5 (Firehose, whose body is larger than its records, ADR 0151).
+20 MiB: 2.6 (Elasticsearch) to 7.5 (Firehose, whose body is larger than its records, ADR 20).
 """
 
 log = structlog.get_logger()

@@ -12,7 +12,7 @@ States of a lane as one member sees it, and its transitions:
     released      the ledger is stored, and the record names it no more     → of another
 
 Membership only avoids that two reconcilers do the same work. It proves nothing: the owner term in
-the lane state fences an owner that does not know that it lost a lane (ADR 0042, 0141).
+the lane state fences an owner that does not know that it lost a lane (ADR 24 and 25).
 """
 
 import hashlib

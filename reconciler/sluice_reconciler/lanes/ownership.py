@@ -14,7 +14,7 @@ a lane with its next batch. They differ while a lane is handed over, and after a
     none                         none, or released                                 unowned
 
 While a live member record or the lane state cannot be read, `lapsed` and `unowned` are `unknown`.
-Source: ADR 0145.
+Source: ADR 25.
 """
 
 from sluice_queue.inspection import LaneOwnership, OwnerName, OwnershipState

@@ -12,7 +12,7 @@ about 50 bytes of memory per life. All integers are little-endian and unsigned:
     lives x u32   Unix time in seconds, at or after the last enqueueing
     values        `BootRanges` in MessagePack
 
-The object is one zstd frame of these bytes. Pure. Source: `docs/reconciler.md`, State; ADR 0140.
+The object is one zstd frame of these bytes. Pure. Source: `docs/reconciler.md`, State; ADR 24.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ them is enqueued whole.
 | | 8 n | 64 bits of a hash of the batch of each |
 | | 4 n | when that batch was accepted, seconds |
 
-Numbers are little-endian. Source: ADR 0165.
+Numbers are little-endian. Source: ADR 6.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ it.
 
 No decision loses records, even if a rebuild empties the ledger and batches are enqueued in another
 order. A consumer reads a lane in order. So what it has of a request begins with the batch that kept
-it, and what it does not have is decided again. Source: ADR 0165.
+it, and what it does not have is decided again. Source: ADR 6.
 """
 
 import hashlib

@@ -8,7 +8,7 @@ appears again, the listing of its boot restores exactly what the lane state cont
 
     in the state --(idle, rewrite of all runs)--> retired --(any batch of it)--> restored
 
-Pure. Source: `docs/reconciler.md`, State; ADR 0144.
+Pure. Source: `docs/reconciler.md`, State; ADR 24.
 """
 
 from collections.abc import Collection, Iterable

@@ -9,7 +9,7 @@ mod 2**64, of a hash of each (start, end). Membership is still exact:
   there in `accepted/` equals the stored seal. If it does not, `compare_range` finds the new ones.
 
 Batches that overlap an earlier one are stored individually in `extras`. Agents never produce them,
-but bugs do. Pure. Source: `docs/reconciler.md`, State; ADR 0043.
+but bugs do. Pure. Source: `docs/reconciler.md`, State; ADR 24.
 """
 
 import hashlib

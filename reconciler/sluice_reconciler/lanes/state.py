@@ -16,7 +16,7 @@ is the ledger of what was enqueued and the append intent for what is enqueued ne
 
 A crash between the intent and the append leaves `pending` set. The next owner reads from the
 queue's register whether the append is there, so no batch is enqueued twice or forgotten.
-Source: `docs/reconciler.md`, Exactly once; ADR 0042, 0140, 0145.
+Source: `docs/reconciler.md`, Exactly once; ADR 24 and 25.
 """
 
 import re

@@ -29,7 +29,7 @@ MIB = 1 << 20
 BODY_BYTES = 19 * MIB
 BUDGET_BYTES = 256 * MIB  # the default
 ABOVE_BUDGET_BYTES = 150_000_000
-"""What ADR 0151 allows in addition to the in-flight budget."""
+"""What ADR 20 allows in addition to the in-flight budget."""
 
 
 def body_of(shape: BodyShape) -> bytes:
@@ -95,7 +95,7 @@ def check_peak(server: GatewayProcess) -> None:
 
 
 def test_large_bodies_stay_in_the_budget(tmp_path: Path) -> None:
-    """Bodies of 19 MiB of all doors (ADR 0151); some are a fifth of that when sent."""
+    """Bodies of 19 MiB of all doors (ADR 20); some are a fifth of that when sent."""
 
     async def main(server: GatewayProcess) -> None:
         timeout = aiohttp.ClientTimeout(total=900)
@@ -108,7 +108,7 @@ def test_large_bodies_stay_in_the_budget(tmp_path: Path) -> None:
 
 
 def test_a_thousand_slow_connections_stay_in_the_budget(tmp_path: Path) -> None:
-    """Bodies of 1 KiB, 256 KiB and 4 MiB of all doors, sent in small pieces (ADR 0151)."""
+    """Bodies of 1 KiB, 256 KiB and 4 MiB of all doors, sent in small pieces (ADR 20)."""
     with gateways(tmp_path, SHOP, flags=FLAGS) as (server,):
         running = Servers(
             gateway=(server.process.pid, server.port),

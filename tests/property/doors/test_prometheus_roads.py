@@ -113,6 +113,6 @@ def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch
     slow = list(map(outcome, bodies))
     monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
     other = [body for body, one in zip(bodies, slow, strict=True) if outcome(body) != one]
-    # The parser of Arrow ignores a group whose end has another number (ADR 0150).
+    # The parser of Arrow ignores a group whose end has another number (ADR 20).
     assert [body for body in other if not has_group(body)] == []
     assert len(other) <= count // 1_000

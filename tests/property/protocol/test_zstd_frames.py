@@ -20,7 +20,7 @@ SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
 
 
 def expected(stored: bytes, raw_bytes: int) -> bytes | None:
-    """Return the payload by the rules of ADR 0002, or None if it must be refused."""
+    """Return the payload by the rules of ADR 3, or None if it must be refused."""
     if stored[:4] != b"\x28\xb5\x2f\xfd":
         return None
     try:

@@ -136,7 +136,7 @@ def test_a_stopped_run_is_no_failure() -> None:
 
 
 def test_a_refusal_halts_the_task_until_it_is_resumed() -> None:
-    """Garbage collection fails closed (ADR 0064)."""
+    """Garbage collection fails closed (ADR 37)."""
     halted = ended(RunOutcome.REFUSED, "too many blobs")
     assert halted.halted == "too many blobs"
     assert acquire(halted, "gc", B, at(900_000), 60) is None

@@ -1,4 +1,4 @@
-"""By-time entries packed into one object per hour (ADR 0047)."""
+"""By-time entries packed into one object per hour (ADR 27)."""
 
 import asyncio
 import random
