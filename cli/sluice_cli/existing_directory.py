@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.errors import BadUsage, NoStore
+from sluice_protocol.store_backends import find_backend, is_local
 
 STORE_DEFAULT: Final = "file://./.sluice"
 
@@ -28,14 +29,17 @@ class ExistingDirectory:
             BadUsage: The URL is malformed, or the folder is none of `absence`.
             NoStore: There is no store; the error names a store in this folder or above it.
         """
-        if not isinstance(url, str) or url.startswith("s3://"):
+        if not isinstance(url, str) or (find_backend(url) is not None and not is_local(url)):
             return  # a bucket is opened by the command, which imports its adapter
         from sluice_store.mode import require_store  # noqa: PLC0415 - quick help
-        from sluice_store.url import check_store_url, parse_local_path  # noqa: PLC0415 - the adapters
+        from sluice_store.url import check_store_url, local_folder  # noqa: PLC0415 - the adapters
 
         check_store_url(url)
+        folder = local_folder(url)
+        if folder is None:
+            return
         try:
-            require_store(parse_local_path(url))
+            require_store(folder)
         except NoStore as error:
             if self.absence:
                 raise BadUsage(f"{self.absence}, path=`{error.place}`") from error

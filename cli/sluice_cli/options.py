@@ -5,11 +5,12 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from sluice_cli.existing_directory import EXISTING_STORE
+from sluice_protocol.store_backends import URL_FORMS
 
 _NAMED: Final = Parameter(
     name="--store",
     env_var="SLUICE_STORE",
-    help="file:///path or s3://bucket/prefix?endpoint=…&region=….",
+    help=f"{URL_FORMS}.",
 )
 
 NewStoreUrl = Annotated[str, _NAMED]

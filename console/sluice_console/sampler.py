@@ -35,6 +35,7 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.prices import PriceTable
+from sluice_protocol.store_backends import is_local
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
@@ -275,7 +276,7 @@ class Sampler:
     def _cost(
         self, activity: ActivityTotals | None, counted: RequestRates | None
     ) -> DailyCost | None:
-        if not self._sources.url.startswith("s3://"):
+        if is_local(self._sources.url):
             return None  # a directory has no list price
         rates = counted
         if rates is None and activity is not None:

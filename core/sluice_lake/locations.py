@@ -23,7 +23,7 @@ from sluice_store.s3.credentials import (
     resolve_settings,
 )
 from sluice_store.s3.settings import Addressing, S3Settings, choose_addressing, parse_s3_url
-from sluice_store.url import parse_local_path
+from sluice_store.url import local_folder
 
 _CERTIFICATES: Final = "SSL_CERT_FILE"
 _PREFIX: Final = re.compile(r"(?:[A-Za-z0-9!$&'()+,.:;=@_-]+/)*", re.ASCII)
@@ -80,10 +80,9 @@ def require_lake_store(store_url: str) -> None:
     Raises:
         NoStore: It does not, for example because it is moved away at this moment.
     """
-    if store_url.startswith("file://"):
-        root = parse_local_path(store_url)
-        if not root.is_dir():
-            require_store(root)
+    root = local_folder(store_url)
+    if root is not None and not root.is_dir():
+        require_store(root)
 
 
 def lake_location(store_url: str, table: str) -> TableLocation:
@@ -93,8 +92,9 @@ def lake_location(store_url: str, table: str) -> TableLocation:
         BadUsage: The URL is neither `file://…` nor `s3://bucket/prefix?endpoint=…&region=…`, or the
             libraries would not find tables below its prefix.
     """
-    if store_url.startswith("file://"):
-        return TableLocation(uri=str(parse_local_path(store_url) / f"{LAKE}{table}"))
+    root = local_folder(store_url)
+    if root is not None:
+        return TableLocation(uri=str(root / f"{LAKE}{table}"))
     try:
         store = parse_s3_url(store_url)
     except BadUsage as error:

@@ -1,30 +1,18 @@
 """Store URLs: parsing them and opening the store that one names."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from types import ModuleType
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from sluice_protocol.errors import BadUsage
-from sluice_store.local import open_local_store
+from sluice_protocol.store_backends import BACKENDS, Backend, find_backend, is_local
+from sluice_store.local.backend import parse_local_path
 from sluice_store.local.disk_space import describe_disk_problem, read_disk_space
 from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
-from sluice_store.s3.settings import parse_s3_url
-
-
-def parse_local_path(url: str) -> Path:
-    """Return the directory of a `file://` URL: absolute, or relative as in `file://./.sluice`.
-
-    Raises:
-        BadUsage: The URL does not name a directory.
-    """
-    path = unquote(url.removeprefix("file://"))
-    if not path.startswith(("/", "./", "../")) or "?" in url:
-        raise BadUsage(
-            f"invalid store URL: use file:///absolute/path or file://./relative, url=`{url}`"
-        )
-    return Path(path).absolute()
 
 
 def check_store_url(url: str) -> None:
@@ -33,18 +21,36 @@ def check_store_url(url: str) -> None:
     Raises:
         BadUsage: It is not of that form; the error names the URL of a path or an endpoint.
     """
-    if url.startswith("file://"):
-        parse_local_path(url)
-    elif url.startswith("s3://"):
-        parse_s3_url(url)
-    else:
-        meant = "use file:///path or s3://bucket/prefix,"
-        if url.startswith(("http://", "https://")):
-            server = "://".join(urlsplit(url)[:2])
-            meant = f"a bucket of another server is s3://bucket/prefix?endpoint={server},"
-        elif url and "://" not in url:
-            meant = f"did you mean {_url_of_path(url)}?"
-        raise BadUsage(f"invalid store URL: {meant} url=`{url}`")
+    backend = find_backend(url)
+    if backend is not None:
+        _module(backend).check_url(url)
+        return
+    meant = f"use {' or '.join(one.form.partition('?')[0] for one in BACKENDS)},"
+    if url.startswith(("http://", "https://")):
+        server = "://".join(urlsplit(url)[:2])
+        meant = f"a bucket of another server is s3://bucket/prefix?endpoint={server},"
+    elif url and "://" not in url:
+        meant = f"did you mean {_url_of_path(url)}?"
+    raise BadUsage(f"invalid store URL: {meant} url=`{url}`")
+
+
+def _module(backend: Backend) -> ModuleType:
+    return import_module(f"sluice_store.{backend.folder}.backend")
+
+
+def local_folder(url: str) -> Path | None:
+    """Return the directory of a store; None for a store that is no directory.
+
+    Raises:
+        BadUsage: The URL does not name a directory.
+    """
+    return parse_local_path(url) if url.startswith("file://") else None
+
+
+def absolute_url(url: str) -> str:
+    """Return a URL that does not depend on the working directory, for other processes."""
+    folder = local_folder(url)
+    return url if folder is None else f"file://{folder}"
 
 
 def _url_of_path(path: str) -> str:
@@ -59,7 +65,7 @@ def with_profile(url: str, profile: str) -> str:
     """
     if not profile:
         return url
-    if not url.startswith("s3://"):
+    if is_local(url):
         raise BadUsage(
             f"a directory has no credentials: remove the profile, profile=`{profile}`, url=`{url}`"
         )
@@ -76,9 +82,10 @@ def read_disk_problem(url: str, needed_bytes: int) -> str:
     Raises:
         StoreError: The directory cannot be read.
     """
-    if not url.startswith("file://"):
+    folder = local_folder(url)
+    if folder is None:
         return ""
-    return describe_disk_problem(read_disk_space(parse_local_path(url)), needed_bytes)
+    return describe_disk_problem(read_disk_space(folder), needed_bytes)
 
 
 @asynccontextmanager
@@ -96,11 +103,8 @@ async def open_store(url: str, mode: StoreMode = StoreMode.WRITE) -> AsyncIterat
         StoreError: The store cannot be opened.
     """
     check_store_url(url)
-    if url.startswith("file://"):
-        async with open_local_store(parse_local_path(url), mode=mode) as local:
-            yield local
-    else:
-        from sluice_store.s3.sdk import open_s3_store  # noqa: PLC0415 - an extra, and slow to import
-
-        async with open_s3_store(parse_s3_url(url)) as remote:
-            yield remote
+    backend = find_backend(url)
+    assert backend is not None  # the check above raises otherwise  # noqa: S101
+    opening: AbstractAsyncContextManager[ObjectStore] = _module(backend).open_url(url, mode)
+    async with opening as store:
+        yield store

@@ -20,6 +20,7 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode, InvalidRecord, StoreError, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.outcomes import NotFound
+from sluice_protocol.store_backends import is_local
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_store.doctor import examine
@@ -166,7 +167,7 @@ async def require_proof(store: ObjectStore, url: str, settings: GatewaySettings)
     if settings.skip_probe:
         log.warning("store_probe_skipped", url=url)
         return
-    if url.startswith("file://") and await read_doctor(store) is None:
+    if is_local(url) and await read_doctor(store) is None:
         result = await examine([store], [url], SystemIds())
         await write_result(store, result, seal_result(result), SystemClock())
     found = await require_doctor(store)

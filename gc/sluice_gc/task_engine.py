@@ -19,7 +19,7 @@ from sluice_protocol.errors import SluiceError
 from sluice_store import open_store
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
-from sluice_store.url import parse_local_path
+from sluice_store.url import absolute_url
 
 _Task = TypeVar("_Task")
 
@@ -170,10 +170,3 @@ async def open_engine(
             yield store, SparkTaskEngine(session, absolute_url(url))
         finally:
             await asyncio.to_thread(session.stop)
-
-
-def absolute_url(url: str) -> str:
-    """Return a URL that does not depend on the working directory, for executors."""
-    if not url.startswith("file://"):
-        return url
-    return f"file://{parse_local_path(url)}"

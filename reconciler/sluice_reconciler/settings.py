@@ -5,6 +5,7 @@ from typing import Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_effects, check_number
+from sluice_protocol.store_backends import is_local
 
 TAIL_S: Final = 0.2
 """Interval of tail scans on a directory, where a listing is free, seconds."""
@@ -160,8 +161,7 @@ class ReconcilerSettings:
 
     def on(self, url: str) -> "ReconcilerSettings":
         """Return the settings with the defaults that depend on the kind of store."""
-        local = url.startswith("file:")
-        tail_s, requests = (TAIL_S, CONCURRENCY_LOCAL) if local else (0.0, CONCURRENCY)
+        tail_s, requests = (TAIL_S, CONCURRENCY_LOCAL) if is_local(url) else (0.0, CONCURRENCY)
         return replace(
             self,
             tail_interval_s=tail_s if self.tail_interval_s is None else self.tail_interval_s,

@@ -32,7 +32,7 @@ from sluice_cli.settings_file import FILE_DEFAULT
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.mode import refuse_nested_store
-from sluice_store.url import check_store_url, parse_local_path
+from sluice_store.url import check_store_url, local_folder
 
 HOME_DEFAULT: Final = Path(".sluice-up")
 
@@ -76,12 +76,13 @@ def up(
     check_ports(SERVICES, ports)  # before a folder is created
     services, notes = select_services(SERVICES, options.without)
     home = LocalHome(options.home.resolve())
-    if url.startswith("file://"):
-        refuse_nested_store(parse_local_path(url))
+    folder = local_folder(url)
+    if folder is not None:
+        refuse_nested_store(folder)
     check_writable(home.folder, "--home")
-    if url.startswith("file://"):
-        check_writable(parse_local_path(url), "--store")
-        check_disk(parse_local_path(url), options.free_bytes_min)
+    if folder is not None:
+        check_writable(folder, "--store")
+        check_disk(folder, options.free_bytes_min)
     check_disk(home.folder, options.free_bytes_min)
     with home.locked():
         addresses = choose_addresses(services, ports, HOST)
@@ -183,7 +184,8 @@ def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
 
 
 def _absolute(url: str) -> str:
-    return f"file://{parse_local_path(url).resolve()}" if url.startswith("file://") else url
+    folder = local_folder(url)
+    return url if folder is None else f"file://{folder.resolve()}"
 
 
 def _parse_ports(given: tuple[str, ...]) -> dict[str, int]:

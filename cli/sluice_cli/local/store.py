@@ -4,6 +4,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.outcomes import Found
+from sluice_protocol.store_backends import is_local
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import create_authority, read_authority
 from sluice_store.doctor import examine
@@ -29,7 +30,7 @@ async def prepare_store(url: str) -> Authority:
                 f" gateway --spool` instead, acceptance=`{authority.acceptance}`, url=`{url}`"
             )
         # The gateway examines a directory, but leaves a bucket to an operator.
-        if not url.startswith("file://") and await read_doctor(store) is None:
+        if not is_local(url) and await read_doctor(store) is None:
             result = await examine([store], [url], SystemIds())
             await write_result(store, result, seal_result(result), SystemClock())
     return authority

@@ -13,20 +13,16 @@ from sluice_store import StoreMode, open_store
 from sluice_store.checks import read_counter
 from sluice_store.conformance import CHECKS, Check
 from sluice_store.local import open_local_store
-from sluice_store.local.create_queue import GroupLimits
 
 PROCESSES = 4
 KEY = ObjectKey("race/key")
 
 
-@pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["as needed", "always groups"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_local_conforms(check: Check, limits: GroupLimits | None, tmp_path: Path) -> None:
-    """The directory keeps every promise of the port."""
-    filesystem = CountedSync(tmp_path) if limits else None
-
+def test_local_conforms_when_every_create_is_in_a_group(check: Check, tmp_path: Path) -> None:
     async def run() -> None:
-        async with open_local_store(tmp_path, filesystem=filesystem, limits=limits) as store:
+        syncs = CountedSync(tmp_path)
+        async with open_local_store(tmp_path, filesystem=syncs, limits=ALWAYS_GROUPS) as store:
             await assert_conforms("local", check, store, "place/")
 
     asyncio.run(run())
