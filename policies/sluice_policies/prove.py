@@ -11,17 +11,23 @@ from functools import lru_cache
 from typing import Final
 
 from sluice_policies.catalogue import ResourceType, catalogue
-from sluice_policies.counterexamples import Counterexample, counterexample_of
 from sluice_policies.evaluate import check_principals, check_supported
 from sluice_policies.lifecycle import lifecycle_document, lifecycle_faults
 from sluice_policies.model import Json, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property, PropertyCase, Sense
 from sluice_policies.render import BUCKET_POLICY
-from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import lifecycle_properties, required_properties
 from sluice_policies.settings import RoleName, Settings, Target, bucket_arn
-from sluice_policies.symbolic import PatternTable, SymbolicRequest, names_action, z3
+from sluice_policies.symbolic import (
+    Counterexample,
+    Pattern,
+    PatternTable,
+    SymbolicRequest,
+    counterexample_of,
+    names_action,
+    z3,
+)
 
 SOLVER_STEPS_MAX: Final = 10_000_000
 """Limit of one query, in z3's resource units: seconds of work. The largest query of the rendered

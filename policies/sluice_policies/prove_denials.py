@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sluice_policies.catalogue import ResourceType, catalogue
-from sluice_policies.counterexamples import counterexample_of
 from sluice_policies.denials import (
     Denial,
     DenialGround,
@@ -41,7 +40,7 @@ from sluice_policies.prove import (
 )
 from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import Target
-from sluice_policies.symbolic import z3
+from sluice_policies.symbolic import counterexample_of, z3
 
 NamedStatement = tuple[str, PolicyStatement]
 """A statement and the name of its document."""

@@ -1,18 +1,31 @@
-"""Documents as z3 formulas over one symbolic request.
+"""Documents as z3 formulas over one symbolic request, and a request that violates a property.
 
 The request's action is concrete, because there are few. Its caller, its object and every condition
-key are symbolic: absent, or any text. Each text is represented by one that the same patterns match
-(`representatives`). `aws:SecureTransport` is always present, as IAM documents. On AWS the caller
-is a principal of the bucket's account, a principal of another account, an AWS service, or
-anonymous, and the keys that AWS derives from it agree with it. Importing this module needs the
-extra `policies`.
+key are symbolic: absent, or any text. `aws:SecureTransport` is always present, as IAM documents. On
+AWS the caller is a principal of the bucket's account, a principal of another account, an AWS
+service, or anonymous, and the keys that AWS derives from it agree with it. Importing this module
+needs the extra `policies`.
+
+A finite set of strings represents all strings. Two strings are equivalent when the same patterns
+match both. `representatives_for` returns at least one string of each equivalence class, so a query
+over every string becomes a query over these strings. (z3's own theory of strings also proves the
+rendered documents, but times out when it searches for a string that violates a wrong one:
+`docs/adr/0072-representative-strings.md`.)
+
+For exact texts and prefixes, the representatives are each literal, and each literal followed by one
+character with which no other literal continues. Proof: let `L` be the longest literal that a string
+starts with. The string is either `L`, or continues as no literal does, and is then equivalent to
+`L` with that character. All other patterns are decided by running them in parallel as automata.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
+from typing import Final
 
 from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.errors import UnsupportedPolicy
 from sluice_policies.evaluate import (
     PRINCIPAL_ACCOUNT,
     PRINCIPAL_IS_SERVICE,
@@ -24,10 +37,102 @@ from sluice_policies.evaluate import (
 )
 from sluice_policies.model import Condition, PolicyStatement
 from sluice_policies.properties import CALLER
-from sluice_policies.representatives import Pattern, representatives_for
 from sluice_policies.settings import Target
 from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
+
+_FRESH: Final = "xyz0123456789abcdefghijklmnopqrstuvw-_.+=~ABCDEFGHIJKLMNOPQRSTUVWXYZ!#%&'@,;:"
+STATES_MAX: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pattern:
+    """An exact text, or an IAM pattern.
+
+    Attributes:
+        text: The text or pattern.
+        exact: Whether `*` and `?` are ordinary characters.
+    """
+
+    text: str
+    exact: bool
+
+    def matches(self, text: str) -> bool:
+        """Return True if the pattern matches a text."""
+        return self.text == text if self.exact else glob_matches(self.text, text)
+
+    def literal(self) -> str | None:
+        """Return the text before a trailing `*`, or None if there are other wildcards."""
+        if self.exact:
+            return self.text
+        bare: str = self.text.removesuffix("*")
+        return None if "*" in bare or "?" in bare else bare
+
+
+def _fresh(literals: frozenset[str], after: str) -> str:
+    taken = {text[len(after)] for text in literals if text.startswith(after) and text != after}
+    for char in _FRESH:
+        if char not in taken:
+            return char
+    raise UnsupportedPolicy(after, "no unused character is left")
+
+
+def _steps(pattern: Pattern, places: frozenset[int], char: str) -> frozenset[int]:
+    text, found = pattern.text, set[int]()
+    for place in places:
+        if place == len(text):
+            continue
+        wild = "" if pattern.exact else text[place]
+        if wild == "*":
+            found.add(place)
+        elif wild == "?" or text[place] == char:
+            found.add(place + 1)
+    return _past_stars(pattern, found)
+
+
+def _past_stars(pattern: Pattern, places: set[int]) -> frozenset[int]:
+    found = set(places)
+    for place in places:
+        at = place
+        while not pattern.exact and at < len(pattern.text) and pattern.text[at] == "*":
+            at += 1
+            found.add(at)
+    return frozenset(found)
+
+
+def _representatives_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
+    chars = {c for pattern in patterns for c in pattern.text}
+    alphabet = (*sorted(chars - {"*", "?"}), "*", "?", next(c for c in _FRESH if c not in chars))
+    start = tuple(_past_stars(pattern, {0}) for pattern in patterns)
+    seen, texts, queue = {start}, list[str](), deque([(start, "")])
+    while queue:
+        state, text = queue.popleft()
+        texts.append(text)
+        for char in alphabet:
+            moved = tuple(_steps(p, at, char) for p, at in zip(patterns, state, strict=True))
+            if moved not in seen:
+                seen.add(moved)
+                queue.append((moved, text + char))
+        if len(seen) > STATES_MAX:
+            raise UnsupportedPolicy("patterns", f"more than {STATES_MAX} states of wildcards")
+    kinds = {tuple(p.matches(text) for p in patterns): text for text in reversed(texts)}
+    return tuple(kinds.values())
+
+
+@cache
+def representatives_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
+    """Return strings such that each string is matched by the same patterns as one of them.
+
+    Raises:
+        UnsupportedPolicy: The patterns have too many wildcards to decide.
+    """
+    ordered = tuple(sorted(patterns))
+    literals = frozenset(text for text in (p.literal() for p in ordered) if text is not None)
+    if any(pattern.literal() is None for pattern in ordered):
+        return _representatives_by_automata(ordered)
+    stems = sorted(literals | {""})
+    return tuple(dict.fromkeys((*stems, *(stem + _fresh(literals, stem) for stem in stems))))
+
 
 try:
     import z3
@@ -318,3 +423,79 @@ def names_action(statement: PolicyStatement, action: str) -> bool:
 def _one_names(globs: tuple[str, ...], action: str) -> bool:
     """Return `names_action`; each property needs the same statements and actions."""
     return any(glob_matches(glob, action, ignore_case=True) for glob in globs)
+
+
+_PRINCIPAL_KEYS: Final = (PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterexample:
+    """A request that violates a property.
+
+    Attributes:
+        action: The action.
+        caller: The caller, or None if anonymous.
+        resource: The ARN.
+        context: The condition keys of the request.
+    """
+
+    action: str
+    caller: str | None
+    resource: str
+    context: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """Return the request as one line."""
+        shown = {key: text for key, text in self.context.items() if key not in _PRINCIPAL_KEYS}
+        keys = ", ".join(f"{key}={value!r}" for key, value in sorted(shown.items()))
+        return (
+            f"{self._who()} calls {self.action} on {self.resource}"
+            f" with {keys or 'no condition keys'}"
+        )
+
+    def _who(self) -> str:
+        service = self.context.get(SERVICE_NAME)
+        if service is not None:
+            return f"AWS service {service!r}"
+        if self.caller is None:
+            return "an anonymous caller"
+        account = self.context.get(PRINCIPAL_ACCOUNT)
+        if account is None or self.caller.startswith("arn:"):
+            return self.caller
+        return f"a principal of account {account!r}"
+
+
+def _briefest(solver: z3.Solver, symbolic: SymbolicRequest) -> z3.ModelRef:
+    """Return a counterexample without unnecessary condition keys, so that it is easy to read."""
+    model = solver.model()
+    solver.push()
+    solver.add(symbolic.values[TLS].one_of(lambda text: text == "true"))
+    if solver.check() == z3.sat:
+        model = solver.model()
+    else:
+        solver.pop()
+    for name, value in symbolic.values.items():
+        if name not in (RESOURCE, CALLER):
+            solver.push()
+            solver.add(z3.Not(value.present))
+            if solver.check() == z3.sat:
+                model = solver.model()
+            else:
+                solver.pop()
+    return model
+
+
+def counterexample_of(solver: z3.Solver, action: str, symbolic: SymbolicRequest) -> Counterexample:
+    """Return the request that a solver found, without unnecessary condition keys."""
+    model = _briefest(solver, symbolic)
+    there = {
+        name: value.read(model)
+        for name, value in symbolic.values.items()
+        if z3.is_true(model.eval(value.present, model_completion=True))
+    }
+    return Counterexample(
+        action=action,
+        caller=there.pop(CALLER, None),
+        resource=symbolic.named or symbolic.values[RESOURCE].read(model),
+        context={name: text for name, text in there.items() if name != RESOURCE},
+    )

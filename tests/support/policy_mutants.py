@@ -15,9 +15,9 @@ from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, P
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property
 from sluice_policies.prove import Prover, Verdict, allowed, pattern_table_for, relevant
-from sluice_policies.representatives import Pattern
 from sluice_policies.requirements import REQUIREMENTS, Requirement, statements_of
 from sluice_policies.settings import RoleName, Target, bucket_arn, objects_arns
+from sluice_policies.symbolic import Pattern
 from sluice_protocol import keys
 
 _OPPOSITES = {

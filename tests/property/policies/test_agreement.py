@@ -16,9 +16,15 @@ from sluice_policies.evaluate import NOTHING_ALLOWS, SERVICE_NAME, PolicyRequest
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.properties import CALLER
 from sluice_policies.prove import allowed, pattern_table_for, relevant
-from sluice_policies.representatives import Pattern, representatives_for
 from sluice_policies.settings import RoleName, Target
-from sluice_policies.symbolic import RESOURCE, TLS, SymbolicRequest, SymbolicValue
+from sluice_policies.symbolic import (
+    RESOURCE,
+    TLS,
+    Pattern,
+    SymbolicRequest,
+    SymbolicValue,
+    representatives_for,
+)
 
 CHARS = "abx/*?-. é"
 

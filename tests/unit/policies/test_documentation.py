@@ -5,11 +5,17 @@ from pathlib import Path
 
 from support.policies_settings import settings
 
-from sluice_policies.documentation import tables, updated_page
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
 from sluice_policies.required_properties import lifecycle_properties, required_properties
-from sluice_policies.requirements import REQUIREMENTS, probes_of, property_names, statements_of
+from sluice_policies.requirements import (
+    REQUIREMENTS,
+    probes_of,
+    property_names,
+    statements_of,
+    tables,
+    updated_page,
+)
 from sluice_policies.settings import Target
 
 PAGE = Path(__file__).parents[3] / "docs" / "policies.md"

@@ -28,10 +28,10 @@ from sluice_policies.model import Condition, Document, PolicyEffect, PolicyState
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.properties import CALLER
 from sluice_policies.prove import Prover, pattern_table_for, prove, prover_for
-from sluice_policies.representatives import Pattern
 from sluice_policies.required_properties import required_properties
 from sluice_policies.requirements import Requirement, property_names
 from sluice_policies.settings import RoleName, Settings, Target
+from sluice_policies.symbolic import Pattern
 
 ADMIN = "arn:aws:iam::111122223333:role/admin"
 FOREIGNER = "arn:aws:iam::444455556666:role/partner"
