@@ -10,7 +10,7 @@ A finite set of strings represents all strings. Two strings are equivalent when 
 match both. `representatives_for` returns at least one string of each equivalence class, so a query
 over every string becomes a query over these strings. (z3's own theory of strings also proves the
 rendered documents, but times out when it searches for a string that violates a wrong one:
-`docs/adr/0072-representative-strings.md`.)
+`docs/adr/0040-policies-and-their-proof.md`.)
 
 For exact texts and prefixes, the representatives are each literal, and each literal followed by one
 character with which no other literal continues. Proof: let `L` be the longest literal that a string
