@@ -28,10 +28,10 @@ from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDen
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.collector import GRACE_S_DEFAULT, Collector
-from sluice_spark.compact import run_compact
+from sluice_spark.compaction.job import run_compact
 from sluice_spark.errors import JobStopped
 from sluice_spark.index import run_index
-from sluice_spark.rollup import run_rollup
+from sluice_spark.rollups.job import run_rollup
 from sluice_spark.session import Session
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore

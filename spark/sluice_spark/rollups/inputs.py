@@ -31,10 +31,10 @@ from sluice_protocol.active_deletes import needed_deletes, retention_cut_ns, rol
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.deleted_rows import FileDeletes, plan_deletes
-from sluice_spark.maintenance_input import read_maintenance_input
-from sluice_spark.microbatch import open_snapshot
-from sluice_spark.rollup_objects import next_source_range
+from sluice_spark.compaction.deleted_rows import FileDeletes, plan_deletes
+from sluice_spark.compaction.maintenance_input import read_maintenance_input
+from sluice_spark.ingest.microbatch import open_snapshot
+from sluice_spark.rollups.objects import next_source_range
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 

@@ -19,7 +19,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane
-from sluice_spark.exactly_once import REBUILD_LAKE, TablePositions
+from sluice_spark.ingest.exactly_once import REBUILD_LAKE, TablePositions
 from sluice_store.port import ObjectStore
 
 _READS_MAX: Final = 3
@@ -65,7 +65,7 @@ async def fence_ingestion(store: ObjectStore, url: str, lane: Lane) -> int:
 def _commit_fence(url: str, lane: int) -> None:
     # These need the extra `spark`.
     from sluice_spark.commits import commit_files  # noqa: PLC0415
-    from sluice_spark.microbatch import open_snapshot  # noqa: PLC0415
+    from sluice_spark.ingest.microbatch import open_snapshot  # noqa: PLC0415
 
     kind, table = next(iter(RECORD_TABLES.items()))
     for attempt in range(1, _FENCES_MAX + 1):
@@ -98,7 +98,7 @@ async def _read(url: str, acked: Mapping[int, int], *, pause_s: float) -> dict[L
 
 
 def _read_once(url: str, acked: Mapping[int, int]) -> dict[Lane, int]:
-    from sluice_spark.microbatch import open_snapshot  # noqa: PLC0415 - needs the extra `spark`
+    from sluice_spark.ingest.microbatch import open_snapshot  # noqa: PLC0415 - needs the extra `spark`
 
     positions = open_snapshot(url).positions(list(acked))
     return {

@@ -38,18 +38,18 @@ from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.commits import commit_from_state
-from sluice_spark.delete_matches import (
+from sluice_spark.compaction.delete_matches import (
     any_of,
     certain_condition,
     touched_condition,
     without_deleted,
 )
+from sluice_spark.compaction.file_selection import may_contain_agent
+from sluice_spark.compaction.rewrite import files_with_rows, read_files, write_ordered
 from sluice_spark.errors import StopCheck, never_stop
 from sluice_spark.failpoints import read_failpoint
-from sluice_spark.file_selection import may_contain_agent
-from sluice_spark.rewrite import files_with_rows, read_files, write_ordered
-from sluice_spark.rollup_input import RollupInput, RollupInputReader, select_point_files
-from sluice_spark.rollup_objects import (
+from sluice_spark.rollups.inputs import RollupInput, RollupInputReader, select_point_files
+from sluice_spark.rollups.objects import (
     HOUR_S,
     WHOLE,
     RollupUnit,

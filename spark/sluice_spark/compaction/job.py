@@ -23,25 +23,36 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.commits import replace_files
-from sluice_spark.delete_matches import only_deleted, without_deleted
-from sluice_spark.deleted_rows import DeletedRowsRemover, FileDeletes, plan_deletes, record_applied
-from sluice_spark.errors import StopCheck, never_stop
-from sluice_spark.failpoints import FailPoint, read_failpoint
-from sluice_spark.file_merges import RollupMerger, by_partition, merge_hours
-from sluice_spark.file_selection import (
+from sluice_spark.compaction.delete_matches import only_deleted, without_deleted
+from sluice_spark.compaction.deleted_rows import (
+    DeletedRowsRemover,
+    FileDeletes,
+    plan_deletes,
+    record_applied,
+)
+from sluice_spark.compaction.file_merges import RollupMerger, by_partition, merge_hours
+from sluice_spark.compaction.file_selection import (
     SequenceOverlap,
     first_open_date,
     is_closed,
     may_contain_deleted,
     small_files,
 )
-from sluice_spark.maintenance_input import MaintenanceInput, read_maintenance_input
-from sluice_spark.repetitions import RepetitionRemover, RepetitionRules, find_overlaps
-from sluice_spark.rewrite import FileRewrite, content_of, files_with_rows, read_files, rewrite
-from sluice_spark.rollup_input import find_unrolled_files
+from sluice_spark.compaction.maintenance_input import MaintenanceInput, read_maintenance_input
+from sluice_spark.compaction.repetitions import RepetitionRemover, RepetitionRules, find_overlaps
+from sluice_spark.compaction.rewrite import (
+    FileRewrite,
+    content_of,
+    files_with_rows,
+    read_files,
+    rewrite,
+)
+from sluice_spark.compaction.vacuum import Vacuum
+from sluice_spark.errors import StopCheck, never_stop
+from sluice_spark.failpoints import FailPoint, read_failpoint
+from sluice_spark.rollups.inputs import find_unrolled_files
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
-from sluice_spark.vacuum import Vacuum
 from sluice_spark.written_files import WrittenFile
 from sluice_store import open_store
 from sluice_store.retry import Backoff

@@ -27,11 +27,11 @@ from sluice_lake.tables import ROLLUPS, WINDOW_DATE, Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
+from sluice_spark.compaction.file_selection import is_closed, small_files
+from sluice_spark.compaction.rewrite import read_files, write_ordered
 from sluice_spark.errors import StopCheck
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.file_selection import is_closed, small_files
-from sluice_spark.ledger import LedgerFiles
-from sluice_spark.rewrite import read_files, write_ordered
+from sluice_spark.ingest.ledger import LedgerFiles
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.written_files import WrittenFile, decode_result, encode_result

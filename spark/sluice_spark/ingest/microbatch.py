@@ -24,7 +24,8 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.pending import PendingBatch
 from sluice_spark.commits import commit_files, encode_commit_metadata, read_unreadable
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.exactly_once import (
+from sluice_spark.failpoints import FailPoint
+from sluice_spark.ingest.exactly_once import (
     REBUILD_LAKE,
     IngestRound,
     RowId,
@@ -32,9 +33,8 @@ from sluice_spark.exactly_once import (
     plan_boundary,
     plan_round,
 )
-from sluice_spark.failpoints import FailPoint
-from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.ledger import LedgerFiles, read_identities
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.ledger import LedgerFiles, read_identities
 from sluice_spark.written_files import (
     MisstatedTimes,
     TaskResult,

@@ -20,12 +20,14 @@ from sluice_protocol.errors import BadUsage, Fenced
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.pending import PendingBatch
-from sluice_spark.descriptors import decode_descriptors
 from sluice_spark.failpoints import read_failpoint
-from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.descriptors import decode_descriptors
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.ingest.redelivery import Redelivery
+from sluice_spark.ingest.supervision import QueryState, QuerySupervisor, RestartSettings
+from sluice_spark.ingest.write_tasks import plan_tasks, run_tasks
 from sluice_spark.jvm import jvm_process, stop_session
-from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
-from sluice_spark.redelivery import Redelivery
 from sluice_spark.session import (
     S3A_PACKAGE,
     Session,
@@ -36,8 +38,6 @@ from sluice_spark.session import (
     read_hadoop_version,
 )
 from sluice_spark.settings import IngestSettings
-from sluice_spark.supervision import QueryState, QuerySupervisor, RestartSettings
-from sluice_spark.write_tasks import plan_tasks, run_tasks
 from sluice_spark.written_files import TaskResult
 
 _MICRO_BATCH_WAIT_S: Final = 60.0

@@ -48,11 +48,11 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.request_identity import DOOR_AGENT_PREFIX, is_single_request
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import commit_from_state
-from sluice_spark.delete_matches import sql_literal, without_deleted
-from sluice_spark.deleted_rows import FileDeletes
+from sluice_spark.compaction.delete_matches import sql_literal, without_deleted
+from sluice_spark.compaction.deleted_rows import FileDeletes
+from sluice_spark.compaction.file_selection import SequenceOverlap
+from sluice_spark.compaction.rewrite import FileRewrite, files_with_rows, read_files
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.file_selection import SequenceOverlap
-from sluice_spark.rewrite import FileRewrite, files_with_rows, read_files
 from sluice_spark.session import Session
 from sluice_spark.written_files import WrittenFile
 

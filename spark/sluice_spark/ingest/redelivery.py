@@ -24,7 +24,7 @@ from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
 from sluice_queue.producer import Producer
 from sluice_queue.worklists import by_lane
-from sluice_spark.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
 from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 

@@ -15,12 +15,12 @@ from sluice_lake.source_ranges import ROLLUP_APP
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS, TABLES, Table
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.deleted_rows import remove_old_applied
+from sluice_spark.compaction.deleted_rows import remove_old_applied
+from sluice_spark.compaction.file_merges import HOUR_S
+from sluice_spark.compaction.file_selection import retention_hours
+from sluice_spark.compaction.maintenance_input import MaintenanceInput
 from sluice_spark.errors import StopCheck
-from sluice_spark.file_merges import HOUR_S
-from sluice_spark.file_selection import retention_hours
-from sluice_spark.maintenance_input import MaintenanceInput
-from sluice_spark.rollup_objects import (
+from sluice_spark.rollups.objects import (
     remove_old_chunks,
     remove_old_honoured,
     remove_old_source_ranges,

@@ -42,7 +42,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ObjectKey
-from sluice_spark.file_selection import may_contain_deleted, removes_whole_file
+from sluice_spark.compaction.file_selection import may_contain_deleted, removes_whole_file
 from sluice_spark.written_files import WrittenFile
 from sluice_store import open_store
 from sluice_store.port import ObjectStore

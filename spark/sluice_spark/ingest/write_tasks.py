@@ -30,8 +30,8 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.pending import PendingBatch
-from sluice_spark.blob_reader import BlobReader
 from sluice_spark.failpoints import read_failpoint
+from sluice_spark.ingest.blob_reader import BlobReader
 from sluice_spark.session import Session
 from sluice_spark.written_files import (
     MisstatedTimes,

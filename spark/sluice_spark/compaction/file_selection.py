@@ -15,7 +15,7 @@ from sluice_lake.tables import accepted_date
 from sluice_protocol.active_deletes import is_retention
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.delete_matches import sql_literal
+from sluice_spark.compaction.delete_matches import sql_literal
 
 _DAY_S: Final = 24 * 3600
 _HOUR_S: Final = 3600
