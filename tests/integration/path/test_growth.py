@@ -19,8 +19,8 @@ from support.spark_local import ingest_locally
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_gc.audit import Auditor
-from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.audit.auditor import Auditor
+from sluice_gc.audit.evidence_retention import prune_evidence
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table

@@ -8,21 +8,21 @@ in a store that was just read completely.
 import msgspec
 import structlog
 
-from sluice_gc.audit import Auditor
-from sluice_gc.certificate import AuditCounts
-from sluice_gc.certificate_chain import read_newest
+from sluice_gc.audit.auditor import Auditor
+from sluice_gc.audit.certificate import AuditCounts
+from sluice_gc.audit.certificate_chain import read_newest
+from sluice_gc.audit.evidence_retention import OPEN_PLAN_NS, prune_evidence
 from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
-from sluice_gc.evidence_retention import OPEN_PLAN_NS, prune_evidence
 from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan import Plan, check_certificate_for
-from sluice_gc.plan_approval import read_state, rule_execution
-from sluice_gc.plan_inputs import (
+from sluice_gc.plan.plan import Plan, check_certificate_for
+from sluice_gc.plan.plan_approval import read_state, rule_execution
+from sluice_gc.plan.plan_inputs import (
     plan_ids_newest_first,
     read_store_time,
     read_stored_plan,
 )
-from sluice_gc.plan_runner import PlanRunner, SweepFacts
-from sluice_gc.planner import Planner
+from sluice_gc.plan.planner import Planner
+from sluice_gc.run.plan_runner import PlanRunner, SweepFacts
 from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, TrustedKeys
 from sluice_gc.task_engine import TaskEngine

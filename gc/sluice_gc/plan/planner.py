@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.certificate import ShardFiles, shard_files
-from sluice_gc.certificate_chain import read_certificate_or_newest
-from sluice_gc.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
+from sluice_gc.audit.certificate import ShardFiles, shard_files
+from sluice_gc.audit.certificate_chain import read_certificate_or_newest
+from sluice_gc.audit.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     BLOBS,
@@ -30,7 +30,7 @@ from sluice_gc.evidence_files import (
     put_table,
     read_tables,
 )
-from sluice_gc.plan import (
+from sluice_gc.plan.plan import (
     AGE_DAYS,
     SIZE_LIMITS,
     ClockReadings,
@@ -46,7 +46,7 @@ from sluice_gc.plan import (
     plan_key,
     sign_plan,
 )
-from sluice_gc.plan_inputs import PlanBasis, read_store_time
+from sluice_gc.plan.plan_inputs import PlanBasis, read_store_time
 from sluice_gc.settings import PlanSettings
 from sluice_gc.signing_keys import AuditorKeys
 from sluice_gc.task_engine import TaskEngine

@@ -12,9 +12,11 @@ from typing import Final
 
 import msgspec
 
-from sluice_gc.certificate import Certificate, names_by_shard
-from sluice_gc.certificate_chain import read_certificate_or_newest
-from sluice_gc.deletion_proof import (
+from sluice_gc.audit.certificate import Certificate, names_by_shard
+from sluice_gc.audit.certificate_chain import read_certificate_or_newest
+from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
+from sluice_gc.key_ranges import parse_shard
+from sluice_gc.run.deletion_proof import (
     CandidateCase,
     DeletionProof,
     audit_result,
@@ -23,8 +25,6 @@ from sluice_gc.deletion_proof import (
     proofs_table,
     prove,
 )
-from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
-from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import Candidate, MayDelete

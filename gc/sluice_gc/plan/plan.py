@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_gc.certificate import Certificate
+from sluice_gc.audit.certificate import Certificate
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.signing_keys import key_id_of, sign_bytes, verify_signature

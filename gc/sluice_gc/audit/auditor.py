@@ -14,9 +14,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_gc.audit_findings import AuditReport, AuditTaskFacts, read_audit_report
-from sluice_gc.audit_tasks import ManifestTask, ShardTask, audit_manifests, audit_shard
-from sluice_gc.certificate import (
+from sluice_gc.audit.certificate import (
     AUDITED_PREFIXES,
     PROVING_PREFIXES,
     AuditCounts,
@@ -26,16 +24,18 @@ from sluice_gc.certificate import (
     read_files,
     sign_certificate,
 )
-from sluice_gc.certificate_chain import (
+from sluice_gc.audit.certificate_chain import (
     ChainLink,
     append_certificate,
     prepare_key_file,
     read_newest,
     restore_copy,
 )
+from sluice_gc.audit.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
+from sluice_gc.audit.findings import AuditReport, AuditTaskFacts, read_audit_report
+from sluice_gc.audit.tasks import ManifestTask, ShardTask, audit_manifests, audit_shard
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
-from sluice_gc.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
 from sluice_gc.key_ranges import (
     Bounds,
     KeyRange,
@@ -44,8 +44,8 @@ from sluice_gc.key_ranges import (
     split_prefix,
     split_shards,
 )
-from sluice_gc.plan import check_clock_fall
-from sluice_gc.plan_inputs import read_store_time
+from sluice_gc.plan.plan import check_clock_fall
+from sluice_gc.plan.plan_inputs import read_store_time
 from sluice_gc.settings import AuditSettings
 from sluice_gc.signing_keys import AuditorKeys, load_keys
 from sluice_gc.task_engine import TaskEngine

@@ -1,8 +1,8 @@
 """The approval of a plan by an operator, and the check of it before a run."""
 
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import plan_key
-from sluice_gc.plan_inputs import check_plan_id, is_finished, read_store_time, stopped_key
+from sluice_gc.plan.plan import plan_key
+from sluice_gc.plan.plan_inputs import check_plan_id, is_finished, read_store_time, stopped_key
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import encode_record

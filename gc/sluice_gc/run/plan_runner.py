@@ -16,17 +16,8 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.certificate import names_by_shard
-from sluice_gc.certificate_chain import read_certificate
-from sluice_gc.deletion_proof import (
-    ALL_CLAUSES,
-    CandidateCase,
-    ClauseSets,
-    DeletionProof,
-    proof_key,
-    proofs_table,
-    prove,
-)
+from sluice_gc.audit.certificate import names_by_shard
+from sluice_gc.audit.certificate_chain import read_certificate
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     CANDIDATES,
@@ -36,7 +27,7 @@ from sluice_gc.evidence_files import (
     read_names,
     read_table,
 )
-from sluice_gc.plan import (
+from sluice_gc.plan.plan import (
     ClockReadings,
     Plan,
     check_certificate_for,
@@ -45,8 +36,8 @@ from sluice_gc.plan import (
     check_grace,
     check_plan_for,
 )
-from sluice_gc.plan_approval import check_approved
-from sluice_gc.plan_inputs import (
+from sluice_gc.plan.plan_approval import check_approved
+from sluice_gc.plan.plan_inputs import (
     PlanBasis,
     PlanStopped,
     check_not_stopped,
@@ -56,10 +47,19 @@ from sluice_gc.plan_inputs import (
     read_stored_plan,
     stopped_key,
 )
+from sluice_gc.run.deletion_proof import (
+    ALL_CLAUSES,
+    CandidateCase,
+    ClauseSets,
+    DeletionProof,
+    proof_key,
+    proofs_table,
+    prove,
+)
+from sluice_gc.run.trash import copy_to_trash
 from sluice_gc.settings import RunSettings
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_gc.task_engine import TaskEngine
-from sluice_gc.trash import copy_to_trash
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
 from sluice_protocol.clock import Clock

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice_gc.certificate import (
+from sluice_gc.audit.certificate import (
     Certificate,
     certificate_key,
     check_ranges,
@@ -14,7 +14,7 @@ from sluice_gc.certificate import (
     verify_certificate,
     verify_chain,
 )
-from sluice_gc.eligible_versions import check_eligible
+from sluice_gc.audit.eligible_versions import check_eligible
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.signing_keys import TrustedKeys, make_key_file

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.certificate import AuditCounts, Certificate, read_files
+from sluice_gc.audit.certificate import AuditCounts, Certificate, read_files
 from sluice_gc.evidence_files import (
     FINDINGS,
     EvidenceFile,

@@ -6,9 +6,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from sluice_gc.certificate_chain import ChainLink
+from sluice_gc.audit.certificate_chain import ChainLink
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import Plan, plan_key, verify_plan
+from sluice_gc.plan.plan import Plan, plan_key, verify_plan
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
