@@ -37,11 +37,11 @@ from sluice_protocol.frame import decode_frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.prices import RequestCounts, describe_requests
 from sluice_queue.producer import Producer
-from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import IngestTotals
+from sluice_spark.ingest.job import run_ingest
+from sluice_spark.ingest.microbatch import IngestTotals
+from sluice_spark.ingest.write_tasks import ROW_GROUP_BYTES
 from sluice_spark.session import WORKER_ALLOCATOR, Session, SessionSettings, open_session
 from sluice_spark.settings import IngestSettings
-from sluice_spark.write_tasks import ROW_GROUP_BYTES
 from sluice_spark.written_files import parquet_options
 from sluice_store import StoreMode, create_authority, open_store
 

@@ -29,11 +29,11 @@ from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_ver
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_gc.blob_explanation import BlobExplanation
-    from sluice_gc.cycle import CycleReport
-    from sluice_gc.plan import Plan
-    from sluice_gc.plan_runner import RunReport
-    from sluice_gc.trash import PurgeReport, RestoreReport
+    from sluice_gc.plan.plan import Plan
+    from sluice_gc.run.blob_explanation import BlobExplanation
+    from sluice_gc.run.cycle import CycleReport
+    from sluice_gc.run.plan_runner import RunReport
+    from sluice_gc.run.trash import PurgeReport, RestoreReport
 
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 app.command(approve)
@@ -139,15 +139,15 @@ def _parse(sha256: str) -> Digest:
 
 
 async def _undo(url: str, digest: Digest) -> "RestoreReport":
-    from sluice_gc.trash import restore_blob  # noqa: PLC0415 - quick help
+    from sluice_gc.run.trash import restore_blob  # noqa: PLC0415 - quick help
 
     async with open_deployment(url) as store:
         return await restore_blob(store, digest, SystemClock())
 
 
 async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> "PurgeReport":
+    from sluice_gc.run.trash import purge_trash  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
-    from sluice_gc.trash import purge_trash  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file, trusted_keys)
     async with open_deployment(url) as store:
@@ -212,8 +212,8 @@ def _draw_expiry(console: "Console", report: ExpiryReport, settings: ExpirySetti
 
 
 async def _cycle(url: str, settings: CycleSettings, where: EngineSettings) -> "CycleReport":
-    from sluice_gc.cycle import CycleRunner  # noqa: PLC0415 - quick help
     from sluice_gc.metrics import GcMetrics  # noqa: PLC0415 - quick help
+    from sluice_gc.run.cycle import CycleRunner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
@@ -230,8 +230,8 @@ async def _plan(
     inventory: InventorySettings,
     audit_id: str | None,
 ) -> "Plan":
-    from sluice_gc.inventory_candidates import open_inventory  # noqa: PLC0415 - quick help
-    from sluice_gc.planner import Planner  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.inventory_candidates import open_inventory  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.planner import Planner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
@@ -244,7 +244,7 @@ async def _plan(
 async def _run(
     url: str, plan_id: str | None, settings: RunSettings, where: EngineSettings
 ) -> "RunReport":
-    from sluice_gc.plan_runner import PlanRunner  # noqa: PLC0415 - quick help
+    from sluice_gc.run.plan_runner import PlanRunner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
@@ -256,7 +256,7 @@ async def _run(
 async def _show(
     url: str, digest: Digest, key_file: Path, trusted_keys: tuple[str, ...]
 ) -> "BlobExplanation":
-    from sluice_gc.blob_explanation import explain_blob  # noqa: PLC0415 - quick help
+    from sluice_gc.run.blob_explanation import explain_blob  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file, trusted_keys)

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
-from sluice_gc.candidate_views import (
+from sluice_gc.plan.candidate_views import (
     CandidateDetail,
     CandidatePage,
     ClauseFinding,
@@ -63,8 +63,8 @@ async def _read(
     key_file: Path | None,
     trusted_keys: tuple[str, ...],
 ) -> CandidatePage | CandidateDetail | None:
-    from sluice_gc.plan_candidates import read_candidate, read_candidates  # noqa: PLC0415 - quick help
-    from sluice_gc.plan_inputs import newest_plan_id  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.plan_candidates import read_candidate, read_candidates  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.plan_inputs import newest_plan_id  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file or Path(), trusted_keys) if key_file or trusted_keys else None

@@ -72,7 +72,7 @@ def stop(
 async def _approve(
     url: str, plan_id: str, note: str, sha256: str | None
 ) -> PlanApproval | ApprovalRuling:
-    from sluice_gc.plan_approval import approve_plan  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.plan_approval import approve_plan  # noqa: PLC0415 - quick help
 
     _check_text("note", note)
     async with open_deployment(url) as store:
@@ -87,8 +87,8 @@ async def _approve(
 
 
 async def _stored_sha256(store: "ObjectStore", plan_id: str) -> Digest:
-    from sluice_gc.plan import plan_key  # noqa: PLC0415 - quick help
-    from sluice_gc.plan_inputs import check_plan_id  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.plan import plan_key  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.plan_inputs import check_plan_id  # noqa: PLC0415 - quick help
     from sluice_protocol.keys import digest_of  # noqa: PLC0415 - quick help
     from sluice_protocol.outcomes import Found  # noqa: PLC0415 - quick help
 
@@ -98,7 +98,7 @@ async def _stored_sha256(store: "ObjectStore", plan_id: str) -> Digest:
 
 
 async def _stop(url: str, plan_id: str, reason: str) -> bool:
-    from sluice_gc.plan_inputs import stop_plan  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.plan_inputs import stop_plan  # noqa: PLC0415 - quick help
 
     if not reason.strip():
         raise BadUsage("reason must not be empty")

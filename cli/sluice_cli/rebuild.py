@@ -14,7 +14,7 @@ from sluice_protocol.keys import INGEST_QUEUE
 from sluice_reconciler.differences import DerivedDifference
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_spark.committed_positions import fence_ingestion, read_committed_positions
+from sluice_spark.ingest.committed_positions import fence_ingestion, read_committed_positions
 from sluice_store.mode import StoreMode
 from sluice_store.url import open_store
 

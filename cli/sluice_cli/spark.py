@@ -73,7 +73,7 @@ def ingest(
     missing or damaged go to the table `dead_letters`; they are ingested when they are enqueued
     again.
     """
-    from sluice_spark.ingest import run_ingest  # noqa: PLC0415 - the import takes a second
+    from sluice_spark.ingest.job import run_ingest  # noqa: PLC0415 - the import takes a second
 
     with _refused_as_bad_usage():
         totals = run_ingest(store, settings)
@@ -111,7 +111,7 @@ def compact(
 
     It may run concurrently with an ingest job, and at any frequency.
     """
-    from sluice_spark.compact import run_compact  # noqa: PLC0415 - the import takes a second
+    from sluice_spark.compaction.job import run_compact  # noqa: PLC0415 - the import takes a second
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_compact(session, store, settings)
@@ -163,7 +163,7 @@ def rollup(
     json: Json = False,
 ) -> int:
     """Aggregate metrics per minute and per hour, each point once."""
-    from sluice_spark.rollup import run_rollup  # noqa: PLC0415 - the import takes a second
+    from sluice_spark.rollups.job import run_rollup  # noqa: PLC0415 - the import takes a second
 
     with _session(store, settings.master, settings.driver_memory) as session:
         report = run_rollup(session, store)

@@ -35,7 +35,7 @@ from sluice_web.parameters import IntegerParameter
 from sluice_web.problems import HttpRefusal
 
 if TYPE_CHECKING:
-    from sluice_gc.certificate_chain import ChainReport
+    from sluice_gc.audit.certificate_chain import ChainReport
 
 _LIMIT: Final = IntegerParameter(name="limit", default=20, maximum=100)
 _REASON_CHARS_MAX: Final = 1000
@@ -176,7 +176,7 @@ class AuditPages:
 
     async def _verified(self) -> VerifiedChain:
         # The package of garbage collection imports pyarrow: only this request needs it.
-        from sluice_gc.certificate_chain import verify_store  # noqa: PLC0415
+        from sluice_gc.audit.certificate_chain import verify_store  # noqa: PLC0415
         from sluice_gc.errors import CertificateInvalid  # noqa: PLC0415
         from sluice_gc.signing_keys import key_id_of, parse_public_key  # noqa: PLC0415
 
@@ -199,7 +199,7 @@ class AuditPages:
         return json_response(found)
 
     async def _stop(self, request: web.Request) -> web.Response:
-        from sluice_gc.plan_inputs import stop_plan  # noqa: PLC0415 - as above
+        from sluice_gc.plan.plan_inputs import stop_plan  # noqa: PLC0415 - as above
 
         visitor = check_operator(request)
         check_json_type(request)
@@ -227,7 +227,7 @@ class AuditPages:
         return json_response(StoppedPlan(plan_id=plan_id))
 
     async def _approve(self, request: web.Request) -> web.Response:
-        from sluice_gc.plan_approval import approve_plan  # noqa: PLC0415 - as above
+        from sluice_gc.plan.plan_approval import approve_plan  # noqa: PLC0415 - as above
 
         visitor = check_operator(request)
         check_json_type(request)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from aiohttp import web
 
-from sluice_gc.candidate_views import CandidateDetail, CandidatePage
 from sluice_gc.errors import GcRefused
+from sluice_gc.plan.candidate_views import CandidateDetail, CandidatePage
 from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage, ErrorCode
 from sluice_protocol.keys import parse_digest
@@ -62,7 +62,7 @@ class CandidatePages:
         plan_id = request.match_info["id"]
         async with self._reading() as trusted:
             # The package of garbage collection imports pyarrow: only these requests need it.
-            from sluice_gc.plan_candidates import read_candidates  # noqa: PLC0415
+            from sluice_gc.plan.plan_candidates import read_candidates  # noqa: PLC0415
 
             page = await read_candidates(
                 self._store,
@@ -83,7 +83,7 @@ class CandidatePages:
                 f"a SHA-256 has 64 lower-case hex digits, sha256=`{text[:80]}`"
             ) from error
         async with self._reading() as trusted:
-            from sluice_gc.plan_candidates import read_candidate  # noqa: PLC0415 - as above
+            from sluice_gc.plan.plan_candidates import read_candidate  # noqa: PLC0415 - as above
 
             detail = await read_candidate(self._store, plan_id, digest, trusted=trusted)
         return json_response(_existing(detail, plan_id))

@@ -17,8 +17,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
 
-from sluice_gc.certificate import AuditCounts
-from sluice_gc.plan_runner import SweepFacts
+from sluice_gc.audit.certificate import AuditCounts
+from sluice_gc.run.plan_runner import SweepFacts
 
 CYCLES: Final = "sluice_gc_cycles"
 

@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from sluice_gc.audit import audit_store
-from sluice_gc.certificate_chain import prepare_key_file
-from sluice_gc.cycle import CycleReport, CycleRunner, execute_due_plan, plan_if_covered
+from sluice_gc.audit.auditor import audit_store
+from sluice_gc.audit.certificate_chain import prepare_key_file
+from sluice_gc.audit.evidence_retention import prune_evidence
 from sluice_gc.errors import CertificateInvalid, GcRefused
-from sluice_gc.evidence_retention import prune_evidence
 from sluice_gc.metrics import GcMetrics
-from sluice_gc.planner import Planner
+from sluice_gc.plan.planner import Planner
+from sluice_gc.run.cycle import CycleReport, CycleRunner, execute_due_plan, plan_if_covered
 from sluice_gc.settings import RunSettings
 from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted
 from sluice_gc.task_engine import LocalTaskEngine
@@ -28,10 +28,10 @@ from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDen
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.collector import GRACE_S_DEFAULT, Collector
-from sluice_spark.compact import run_compact
+from sluice_spark.compaction.job import run_compact
 from sluice_spark.errors import JobStopped
 from sluice_spark.index import run_index
-from sluice_spark.rollup import run_rollup
+from sluice_spark.rollups.job import run_rollup
 from sluice_spark.session import Session
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore

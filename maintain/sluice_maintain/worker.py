@@ -32,11 +32,11 @@ from sluice_maintain.tasks import TRAITS, TaskName, WorkerKind
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.errors import JobFailed
-from sluice_spark.ingest import run_ingest
+from sluice_spark.ingest.job import run_ingest
+from sluice_spark.ingest.microbatch import IngestTotals
+from sluice_spark.ingest.supervision import QueryState
 from sluice_spark.jvm import check_jvm, jvm_process
-from sluice_spark.microbatch import IngestTotals
 from sluice_spark.session import Session, SessionSettings, open_session
-from sluice_spark.supervision import QueryState
 from sluice_store.url import open_store
 
 _ORPHANED: Final = 75

@@ -58,8 +58,8 @@ from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.manifests import Kind
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
-from sluice_spark.blob_reader import BlobReader
-from sluice_spark.descriptors import DESCRIPTORS, encode_descriptors
+from sluice_spark.ingest.blob_reader import BlobReader
+from sluice_spark.ingest.descriptors import DESCRIPTORS, encode_descriptors
 from sluice_spark.session import spark_schema
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore

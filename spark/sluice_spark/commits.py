@@ -21,7 +21,7 @@ from sluice_lake.tables import Table, ingest_app_id
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.exactly_once import REBUILD_LAKE, RowId
+from sluice_spark.ingest.exactly_once import REBUILD_LAKE, RowId
 from sluice_spark.written_files import WrittenFile
 
 LaneVersions = Mapping[int, int]

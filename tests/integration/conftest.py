@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from support.store_versitygw import CREDENTIALS
 
-from sluice_spark import rollup
+from sluice_spark.rollups import job as rollup
 from sluice_spark.session import SessionSettings, open_session
 
 DAILY: Final = {

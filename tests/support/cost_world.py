@@ -26,7 +26,7 @@ from sluice_gateway.machine_time import machine_now
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.uploads import AcceptedResponse, Upload
-from sluice_gc.audit import Auditor
+from sluice_gc.audit.auditor import Auditor
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority

@@ -19,8 +19,8 @@ from sluice_lake.data_files import DataFile, TimeStats
 from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_protocol.active_deletes import is_retention, needed_deletes
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark import deleted_rows
-from sluice_spark.deleted_rows import (
+from sluice_spark.compaction import deleted_rows
+from sluice_spark.compaction.deleted_rows import (
     AppliedRecord,
     DeletedRowsRemover,
     FileDeletes,
@@ -30,7 +30,7 @@ from sluice_spark.deleted_rows import (
     read_applied,
     write_applied,
 )
-from sluice_spark.file_selection import is_closed
+from sluice_spark.compaction.file_selection import is_closed
 from sluice_spark.written_files import WrittenFile
 
 HOUR_NS = 3600 * 10**9

@@ -5,7 +5,7 @@ from itertools import pairwise
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
-from sluice_gc.certificate import AUDITED_PREFIXES, AuditCounts, Certificate, merkle_root_of
+from sluice_gc.audit.certificate import AUDITED_PREFIXES, AuditCounts, Certificate, merkle_root_of
 from sluice_gc.key_ranges import KeyRange, cover_prefix
 from sluice_gc.signing_keys import key_id_of
 from sluice_protocol.keys import digest_of

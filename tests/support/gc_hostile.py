@@ -3,10 +3,10 @@
 import pyarrow as pa
 from support.gc_world import KEY, KEYS
 
-from sluice_gc.certificate import Certificate
-from sluice_gc.certificate_chain import read_newest
+from sluice_gc.audit.certificate import Certificate
+from sluice_gc.audit.certificate_chain import read_newest
 from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
-from sluice_gc.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
+from sluice_gc.plan.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
 from sluice_protocol.keys import GC_PLANS
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.port import ObjectStore

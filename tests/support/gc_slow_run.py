@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.run.plan_runner import PlanRunner
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store

@@ -11,12 +11,12 @@ from support.builders import accepted_manifest, conflict_manifest, make_identity
 from support.frames import logs
 from support.gc_store import VersionedStore
 
-from sluice_gc.audit import Auditor
-from sluice_gc.certificate import Certificate
-from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
-from sluice_gc.plan import Plan
-from sluice_gc.plan_runner import PlanRunner, RunReport
-from sluice_gc.planner import Planner
+from sluice_gc.audit.auditor import Auditor
+from sluice_gc.audit.certificate import Certificate
+from sluice_gc.plan.plan import Plan
+from sluice_gc.plan.planner import Planner
+from sluice_gc.run.deletion_proof import ALL_CLAUSES, ClauseSets
+from sluice_gc.run.plan_runner import PlanRunner, RunReport
 from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, key_id_of
 from sluice_gc.task_engine import LocalTaskEngine

@@ -17,22 +17,24 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.pending import PendingBatch, read_pending_batches
 from sluice_spark.commits import replace_files
+from sluice_spark.compaction.rewrite import write_ordered
 from sluice_spark.failpoints import (
     FAILPOINT_EXIT_CODE,
     FAILPOINT_VARIABLE,
     FailPoint,
     read_failpoint,
 )
-from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.microbatch import Ingester, IngestTotals, open_snapshot
-from sluice_spark.rewrite import write_ordered
-from sluice_spark.write_tasks import plan_tasks, write_rows
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.ingest.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
 
 _FORKS = multiprocessing.get_context("forkserver")
 """Children of a process that has imported the product, so that they start in milliseconds."""
-_FORKS.set_forkserver_preload(["pandas", "pyspark_sluice.offsets", "sluice_spark.microbatch"])
+_FORKS.set_forkserver_preload(
+    ["pandas", "pyspark_sluice.offsets", "sluice_spark.ingest.microbatch"]
+)
 DIED_MAX_S = 240
 
 

@@ -14,17 +14,14 @@ from support.gc_certificates import KEY, TRUSTED, certificate
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, memory_world
 
-from sluice_gc.audit import Auditor, link_after
-from sluice_gc.audit_findings import read_audit_report
-from sluice_gc.blob_explanation import explain_blob
-from sluice_gc.certificate import (
+from sluice_gc.audit.auditor import Auditor, link_after
+from sluice_gc.audit.certificate import (
     Certificate,
     sign_certificate,
     verify_chain,
 )
-from sluice_gc.certificate_chain import read_certificate, verify_store
-from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
-from sluice_gc.evidence_retention import (
+from sluice_gc.audit.certificate_chain import read_certificate, verify_store
+from sluice_gc.audit.evidence_retention import (
     OPEN_PLAN_NS,
     UNCERTIFIED_NS,
     FolderRuling,
@@ -32,6 +29,9 @@ from sluice_gc.evidence_retention import (
     decide_kept_from,
     prune_evidence,
 )
+from sluice_gc.audit.findings import read_audit_report
+from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.run.blob_explanation import explain_blob
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import AUDIT as AUDIT_PREFIX
 from sluice_protocol.keys import GC_EVIDENCE
@@ -238,7 +238,7 @@ def chain(*kept: int) -> list[bytes]:
     for place, value in enumerate(kept):
         one = msgspec.structs.replace(certificate(), audit_id=f"A{place}", chain_index=place)
         if bodies:
-            from sluice_gc.certificate_chain import ChainLink  # noqa: PLC0415 - only here
+            from sluice_gc.audit.certificate_chain import ChainLink  # noqa: PLC0415 - only here
             from sluice_protocol.keys import digest_of  # noqa: PLC0415 - only here
 
             (*_, last) = verify_chain(bodies, TRUSTED)

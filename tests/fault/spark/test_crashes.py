@@ -11,12 +11,12 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES
 from sluice_protocol.errors import Fenced, NoStore
 from sluice_queue.errors import ResumeRefused
-from sluice_spark import microbatch
 from sluice_spark.commits import commit_files
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.ledger import LedgerFiles
-from sluice_spark.microbatch import LakeSnapshot, open_snapshot
+from sluice_spark.ingest import microbatch
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.ledger import LedgerFiles
+from sluice_spark.ingest.microbatch import LakeSnapshot, open_snapshot
 
 STEPS = (
     pytest.param("before_write", marks=pytest.mark.long),

@@ -9,10 +9,10 @@ from support.gc_world import AUDIT, KEYS, PLAN, RUN, GcWorld, MovedClock
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 
-from sluice_gc.audit import Auditor
-from sluice_gc.blob_explanation import explain_blob
-from sluice_gc.plan_runner import PlanRunner
-from sluice_gc.planner import Planner
+from sluice_gc.audit.auditor import Auditor
+from sluice_gc.plan.planner import Planner
+from sluice_gc.run.blob_explanation import explain_blob
+from sluice_gc.run.plan_runner import PlanRunner
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import blob_key

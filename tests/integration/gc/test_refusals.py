@@ -8,10 +8,10 @@ from support.gc_store import VersionedStore
 from support.gc_stories import aged, refused, run_story
 from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld
 
-from sluice_gc.certificate import certificate_key, sign_certificate
-from sluice_gc.certificate_chain import read_newest, verify_store_chain
+from sluice_gc.audit.certificate import certificate_key, sign_certificate
+from sluice_gc.audit.certificate_chain import read_newest, verify_store_chain
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid, RefusalRule
-from sluice_gc.plan import Plan, plan_key, sign_plan
+from sluice_gc.plan.plan import Plan, plan_key, sign_plan
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import (
     ACCEPTED,

@@ -19,8 +19,8 @@ from support.spark_local import ingest_locally
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_gc.audit import Auditor
-from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.audit.auditor import Auditor
+from sluice_gc.audit.evidence_retention import prune_evidence
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
@@ -37,9 +37,9 @@ from sluice_queue.lane import Runtime
 from sluice_reconciler.lanes.runs import FAN_IN, tier_of
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_spark.compaction.file_merges import merge_hours
 from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import read_failpoint
-from sluice_spark.file_merges import merge_hours
 from sluice_spark.settings import CompactSettings
 from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore

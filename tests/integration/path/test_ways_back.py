@@ -17,9 +17,9 @@ from sluice_cli.main import run
 from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun, task_record_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock
-from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.microbatch import open_snapshot
-from sluice_spark.redelivery import Redelivery
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.microbatch import open_snapshot
+from sluice_spark.ingest.redelivery import Redelivery
 
 
 class Operator:

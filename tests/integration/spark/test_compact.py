@@ -23,12 +23,13 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS, METRICS, Table
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
-from sluice_spark import compact as compaction
-from sluice_spark import repetitions, session
+from sluice_spark import session
 from sluice_spark.commits import replace_files
-from sluice_spark.compact import CompactReport, run_compact
-from sluice_spark.repetitions import find_overlaps
-from sluice_spark.rewrite import content_of
+from sluice_spark.compaction import job as compaction
+from sluice_spark.compaction import repetitions
+from sluice_spark.compaction.job import CompactReport, run_compact
+from sluice_spark.compaction.repetitions import find_overlaps
+from sluice_spark.compaction.rewrite import content_of
 from sluice_spark.session import SessionSettings
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store

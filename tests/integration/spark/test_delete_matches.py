@@ -11,7 +11,12 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark.delete_matches import any_of, only_deleted, sql_literal, without_deleted
+from sluice_spark.compaction.delete_matches import (
+    any_of,
+    only_deleted,
+    sql_literal,
+    without_deleted,
+)
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from support.spark_local import ingest_locally
 from support.spark_rollups import expected, merged
 
 from sluice_cli.main import run
-from sluice_spark.compact import run_compact
-from sluice_spark.rollup import run_rollup
+from sluice_spark.compaction.job import run_compact
+from sluice_spark.rollups.job import run_rollup
 from sluice_spark.settings import CompactSettings
 
 pytestmark = pytest.mark.spark

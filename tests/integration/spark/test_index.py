@@ -16,7 +16,7 @@ from sluice_protocol.keys import INDEX
 from sluice_protocol.outcomes import Found
 from sluice_spark import index
 from sluice_spark.commits import replace_files
-from sluice_spark.compact import run_compact
+from sluice_spark.compaction.job import run_compact
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.index import INDEX_PROGRESS, run_index
 from sluice_spark.settings import CompactSettings

@@ -13,9 +13,9 @@ from support.spark_local import pending_rows
 from sluice_cli.rebuild import rebuild
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_spark.errors import JobFailed
-from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.ingest import CheckpointFolder, run_ingest
-from sluice_spark.microbatch import IngestTotals
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.job import CheckpointFolder, run_ingest
+from sluice_spark.ingest.microbatch import IngestTotals
 from sluice_spark.settings import IngestSettings
 
 pytestmark = pytest.mark.spark

@@ -23,8 +23,8 @@ from sluice_cli.cost import (
 )
 from sluice_protocol.system_clock import SystemClock
 from sluice_reconciler.service import Reconciler
-from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.microbatch import open_snapshot
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.microbatch import open_snapshot
 from sluice_store import StoreMode, create_authority, open_store
 
 ROUNDS = 4

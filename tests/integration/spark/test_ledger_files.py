@@ -7,10 +7,10 @@ from support.spark_lake import Deployment, assert_lake_holds, make_batch
 from support.spark_local import ingest_locally
 
 from sluice_lake.tables import BATCHES, DEAD_LETTERS
-from sluice_spark import file_merges
+from sluice_spark.compaction import file_merges
+from sluice_spark.compaction.file_merges import MergeResult, merge_hours
 from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import FailPoint, read_failpoint
-from sluice_spark.file_merges import MergeResult, merge_hours
 from sluice_spark.settings import CompactSettings
 
 OPEN = CompactSettings(open_partitions=True)

@@ -11,8 +11,8 @@ from support.spark_local import ingest_locally
 from sluice_lake.data_files import list_files, list_partitions
 from sluice_lake.delta import open_or_create_table
 from sluice_lake.tables import BATCHES, LOGS
-from sluice_spark import rewrite
-from sluice_spark.repetitions import _IDENTITIES, _record_dates
+from sluice_spark.compaction import rewrite
+from sluice_spark.compaction.repetitions import _IDENTITIES, _record_dates
 
 DAY_NS = 86_400 * 10**9
 

@@ -20,11 +20,11 @@ from sluice_queue.pending import PendingBatch
 from sluice_reconciler.app import run_once
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_spark.committed_positions import fence_ingestion, read_committed_positions
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.fenced_consumers import FencedConsumers
-from sluice_spark.ingest import run_ingest
-from sluice_spark.microbatch import IngestTotals, open_snapshot
+from sluice_spark.ingest.committed_positions import fence_ingestion, read_committed_positions
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.job import run_ingest
+from sluice_spark.ingest.microbatch import IngestTotals, open_snapshot
 from sluice_spark.settings import IngestSettings
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store

@@ -24,12 +24,16 @@ from sluice_protocol.records import (
     logs_from_records,
     metrics_from_records,
 )
-from sluice_spark import compact as compact_module
-from sluice_spark import repetitions
-from sluice_spark.compact import CompactReport, run_compact
-from sluice_spark.deleted_rows import FileDeletes
+from sluice_spark.compaction import job as compact_module
+from sluice_spark.compaction import repetitions
+from sluice_spark.compaction.deleted_rows import FileDeletes
+from sluice_spark.compaction.job import CompactReport, run_compact
+from sluice_spark.compaction.repetitions import (
+    RepetitionRemover,
+    RepetitionRules,
+    RepetitionsNotProved,
+)
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.repetitions import RepetitionRemover, RepetitionRules, RepetitionsNotProved
 from sluice_spark.settings import CompactSettings
 
 pytestmark = pytest.mark.spark

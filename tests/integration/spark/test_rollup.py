@@ -10,8 +10,8 @@ from support.spark_rollups import expected, merged
 
 from sluice_lake.source_ranges import SourceRange
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
-from sluice_spark import rollup
-from sluice_spark.rollup import run_rollup
+from sluice_spark.rollups import job as rollup
+from sluice_spark.rollups.job import run_rollup
 
 pytestmark = pytest.mark.spark
 

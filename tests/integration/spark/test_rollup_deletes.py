@@ -17,9 +17,9 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.request import Aggregate, Series
 from sluice_query.result import QueryResult
-from sluice_spark import rollup
-from sluice_spark.compact import run_compact
-from sluice_spark.rollup import run_rollup
+from sluice_spark.compaction.job import run_compact
+from sluice_spark.rollups import job as rollup
+from sluice_spark.rollups.job import run_rollup
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 

@@ -20,12 +20,12 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.request import Aggregate, Series
 from sluice_query.result import SeriesPoint
-from sluice_spark import rollup
-from sluice_spark.compact import run_compact
+from sluice_spark.compaction.file_merges import MergeResult, RollupMerger
+from sluice_spark.compaction.job import run_compact
 from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.file_merges import MergeResult, RollupMerger
-from sluice_spark.rollup import RollupReport, run_rollup
+from sluice_spark.rollups import job as rollup
+from sluice_spark.rollups.job import RollupReport, run_rollup
 from sluice_spark.settings import CompactSettings
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from sluice_cli import spark as spark_command
 from sluice_cli.main import run
 from sluice_lake.delta import open_or_create_table
 from sluice_lake.tables import LOGS
-from sluice_spark import ingest as ingest_job
+from sluice_spark.ingest import job as ingest_job
 
 
 def refused(url: str, *arguments: str, code: int = 2) -> list[str]:

@@ -11,10 +11,10 @@ from support.spark_lake import assert_lake_holds, make_batch
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_spark.compact import run_compact
+from sluice_spark.compaction.job import run_compact
 from sluice_spark.index import run_index
-from sluice_spark.ingest import run_ingest
-from sluice_spark.rollup import run_rollup
+from sluice_spark.ingest.job import run_ingest
+from sluice_spark.rollups.job import run_rollup
 from sluice_spark.settings import CompactSettings, IngestSettings
 
 pytestmark = [pytest.mark.s3, pytest.mark.spark]

@@ -27,12 +27,12 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.commits import commit_from_state, replace_files
-from sluice_spark.compact import CompactReport, _Compactor, _read_input
+from sluice_spark.compaction.file_merges import merge_hours
+from sluice_spark.compaction.job import CompactReport, _Compactor, _read_input
+from sluice_spark.compaction.vacuum import Vacuum
 from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.file_merges import merge_hours
 from sluice_spark.settings import CompactSettings
-from sluice_spark.vacuum import Vacuum
 
 OPEN = CompactSettings(open_partitions=True)
 HORIZON_H = -(-Authority(authority_id="A" * 26).retry_horizon_s // 3600)

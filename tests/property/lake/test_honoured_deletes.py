@@ -18,8 +18,8 @@ from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.source_ranges import read_source_range
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
-from sluice_spark import rollup_objects
-from sluice_spark.rollup_objects import (
+from sluice_spark.rollups import objects as rollup_objects
+from sluice_spark.rollups.objects import (
     next_source_range,
     remove_old_honoured,
     remove_old_source_ranges,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark.delete_matches import DeleteMatches
+from sluice_spark.compaction.delete_matches import DeleteMatches
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 WORDS = ("", "a", "b", "ab", "a.b", "(a", "ä\\", "a'b")

@@ -15,14 +15,14 @@ from sluice_lake import delete_ids
 from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_protocol.active_deletes import is_retention, needed_deletes
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark import deleted_rows
-from sluice_spark.deleted_rows import (
+from sluice_spark.compaction import deleted_rows
+from sluice_spark.compaction.deleted_rows import (
     applied_key,
     plan_file_deletes,
     read_applied,
     remove_old_applied,
 )
-from sluice_spark.file_selection import may_contain_deleted
+from sluice_spark.compaction.file_selection import may_contain_deleted
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.prices import S3_US_EAST_1
 from sluice_reconciler.settings import FRESHNESS_S_MAX as RECONCILER_FRESHNESS_S_MAX
 from sluice_reconciler.settings import ReconcilerSettings
+from sluice_spark.ingest.write_tasks import TASK_BYTES_MAX
 from sluice_spark.settings import IngestSettings
-from sluice_spark.write_tasks import TASK_BYTES_MAX
 
 MIB = 1024 * 1024
 FLEET = ["--rate", "30MiB/s", "--agents", "1000", "--freshness-s", "60"]

@@ -6,7 +6,12 @@ import msgspec
 import pytest
 from support.gc_certificates import KEY, RIVAL, TRUSTED, certificate, key_range
 
-from sluice_gc.certificate import AuditCounts, sign_certificate, verify_certificate, verify_chain
+from sluice_gc.audit.certificate import (
+    AuditCounts,
+    sign_certificate,
+    verify_certificate,
+    verify_chain,
+)
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid
 from sluice_gc.key_ranges import (
     DigestShard,

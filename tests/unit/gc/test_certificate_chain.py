@@ -8,9 +8,9 @@ from support.gc_certificates import KEY, TRUSTED, certificate
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
-from sluice_gc.audit import link_after
-from sluice_gc.certificate import certificate_key, sign_certificate
-from sluice_gc.certificate_chain import (
+from sluice_gc.audit.auditor import link_after
+from sluice_gc.audit.certificate import certificate_key, sign_certificate
+from sluice_gc.audit.certificate_chain import (
     ChainLink,
     append_certificate,
     prepare_key_file,

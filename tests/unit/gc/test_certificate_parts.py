@@ -9,7 +9,7 @@ from support.gc_certificates import KEY, TRUSTED, certificate, key_range, many_r
 from support.gc_store import VersionedStore
 from support.queue_store import SimClock
 
-from sluice_gc.certificate import (
+from sluice_gc.audit.certificate import (
     AUDITED_PREFIXES,
     FILES_MAX,
     RANGES_MAX,
@@ -22,7 +22,7 @@ from sluice_gc.certificate import (
     sign_certificate,
     verify_certificate,
 )
-from sluice_gc.certificate_chain import verify_evidence
+from sluice_gc.audit.certificate_chain import verify_evidence
 from sluice_gc.errors import CertificateInvalid
 from sluice_gc.evidence_files import MANIFESTS, EvidenceFile, put_table
 from sluice_gc.key_ranges import cover_prefix, root_of_roots

@@ -5,9 +5,9 @@ import pytest
 from support.gc_certificates import certificate
 from support.gc_world import KEY, KEYS
 
-from sluice_gc.certificate import AuditCounts
+from sluice_gc.audit.certificate import AuditCounts
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import (
+from sluice_gc.plan.plan import (
     ClockReadings,
     Plan,
     PlanSummary,

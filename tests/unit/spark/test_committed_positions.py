@@ -3,8 +3,8 @@
 import pytest
 
 from sluice_protocol.errors import BadUsage
-from sluice_spark.committed_positions import decide_position
-from sluice_spark.exactly_once import TablePositions
+from sluice_spark.ingest.committed_positions import decide_position
+from sluice_spark.ingest.exactly_once import TablePositions
 
 
 def positions(logs: int, metrics: int, ledger: int) -> TablePositions:

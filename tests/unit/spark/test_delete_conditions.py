@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_spark.delete_matches import any_of, sql_literal
+from sluice_spark.compaction.delete_matches import any_of, sql_literal
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 500])

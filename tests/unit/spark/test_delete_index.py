@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from sluice_lake.data_files import DataFile, TimeStats
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark import deleted_rows
-from sluice_spark.deleted_rows import DeleteIndex
-from sluice_spark.file_selection import may_contain_deleted
+from sluice_spark.compaction import deleted_rows
+from sluice_spark.compaction.deleted_rows import DeleteIndex
+from sluice_spark.compaction.file_selection import may_contain_deleted
 
 DAY_NS = 86_400 * 10**9
 TODAY = 20_000

@@ -10,7 +10,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind
 from sluice_queue.pending import PendingBatch, pending_batches
 from sluice_spark.errors import LakeInconsistent
-from sluice_spark.exactly_once import RowId, TablePositions, plan_boundary, plan_round
+from sluice_spark.ingest.exactly_once import RowId, TablePositions, plan_boundary, plan_round
 
 KINDS: tuple[Kind, ...] = ("logs", "metrics")
 

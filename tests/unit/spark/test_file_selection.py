@@ -2,7 +2,7 @@ import pytest
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_spark.file_selection import (
+from sluice_spark.compaction.file_selection import (
     is_closed,
     may_contain_deleted,
     removes_whole_file,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_lake.data_files import DataFile, TimeStats
-from sluice_spark.repetitions import (
+from sluice_spark.compaction.repetitions import (
     Examined,
     KeyedRow,
     RepetitionRules,

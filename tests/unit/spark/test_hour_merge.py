@@ -4,7 +4,7 @@ import pytest
 
 from sluice_lake.data_files import DataFile
 from sluice_protocol.units import NS_PER_S
-from sluice_spark.file_merges import MERGED_BYTES_MAX, plan_hour_merges
+from sluice_spark.compaction.file_merges import MERGED_BYTES_MAX, plan_hour_merges
 from sluice_spark.settings import CompactSettings
 
 HOUR = "2026-11-22T05"

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from sluice_spark.ingest import MicroBatchSink
+from sluice_spark.ingest.job import MicroBatchSink
 
 
 def test_the_job_waits_for_its_running_micro_batch() -> None:
@@ -20,7 +20,7 @@ def test_the_job_waits_for_its_running_micro_batch() -> None:
     frame = SimpleNamespace(toArrow=lambda: pa.table({}))
     running = threading.Thread(target=sink, args=(frame, 0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice_spark.ingest.decode_descriptors", lambda table: table)
+        patch.setattr("sluice_spark.ingest.job.decode_descriptors", lambda table: table)
         running.start()
         assert begun.wait(10)
         threading.Timer(0.1, go_on.set).start()

@@ -12,7 +12,7 @@ from sluice_protocol.errors import (
     StoreUnavailable,
 )
 from sluice_spark.errors import JobFailed, LakeInconsistent
-from sluice_spark.supervision import (
+from sluice_spark.ingest.supervision import (
     QueryStalled,
     RestartSettings,
     TransientFailure,

@@ -7,7 +7,7 @@ import pytest
 
 from sluice_lake.data_files import DataFile
 from sluice_lake.errors import TableRefused
-from sluice_spark.rewrite import FileRewrite, check_row_count
+from sluice_spark.compaction.rewrite import FileRewrite, check_row_count
 from sluice_spark.written_files import WrittenFile
 
 MERGED = None

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sluice_lake.data_files import DataFile, TimeStats
 from sluice_lake.source_ranges import SourceRange
-from sluice_spark.file_merges import plan_rollup_merges
-from sluice_spark.rollup_input import select_point_files
+from sluice_spark.compaction.file_merges import plan_rollup_merges
+from sluice_spark.rollups.inputs import select_point_files
 from sluice_spark.settings import CompactSettings
 
 HOUR_NS = 3600 * 10**9

@@ -1,7 +1,7 @@
 """A search for overlaps reads the ledger of the dates that have records."""
 
 from sluice_lake.data_files import DataFile
-from sluice_spark.repetitions import files_of_dates
+from sluice_spark.compaction.repetitions import files_of_dates
 
 
 def hour(name: str) -> DataFile:

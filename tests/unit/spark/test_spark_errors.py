@@ -1,7 +1,7 @@
 import pytest
 
 from sluice_spark.errors import describe_failure, find_cause
-from sluice_spark.supervision import TransientFailure, classify_failure
+from sluice_spark.ingest.supervision import TransientFailure, classify_failure
 
 STREAM_FAILED = "[STREAM_FAILED] Query [id = 17e4, runId = 93bc] terminated with exception: "
 

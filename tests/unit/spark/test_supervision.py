@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from sluice_protocol.errors import Fenced, SluiceError
 from sluice_protocol.system_clock import SystemClock
-from sluice_spark import supervision
 from sluice_spark.errors import JobFailed, JvmEnded
-from sluice_spark.supervision import ProgressWatch, QuerySupervisor, RestartSettings
+from sluice_spark.ingest import supervision
+from sluice_spark.ingest.supervision import ProgressWatch, QuerySupervisor, RestartSettings
 
 WORKER = RuntimeError("[STREAM_FAILED] Query terminated: Python worker failed to connect back.")
 CORRUPT = RuntimeError("[STREAM_FAILED] Query terminated with exception: bad log file")

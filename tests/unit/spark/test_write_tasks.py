@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.builders import manifest
 
 from sluice_queue.pending import PendingBatch
-from sluice_spark.write_tasks import TASK_BYTES_MAX, plan_tasks
+from sluice_spark.ingest.write_tasks import TASK_BYTES_MAX, plan_tasks
 
 MIB = 1024 * 1024
 

@@ -1,0 +1,1 @@
+"""An audit of the whole store, and its certificate: auditor, tasks, certificate."""

@@ -1,0 +1,1 @@
+"""A plan of deletions, made from a certificate: plan, planner, plan_candidates."""

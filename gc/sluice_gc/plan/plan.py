@@ -1,0 +1,288 @@
+"""The record of a plan, and the safety rules under which no plan is made or executed.
+
+A plan lists and deletes nothing. The run proves every clause again before it deletes. A plan is
+signed, so that a plan that was edited manually is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from sluice_gc.audit.certificate import Certificate
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import EvidenceFile
+from sluice_gc.signing_keys import key_id_of, sign_bytes, verify_signature
+from sluice_protocol.authority import Authority
+from sluice_protocol.blob_deletion import Clause, clock_fell
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import GC_PLANS
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+
+_DOMAIN: Final = b"sluice.gc_plan.v1\n"
+
+
+SIZE_LIMITS: Final = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+
+
+AGE_DAYS: Final = (7, 14, 30, 90)
+
+
+class VersionTally(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of object versions and their bytes."""
+
+    incarnations: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "VersionTally") -> "VersionTally":
+        """Return the sum."""
+        return VersionTally(
+            incarnations=self.incarnations + other.incarnations, bytes=self.bytes + other.bytes
+        )
+
+
+class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidates up to a limit in bytes or days; the last bucket has no limit."""
+
+    up_to: int | None
+    tally: VersionTally
+
+
+class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidates of a plan, and what it keeps.
+
+    Attributes:
+        blobs: Current object versions that the audit listed.
+        orphans: Deletable current versions.
+        superseded: Deletable noncurrent versions of referenced blobs.
+        kept: What is kept, by the first clause that keeps it.
+        by_size: What is deletable, by size in bytes.
+        by_age: What is deletable, by age in days.
+    """
+
+    blobs: VersionTally
+    orphans: VersionTally
+    superseded: VersionTally
+    kept: dict[str, VersionTally]
+    by_size: tuple[HistogramBucket, ...]
+    by_age: tuple[HistogramBucket, ...]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The list of deletable object versions, based on one certificate.
+
+    Attributes:
+        plan_id: ULID.
+        authority_id: The authority whose blobs it lists.
+        retry_horizon_s: The authority's retry horizon when the plan was made, in seconds.
+        audit_id: The certificate.
+        certificate_sha256: The sha256 of its stored bytes.
+        made_at_unix_ns: The store's clock when the plan was made.
+        summary: The totals.
+        candidates: The Parquet files of candidates, one per shard with candidates.
+    """
+
+    schema: Literal["sluice.gc_plan.v1"] = "sluice.gc_plan.v1"
+    plan_id: str
+    authority_id: str
+    retry_horizon_s: int
+    audit_id: str
+    certificate_sha256: Digest
+    made_at_unix_ns: int
+    summary: PlanSummary
+    candidates: tuple[EvidenceFile, ...]
+
+
+class SignedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan with the signature of its author."""
+
+    plan: Plan
+    key_id: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReadings:
+    """The local clock and the clock of the store, read at about the same time."""
+
+    local_ns: UnixNs
+    store_ns: UnixNs
+
+
+def plan_key(plan_id: str) -> ObjectKey:
+    """Return the key of a plan."""
+    return ObjectKey(f"{GC_PLANS}{plan_id}/plan.json")
+
+
+def sign_plan(plan: Plan, key: Ed25519PrivateKey) -> bytes:
+    """Return the canonical bytes of the signed plan, as they are stored."""
+    signature = sign_bytes(key, _DOMAIN, encode_record(plan))
+    return encode_record(
+        SignedPlan(plan=plan, key_id=key_id_of(key.public_key()), signature=signature)
+    )
+
+
+def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey]) -> Plan:
+    """Decode a plan and verify its signature.
+
+    Raises:
+        GcRefused: It was edited, is another plan, or is not signed by a trusted key.
+    """
+    try:
+        signed = decode_record(plan_key(plan_id), body, SignedPlan)
+    except InvalidRecord as error:
+        raise GcRefused(RefusalRule.PLAN_INVALID, str(error)) from error
+    public = trusted.get(signed.key_id)
+    inner = _DOMAIN + encode_record(signed.plan)
+    if public is None or not verify_signature(public, signed.signature, inner):
+        raise GcRefused(
+            RefusalRule.PLAN_INVALID,
+            f"the plan was edited or its signer is not trusted, plan_id={plan_id}",
+        )
+    if signed.plan.plan_id != plan_id:
+        raise GcRefused(
+            RefusalRule.PLAN_INVALID,
+            f"plan {signed.plan.plan_id} is stored under the key of plan {plan_id}",
+        )
+    return signed.plan
+
+
+def check_clocks(clocks: ClockReadings, skew_s_max: float) -> None:
+    """Refuse if the clock of this machine and the clock of the store differ too much.
+
+    Raises:
+        GcRefused: They differ by more than `skew_s_max`.
+    """
+    skew_s = (clocks.local_ns - clocks.store_ns) / NS_PER_S
+    if abs(skew_s) > skew_s_max:
+        raise GcRefused(
+            RefusalRule.CLOCKS_DIFFER,
+            f"the local clock and the clock of the store differ by {skew_s:.0f} s; correct them",
+        )
+
+
+def check_clock_fall(highest_ns: int, now_ns: int, authority: Authority) -> None:
+    """Refuse if the store's clock went back.
+
+    Raises:
+        GcRefused: It is behind an earlier reading by more than half the safety margin.
+    """
+    if clock_fell(highest_ns, now_ns, authority.margin_ns):
+        raise GcRefused(
+            RefusalRule.CLOCK_FELL,
+            f"the store's clock went back by {(highest_ns - now_ns) / NS_PER_S:.0f} s;"
+            " find the cause",
+        )
+
+
+def check_certificate_for(authority: Authority, certificate: Certificate) -> None:
+    """Refuse a certificate that cannot be the basis of a plan for this authority.
+
+    Raises:
+        GcRefused: It has another authority or retry horizon, or its audit found keys of unknown
+            form or unreadable manifests.
+    """
+    if certificate.authority_id != authority.authority_id:
+        raise GcRefused(
+            RefusalRule.OTHER_AUTHORITY,
+            f"the certificate is of authority {certificate.authority_id},"
+            f" not of {authority.authority_id}",
+        )
+    if certificate.retry_horizon_s != authority.retry_horizon_s:
+        raise GcRefused(
+            RefusalRule.HORIZON_NOT_COVERED,
+            "the certificate has another retry horizon; run a new audit",
+        )
+    counts = certificate.counts
+    if counts.foreign:
+        raise GcRefused(
+            RefusalRule.FOREIGN_KEYS,
+            f"{counts.foreign} keys under the audited prefixes have an unknown form;"
+            " move the keys in the findings elsewhere and run a new audit",
+        )
+    if counts.unreadable_manifests:
+        raise GcRefused(
+            RefusalRule.UNREADABLE_MANIFESTS,
+            f"{counts.unreadable_manifests} manifests are unreadable and may name any blob;"
+            " restore the manifests in the findings and run a new audit",
+        )
+
+
+def check_horizon_covered(summary: PlanSummary) -> None:
+    """Refuse if no old orphan is covered by the certificate.
+
+    Raises:
+        GcRefused: The audit started before the retry horizon of each old orphan ended.
+    """
+    uncovered = summary.kept.get(Clause.CERTIFICATE.value, VersionTally())
+    if uncovered.incarnations and not summary.orphans.incarnations:
+        raise GcRefused(
+            RefusalRule.HORIZON_NOT_COVERED,
+            f"no certificate covers the retry horizon of {uncovered.incarnations} orphans;"
+            " run a new audit",
+        )
+
+
+def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
+    """Refuse a plan that would delete too much.
+
+    Raises:
+        GcRefused: Every current blob would be deleted, or more than `max_delete_ratio` of the
+            blobs or of their bytes.
+    """
+    gone, all_blobs = summary.orphans, summary.blobs
+    if gone.incarnations and gone.incarnations == all_blobs.incarnations:
+        raise GcRefused(
+            RefusalRule.EVERY_BLOB,
+            f"all {gone.incarnations} blobs would be deleted; check the store and the prefix",
+        )
+    shares = (
+        gone.incarnations / max(all_blobs.incarnations, 1),
+        gone.bytes / max(all_blobs.bytes, 1),
+    )
+    if max(shares) > max_delete_ratio:
+        raise GcRefused(
+            RefusalRule.DELETE_RATIO,
+            f"{max(shares):.0%} would be deleted, max_delete_ratio={max_delete_ratio:.0%};"
+            " inspect the orphans before you raise the limit",
+        )
+
+
+def check_plan_for(plan: Plan, certificate: Certificate, certificate_sha256: Digest) -> None:
+    """Refuse a plan that is not based on this certificate.
+
+    Raises:
+        GcRefused: It names another certificate, authority or retry horizon, or is older.
+    """
+    if plan.audit_id != certificate.audit_id or plan.certificate_sha256 != certificate_sha256:
+        raise GcRefused(RefusalRule.PLAN_INVALID, "the plan is based on another certificate")
+    if plan.authority_id != certificate.authority_id:
+        raise GcRefused(
+            RefusalRule.OTHER_AUTHORITY, "plan and certificate have different authorities"
+        )
+    if plan.retry_horizon_s != certificate.retry_horizon_s:
+        raise GcRefused(
+            RefusalRule.PLAN_INVALID, "plan and certificate have different retry horizons"
+        )
+    if plan.made_at_unix_ns < certificate.finished_at_unix_ns:
+        raise GcRefused(
+            RefusalRule.PLAN_BEFORE_CERTIFICATE,
+            "the plan is older than its certificate; make a new plan",
+        )
+
+
+def check_grace(plan: Plan, now_ns: UnixNs, grace_s: float) -> None:
+    """Refuse to execute a plan before an operator had time to inspect it.
+
+    Raises:
+        GcRefused: The plan is younger than the grace period.
+    """
+    age_s = (now_ns - plan.made_at_unix_ns) / NS_PER_S
+    if age_s < grace_s:
+        raise GcRefused(
+            RefusalRule.GRACE,
+            f"the grace period is not over, age_s={age_s:.0f} grace_s={grace_s:.0f}; run it later",
+        )

@@ -1,0 +1,520 @@
+"""Creation of a plan from a certificate: the candidates of each shard. Deletes nothing.
+
+Candidates are a join of the object versions with the names, and of the clauses. Whole columns are
+compared in Arrow. A property test compares the result with the clauses of
+`sluice_protocol.blob_deletion`: both select the same rows.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice_gc.audit.certificate import ShardFiles, shard_files
+from sluice_gc.audit.certificate_chain import read_certificate_or_newest
+from sluice_gc.audit.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import (
+    BLOBS,
+    CANDIDATES,
+    NAMES,
+    EvidenceFile,
+    put_blobs,
+    put_table,
+    read_tables,
+)
+from sluice_gc.plan.plan import (
+    AGE_DAYS,
+    SIZE_LIMITS,
+    ClockReadings,
+    HistogramBucket,
+    Plan,
+    PlanSummary,
+    VersionTally,
+    check_amount,
+    check_certificate_for,
+    check_clock_fall,
+    check_clocks,
+    check_horizon_covered,
+    plan_key,
+    sign_plan,
+)
+from sluice_gc.plan.plan_inputs import PlanBasis, read_store_time
+from sluice_gc.settings import PlanSettings
+from sluice_gc.signing_keys import AuditorKeys
+from sluice_gc.task_engine import TaskEngine
+from sluice_protocol.blob_deletion import Clause
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import InvariantViolated, SluiceError
+from sluice_protocol.keys import GC_PLANS
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, UnixNs
+from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore, Versioning
+from sluice_store.retry import Backoff, OtherBytes, create_once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRule:
+    """The facts that apply to every row of a plan.
+
+    Attributes:
+        now_ns: The store's clock at the start of the plan.
+        retry_horizon_ns: The retry horizon of the authority.
+        versioning_enabled: Whether versioning is `Enabled`.
+        audit_id: The certificate of the plan; it was verified and is complete.
+        audit_started_at_ns: When that audit started.
+    """
+
+    now_ns: UnixNs
+    retry_horizon_ns: int
+    versioning_enabled: bool
+    audit_id: str
+    audit_started_at_ns: UnixNs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSelection:
+    """The candidates of one shard, and what is kept.
+
+    Attributes:
+        candidates: Rows of `CANDIDATES`.
+        kept: What is kept, by the first clause that keeps it.
+        blobs: All current object versions.
+        orphans: The current object versions among the candidates.
+    """
+
+    candidates: pa.Table
+    kept: Mapping[Clause, VersionTally]
+    blobs: VersionTally
+    orphans: VersionTally
+
+
+def select_candidates(
+    blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule, left_out: LeftOut
+) -> CandidateSelection:
+    """Return the object versions of a shard that the clauses of a plan allow to delete.
+
+    Args:
+        blobs: Rows of `BLOBS`.
+        names: Every sha256 of the shard that a manifest or reverse reference names.
+        rule: The facts that apply to all of them.
+        left_out: The object versions of the shard that an audit's own join left out of `blobs`.
+    """
+    joined = join_names(blobs, names)
+    left_out = joined.left_out.plus(left_out)
+    kept = {Clause.AUDIT: left_out.audit, Clause.LISTED: left_out.listed}
+    rest, superseded = joined.rows, joined.named
+    rest_sizes, open_rows = rest["size_bytes"].to_numpy(), np.ones(len(rest), bool)
+    for clause, keep in _kept_rows(rest, rule):
+        kept[clause] = tally_rows(rest_sizes, open_rows & keep)
+        open_rows &= ~keep
+    unnamed = tally_rows(rest_sizes, ~superseded)
+    if not open_rows.all():
+        rest, superseded = rest.filter(pa.array(open_rows)), superseded[open_rows]
+    candidates = _rows(rest, superseded, rule)
+    return CandidateSelection(
+        candidates=candidates,
+        kept=kept,
+        blobs=left_out.audit.plus(unnamed),
+        orphans=tally_rows(candidates["size_bytes"].to_numpy(), ~superseded),
+    )
+
+
+def _kept_rows(rest: pa.Table, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
+    """Yield, clause by clause, the rows that it keeps; the most informative clause is first.
+
+    Versioning is only recorded: without it a plan can be made but not run.
+
+    Args:
+        rest: The rows that `AUDIT` and `LISTED` do not keep. A noncurrent version is deleted only
+            if the current one is referenced; the run reads that one completely. Without a reference
+            it is kept until it is the current version.
+        rule: The facts that apply to all of them.
+    """
+    stamp = rest["last_modified_ns"].to_numpy()
+    yield Clause.INCARNATION, pc.is_in(rest["incarnation"], value_set=_NULLS).to_numpy()
+    yield Clause.AGE, stamp >= rule.now_ns - rule.retry_horizon_ns
+    yield Clause.CERTIFICATE, stamp >= rule.audit_started_at_ns - rule.retry_horizon_ns
+
+
+_NULLS = pa.array([NULL_VERSION, ""])
+
+
+def _rows(chosen: pa.Table, named: Mask, rule: PlanRule) -> pa.Table:
+    count = len(chosen)
+
+    def same(value: object, kind: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value, kind), count)
+
+    is_named = pa.array(named)
+    return pa.table(
+        [
+            *(chosen[name] for name in ("sha256", "incarnation", "last_modified_ns", "size_bytes")),
+            is_named,
+            same(rule.versioning_enabled, pa.bool_()),
+            same(rule.now_ns, pa.int64()),
+            same(rule.retry_horizon_ns, pa.int64()),
+            same(rule.audit_id, pa.string()),
+            same(rule.audit_started_at_ns, pa.int64()),
+            is_named,
+        ],
+        schema=CANDIDATES,
+    )
+
+
+_NS_PER_DAY: Final = 86_400 * NS_PER_S
+
+Column = npt.NDArray[np.int64]
+
+
+class ShardPlanFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a plan for one shard.
+
+    Attributes:
+        file: The file of candidates, or None if there are none.
+        blobs: All current object versions.
+        orphans: Deletable current versions.
+        superseded: Deletable noncurrent versions.
+        kept: What is kept, by the first clause that keeps it.
+        by_size: What is deletable, by size.
+        by_age: What is deletable, by age.
+    """
+
+    file: EvidenceFile | None
+    blobs: VersionTally
+    orphans: VersionTally
+    superseded: VersionTally
+    kept: dict[str, VersionTally]
+    by_size: tuple[HistogramBucket, ...]
+    by_age: tuple[HistogramBucket, ...]
+
+
+def shard_facts(
+    selection: CandidateSelection, file: EvidenceFile | None, rule: PlanRule
+) -> ShardPlanFacts:
+    """Return the part of a plan for one selection."""
+    rows = selection.candidates
+    sizes = rows["size_bytes"].to_numpy()
+    ages = rule.now_ns - rows["last_modified_ns"].to_numpy()
+    return ShardPlanFacts(
+        file=file,
+        blobs=selection.blobs,
+        orphans=selection.orphans,
+        superseded=VersionTally(
+            incarnations=len(rows) - selection.orphans.incarnations,
+            bytes=int(sizes.sum()) - selection.orphans.bytes,
+        ),
+        kept={clause.value: tally for clause, tally in selection.kept.items()},
+        by_size=_buckets(sizes, sizes, SIZE_LIMITS, 1),
+        by_age=_buckets(sizes, ages, AGE_DAYS, _NS_PER_DAY),
+    )
+
+
+def _buckets(
+    sizes: Column, values: Column, limits: tuple[int, ...], unit: int
+) -> tuple[HistogramBucket, ...]:
+    """Return the histogram of the rows; each bucket includes its upper limit."""
+    places = np.searchsorted(np.array([limit * unit for limit in limits]), values, side="left")
+    return tuple(
+        HistogramBucket(up_to=limit, tally=tally_rows(sizes, places == at))
+        for at, limit in enumerate((*limits, None))
+    )
+
+
+class PlanTotals:
+    """The sums over all shards of a plan."""
+
+    def __init__(self) -> None:
+        self.files: list[EvidenceFile] = []
+        self._blobs = VersionTally()
+        self._orphans = VersionTally()
+        self._superseded = VersionTally()
+        self._kept: dict[str, VersionTally] = {}
+        self._by_size: dict[int | None, VersionTally] = {}
+        self._by_age: dict[int | None, VersionTally] = {}
+
+    def add(self, facts: ShardPlanFacts) -> None:
+        """Add one shard."""
+        self._blobs = self._blobs.plus(facts.blobs)
+        self._orphans = self._orphans.plus(facts.orphans)
+        self._superseded = self._superseded.plus(facts.superseded)
+        if facts.file is not None:
+            self.files.append(facts.file)
+        for clause, tally in facts.kept.items():
+            self._kept[clause] = self._kept.get(clause, VersionTally()).plus(tally)
+        for sums, buckets in ((self._by_size, facts.by_size), (self._by_age, facts.by_age)):
+            for one in buckets:
+                sums[one.up_to] = sums.get(one.up_to, VersionTally()).plus(one.tally)
+
+    def summary(self) -> PlanSummary:
+        """Return the summary of the plan."""
+        return PlanSummary(
+            blobs=self._blobs,
+            orphans=self._orphans,
+            superseded=self._superseded,
+            kept={name: tally for name, tally in self._kept.items() if tally.incarnations},
+            by_size=_as_buckets(self._by_size),
+            by_age=_as_buckets(self._by_age),
+        )
+
+
+def _as_buckets(sums: dict[int | None, VersionTally]) -> tuple[HistogramBucket, ...]:
+    return tuple(HistogramBucket(up_to=limit, tally=tally) for limit, tally in sums.items())
+
+
+_TASKS_PER_CORE: Final = 2
+"""A task reads the next shard while it joins one; a task with one shard has nothing to overlap."""
+_TASK_ROWS_LEAST: Final = 500_000
+TASKS_TOGETHER: Final = 2
+"""Tasks that one process runs concurrently: each has the tables of about two shards in memory."""
+
+_WRITES_AT_ONCE: Final = 4
+
+
+class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan task for one shard, or for several in sequence.
+
+    Attributes:
+        folder: Key prefix of the candidates.
+        shards: Name, files of names and files of blobs or eligible versions of each shard.
+        now_ns: See `PlanRule`.
+        retry_horizon_ns: See `PlanRule`.
+        versioning_enabled: See `PlanRule`.
+        audit_id: See `PlanRule`.
+        audit_started_at_ns: See `PlanRule`.
+    """
+
+    folder: str
+    shards: tuple[ShardFiles, ...]
+    now_ns: int
+    retry_horizon_ns: int
+    versioning_enabled: bool
+    audit_id: str
+    audit_started_at_ns: int
+
+    @property
+    def rule(self) -> PlanRule:
+        """Return the facts that apply to every row."""
+        return PlanRule(
+            now_ns=UnixNs(self.now_ns),
+            retry_horizon_ns=self.retry_horizon_ns,
+            versioning_enabled=self.versioning_enabled,
+            audit_id=self.audit_id,
+            audit_started_at_ns=UnixNs(self.audit_started_at_ns),
+        )
+
+
+class Planner:
+    """The creation of plans for one store."""
+
+    def __init__(
+        self, store: ObjectStore, engine: TaskEngine, keys: AuditorKeys, clock: Clock, ids: IdSource
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._keys = keys
+        self._clock = clock
+        self._ids = ids
+
+    async def plan(
+        self,
+        settings: PlanSettings,
+        audit_id: str | None = None,
+        inventory: pa.Table | None = None,
+    ) -> Plan:
+        """Make a plan and write it under `gc/v1/plans/`.
+
+        Args:
+            settings: The limits of the plan.
+            audit_id: The certificate; None selects the newest one.
+            inventory: Rows of `BLOBS` of a verified inventory; None selects those of the audit.
+
+        Raises:
+            GcRefused: A safety rule is violated; there is no plan.
+            CertificateInvalid: The certificate was altered.
+            StoreError: The store is unreachable or refused a request.
+        """
+        basis = await self._read_basis(settings, audit_id)
+        plan_id = self._ids.ulid()
+        sums = PlanTotals()
+        blobs = await self._blobs(basis, plan_id, inventory)
+        tasks = plan_tasks(basis, plan_id, self._engine.parallelism, blobs)
+        found = await self._engine.run(
+            partial(plan_shards, clock=self._clock), tasks, together=TASKS_TOGETHER
+        )
+        for group in found:
+            for facts in group:
+                sums.add(facts)
+        plan = make_plan(plan_id, basis, sums)
+        check_horizon_covered(plan.summary)
+        check_amount(plan.summary, settings.max_delete_ratio)
+        body = sign_plan(plan, self._keys.private)
+        backoff = Backoff.seeded_by(self._clock)
+        if isinstance(await create_once(self._store, plan_key(plan_id), body, backoff), OtherBytes):
+            raise InvariantViolated(f"another plan exists under a new id, plan_id=`{plan_id}`")
+        return plan
+
+    async def _blobs(
+        self, basis: PlanBasis, plan_id: str, inventory: pa.Table | None
+    ) -> Iterable[EvidenceFile]:
+        certificate = basis.link.certificate
+        if inventory is not None:
+            folder = f"{GC_PLANS}{plan_id}/"
+            return await put_blobs(
+                self._store,
+                folder,
+                certificate.shards,
+                inventory,
+                Backoff.seeded_by(self._clock),
+            )
+        files = certificate.files("eligible")
+        if not files:
+            raise GcRefused(
+                RefusalRule.NO_CERTIFICATE,
+                "the audit listed no blobs; use an inventory or run an audit that lists them",
+            )
+        return files
+
+    async def _read_basis(self, settings: PlanSettings, audit_id: str | None) -> PlanBasis:
+        authority = await read_authority(self._store)
+        link = await read_certificate_or_newest(self._store, self._keys.trusted, audit_id)
+        check_certificate_for(authority, link.certificate)
+        now_ns = await read_store_time(self._store)
+        clocks = ClockReadings(local_ns=self._clock.now_ns(), store_ns=now_ns)
+        check_clocks(clocks, settings.clock_skew_s_max)
+        check_clock_fall(link.certificate.finished_at_unix_ns, now_ns, authority)
+        return PlanBasis(
+            authority=authority,
+            link=link,
+            now_ns=now_ns,
+            versioning=await self._store.read_versioning(),
+        )
+
+
+def task_count(shards: Sequence[ShardFiles], parallelism: int) -> int:
+    """Return the number of tasks for these shards.
+
+    Two tasks for each core balance the load. With few rows, the cost of starting a task would
+    exceed its work.
+    """
+    rows = sum(one.rows for _, names, blobs in shards for one in (*names, *blobs))
+    wanted = min(parallelism * _TASKS_PER_CORE, rows // _TASK_ROWS_LEAST)
+    return max(1, min(max(parallelism, wanted), len(shards)))
+
+
+def plan_tasks(
+    basis: PlanBasis, plan_id: str, parallelism: int, blobs: Iterable[EvidenceFile]
+) -> list[PlanTask]:
+    """Return the tasks of a plan; each has some shards, which it processes in sequence."""
+    certificate = basis.link.certificate
+    shards = shard_files(certificate, blobs)
+    count = task_count(shards, parallelism)
+    return [
+        PlanTask(
+            folder=f"{GC_PLANS}{plan_id}/",
+            shards=tuple(shards[at::count]),
+            now_ns=basis.now_ns,
+            retry_horizon_ns=basis.authority.retry_horizon_ns,
+            versioning_enabled=basis.versioning is Versioning.ENABLED,
+            audit_id=certificate.audit_id,
+            audit_started_at_ns=certificate.started_at_unix_ns,
+        )
+        for at in range(count)
+    ]
+
+
+def make_plan(plan_id: str, basis: PlanBasis, sums: PlanTotals) -> Plan:
+    """Return the record of a plan."""
+    return Plan(
+        plan_id=plan_id,
+        authority_id=basis.authority.authority_id,
+        retry_horizon_s=basis.authority.retry_horizon_s,
+        audit_id=basis.link.certificate.audit_id,
+        certificate_sha256=basis.link.sha256,
+        made_at_unix_ns=basis.now_ns,
+        summary=sums.summary(),
+        candidates=tuple(sorted(sums.files, key=lambda one: one.place)),
+    )
+
+
+async def plan_shards(
+    store: ObjectStore, task: PlanTask, *, clock: Clock
+) -> tuple[ShardPlanFacts, ...]:
+    """Select and write the candidates of each shard, one shard at a time to bound memory.
+
+    While one shard is joined, the next is read and previous ones are written. Hashes, joins and
+    Parquet run in threads, because they need no lock of the interpreter.
+
+    Raises:
+        GcRefused: Evidence of the audit is missing or was altered.
+        StoreError: The store is unreachable or refused a request.
+    """
+    limit = asyncio.Semaphore(_WRITES_AT_ONCE)
+    put = partial(put_table, backoff=Backoff.seeded_by(clock))
+    writing: list[asyncio.Task[ShardPlanFacts]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(_read(store, *task.shards[0])) if task.shards else None
+            for at in range(len(task.shards)):
+                read = await following if following else None
+                more = at + 1 < len(task.shards)
+                following = group.create_task(_read(store, *task.shards[at + 1])) if more else None
+                if read is not None:
+                    await limit.acquire()
+                    selection = await asyncio.to_thread(
+                        select_candidates, read.blobs, read.names, task.rule, read.left_out
+                    )
+                    work = _write(partial(put, store), task, read.name, selection, limit)
+                    writing.append(group.create_task(work))
+    except* SluiceError as failed:
+        raise failed.exceptions[0] from failed
+    return tuple(one.result() for one in writing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEvidence:
+    """The names of one shard, and its object versions except those that were left out."""
+
+    name: str
+    names: pa.ChunkedArray
+    blobs: pa.Table
+    left_out: LeftOut
+
+
+async def _read(
+    store: ObjectStore,
+    name: str,
+    names: tuple[EvidenceFile, ...],
+    blobs: tuple[EvidenceFile, ...],
+) -> ShardEvidence:
+    versions = await read_tables(store, blobs, BLOBS)
+    is_joined = any(one.kind == "eligible" for one in blobs)
+    return ShardEvidence(
+        name=name,
+        names=(await read_tables(store, names, NAMES))["sha256"],
+        blobs=versions,
+        left_out=left_out_of(versions) if is_joined else LeftOut(),
+    )
+
+
+async def _write(
+    put: Callable[[str, str, str, pa.Table], Awaitable[EvidenceFile]],
+    task: PlanTask,
+    name: str,
+    selection: CandidateSelection,
+    limit: asyncio.Semaphore,
+) -> ShardPlanFacts:
+    try:
+        file = None
+        if len(selection.candidates):
+            file = await put(task.folder, "candidates", name, selection.candidates)
+        return shard_facts(selection, file, task.rule)
+    finally:
+        limit.release()

@@ -1,0 +1,1 @@
+"""The ingest job, from the queue to the tables: job, microbatch, exactly_once, write_tasks."""

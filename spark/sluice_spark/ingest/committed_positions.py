@@ -1,0 +1,139 @@
+"""Where a lost queue register resumes: the sequences that the lake has committed.
+
+A running ingestion may have checked the old register and not have committed yet. Its commit would
+name sequences that the new register assigns to other batches. Before a register is replaced, the
+position of its lane is therefore committed again, without files, to the table that each round
+commits to first. Delta then refuses every commit that was prepared from an earlier state of that
+table (ADR 26).
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from sluice_lake.errors import CommitConflict
+from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.keys import INGEST_QUEUE, LEDGER_LOG
+from sluice_protocol.system_clock import SystemClock
+from sluice_queue.errors import LaneDamaged
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane
+from sluice_spark.ingest.exactly_once import REBUILD_LAKE, TablePositions
+from sluice_store.port import ObjectStore
+
+_READS_MAX: Final = 3
+"""Reads of the tables: a running ingestion commits to one after the other in between."""
+_READ_PAUSE_S: Final = 1.0
+"""Pause between reads after a fence: a round that it did not stop completes its commits."""
+_FENCES_MAX: Final = 8
+"""Attempts of a fence; each one fails if a round is committed meanwhile."""
+
+
+async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:
+    """Return the last sequence of each lane that the lake has committed; empty without a lake.
+
+    Raises:
+        BadUsage: The ingest stopped between the commits of two tables, or the lake has lost commits
+            that the queue has acknowledged.
+        SluiceError: A table has another schema or a refused feature.
+    """
+    async for page in store.list(LEDGER_LOG):
+        if not page.objects:
+            return {}
+        # Read before the tables: a running ingestion acknowledges what they contain already.
+        acked = {lane: await _read_acked(store, lane) for lane in range(lanes)}
+        return await _read(url, acked, pause_s=0.0)
+    return {}
+
+
+async def fence_ingestion(store: ObjectStore, url: str, lane: Lane) -> int:
+    """Refuse every commit that an ingestion has prepared for a lane; return the lane's position.
+
+    The register must be lost, or its consumer fenced: only then no later round can pass its check.
+    A round that has already committed to the first table is not stopped, and completes.
+
+    Raises:
+        BadUsage: As `read_committed_positions`.
+        SluiceError: A table has another schema or a refused feature, or the store is unreachable.
+    """
+    acked = {lane.lane: await _read_acked(store, lane.lane)}
+    await asyncio.to_thread(_commit_fence, url, lane.lane)
+    return (await _read(url, acked, pause_s=_READ_PAUSE_S))[lane]
+
+
+def _commit_fence(url: str, lane: int) -> None:
+    # These need the extra `spark`.
+    from sluice_spark.commits import commit_files  # noqa: PLC0415
+    from sluice_spark.ingest.microbatch import open_snapshot  # noqa: PLC0415
+
+    kind, table = next(iter(RECORD_TABLES.items()))
+    for attempt in range(1, _FENCES_MAX + 1):
+        snapshot = open_snapshot(url)
+        position = snapshot.positions([lane]).record_position(kind, lane)
+        try:
+            commit_files(snapshot.records[kind], table, (), {lane: position}, {})
+        except CommitConflict:
+            if attempt == _FENCES_MAX:
+                raise
+        else:
+            return
+
+
+async def _read_acked(store: ObjectStore, lane: int) -> int:
+    """Return the acknowledged sequence of a lane; 0 if its register is lost or damaged."""
+    try:
+        return (await read_lane(store, INGEST_QUEUE, lane, entries_max=0)).state.acked_through
+    except LaneDamaged:
+        return 0
+
+
+async def _read(url: str, acked: Mapping[int, int], *, pause_s: float) -> dict[Lane, int]:
+    for _ in range(_READS_MAX - 1):
+        try:
+            return await asyncio.to_thread(_read_once, url, acked)
+        except BadUsage:
+            await SystemClock().sleep(pause_s)
+    return await asyncio.to_thread(_read_once, url, acked)
+
+
+def _read_once(url: str, acked: Mapping[int, int]) -> dict[Lane, int]:
+    from sluice_spark.ingest.microbatch import open_snapshot  # noqa: PLC0415 - needs the extra `spark`
+
+    positions = open_snapshot(url).positions(list(acked))
+    return {
+        Lane(queue=INGEST_QUEUE, lane=lane): decide_position(positions, lane, end)
+        for lane, end in acked.items()
+    }
+
+
+def decide_position(positions: TablePositions, lane: int, acked_through: int) -> int:
+    """Return the sequence after which a register of a lane may continue.
+
+    Args:
+        positions: The positions of the tables.
+        lane: The lane.
+        acked_through: What the register states as acknowledged, read before the tables; 0 if it is
+            not known.
+
+    Raises:
+        BadUsage: The tables do not agree, or are behind the queue.
+    """
+    ledger = positions.ledger_position(lane)
+    records = [positions.record_position(kind, lane) for kind in positions.records]
+    where = (
+        f"lane=`{lane}`, ledger=`{ledger}`, records=`{min(records)}` to `{max(records)}`, "
+        f"acknowledged=`{acked_through}`"
+    )
+    if ledger < acked_through or min(records) < ledger:
+        raise BadUsage(
+            "the lake has lost commits whose entries the queue no longer has: a table was lost or "
+            f"restored from a copy, or another tool replaced a commit; {REBUILD_LAKE}, {where}"
+        )
+    if max(records) > ledger:
+        raise BadUsage(
+            "the ingest stopped between the commits of two tables, and only the original work"
+            " lists name the batches in between: run the ingest; if their lists are lost,"
+            f" restore `queue/` and `manifests/`, or {REBUILD_LAKE}, {where}"
+        )
+    return ledger

@@ -1,0 +1,272 @@
+"""The ingest job: a Structured Streaming query that moves batches from the queue into the lake.
+
+Records never pass through the JVM. The query delivers descriptors. For each micro-batch the driver
+plans, the executors write, and `microbatch` commits (ADR 30 and 31).
+"""
+
+import hashlib
+import random  # noqa: TID251 - the source of jitter is made here
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from sluice_lake.delta import find_table
+from sluice_lake.tables import DEAD_LETTERS
+from sluice_protocol.errors import BadUsage, Fenced
+from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_queue.pending import PendingBatch
+from sluice_spark.failpoints import read_failpoint
+from sluice_spark.ingest.descriptors import decode_descriptors
+from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.ingest.redelivery import Redelivery
+from sluice_spark.ingest.supervision import QueryState, QuerySupervisor, RestartSettings
+from sluice_spark.ingest.write_tasks import plan_tasks, run_tasks
+from sluice_spark.jvm import jvm_process, stop_session
+from sluice_spark.session import (
+    S3A_PACKAGE,
+    Session,
+    SessionSettings,
+    check_startable,
+    checkpoint_folder,
+    open_session,
+    read_hadoop_version,
+)
+from sluice_spark.settings import IngestSettings
+from sluice_spark.written_files import TaskResult
+
+_MICRO_BATCH_WAIT_S: Final = 60.0
+"""Time that a running micro-batch has to end after its query has ended."""
+_CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_PLAIN_FILES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""Writes the files of a checkpoint in a directory without searching for symbolic links.
+
+Spark's default manager starts `readlink` eight times for each file, and a micro-batch has two.
+"""
+_S3A_MISSING: Final = re.compile(r"Class org\.apache\.hadoop\.fs\.s3a\.\w+ not found")
+"""Part of Spark's error if there is no class for `s3a://`."""
+
+_log = structlog.get_logger("sluice.ingest")
+
+
+@dataclass(slots=True)
+class MicroBatchSink:
+    """The callback for each micro-batch; it keeps the original error, which Spark would wrap."""
+
+    ingester: Ingester
+    failure: BaseException | None = field(default=None)
+    _running: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, frame: Any, batch_id: int) -> None:  # noqa: ANN401, ARG002 - the signature of `foreachBatch`
+        """Ingest the rows of one micro-batch."""
+        with self._running:
+            try:
+                self.ingester.ingest(decode_descriptors(frame.toArrow()))
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def wait(self) -> None:
+        """Wait until no micro-batch is running.
+
+        pyspark runs it in a daemon thread, which would crash the process if the interpreter ended
+        during a commit.
+        """
+        if self._running.acquire(timeout=_MICRO_BATCH_WAIT_S):
+            self._running.release()
+
+    def take_failure(self) -> BaseException | None:
+        """Return the error of the last micro-batch and forget it."""
+        failure, self.failure = self.failure, None
+        return failure
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """The folder of this job's checkpoints; only the newest one exists, until the job ends.
+
+    A query starts after the entries that are acknowledged, and those are in the tables. An older
+    checkpoint could only contradict them: it may be damaged, or come from a queue that was rebuilt.
+    """
+
+    session: Session
+    path: str
+
+    def begin(self) -> str:
+        """Remove earlier checkpoints, and return the folder of a new one."""
+        self.remove()
+        return f"{self.path}/{SystemIds().ulid()}"
+
+    def remove(self) -> None:
+        """Remove every checkpoint of the job, unless the JVM has ended: the next job does it."""
+        process = jvm_process(self.session)
+        if process is not None and process.poll() is not None:
+            return
+        context = self.session.sparkContext
+        # Hadoop's file systems have no Python API.
+        path = context._jvm.org.apache.hadoop.fs.Path(self.path)  # noqa: SLF001
+        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)  # noqa: FBT003, SLF001
+
+
+def run_ingest(
+    store_url: str,
+    settings: IngestSettings,
+    *,
+    spark: Session | None = None,
+    report: Callable[[QueryState, IngestTotals], None] = lambda *_: None,
+) -> IngestTotals:
+    """Run the job until it is stopped or, with `once`, until the initial backlog is in the lake.
+
+    Args:
+        store_url: The store of the queue and of the lake.
+        settings: The job's settings.
+        spark: A running session; without it, one is started and stopped.
+        report: Called every few seconds with the state of the query and the totals so far.
+
+    Raises:
+        BadUsage: There is no Java, or it is too old; nothing has changed.
+        Fenced: A newer job has acquired the queue; this job has changed nothing since.
+        SluiceError: The job failed.
+    """
+    if spark is None:
+        check_startable()  # a job that cannot start must not fence the running one
+    with FencedConsumers(store_url, INGEST_QUEUE) as consumers:
+        # Tables are created after the store was read: one that is moved away has no settings.
+        consumers.open(lambda lanes: open_snapshot(store_url).committed_through(lanes))
+        find_table(store_url, DEAD_LETTERS, for_writing=True)  # refuse it now, not at its first use
+        session = spark or _session(store_url, settings)
+        try:
+            return _run(session, store_url, settings, consumers, report)
+        finally:
+            if spark is None:
+                stop_session(session)
+
+
+def _session(store_url: str, settings: IngestSettings) -> Session:
+    wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+    on_s3 = (settings.checkpoint or "").startswith("s3a://")
+    return open_session(wanted, delta=False, s3a=store_url if on_s3 else None)
+
+
+def _run(
+    session: Session,
+    store_url: str,
+    settings: IngestSettings,
+    consumers: FencedConsumers,
+    report: Callable[[QueryState, IngestTotals], None],
+) -> IngestTotals:
+    def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
+        tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
+        return run_tasks(session, tasks)
+
+    ingester = Ingester(
+        store_url=store_url,
+        consumers=consumers,
+        write=write,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        failpoint=read_failpoint(),
+    )
+    sink = MicroBatchSink(ingester)
+    checkpoints = _checkpoints(session, store_url, settings, consumers)
+    letters = Redelivery(store_url=store_url, consumers=consumers, clock=ingester.clock)
+
+    def redeliver() -> None:
+        letters.check_if_due()
+        ingester.totals.dead_letters_open = letters.open_letters
+        ingester.totals.redelivered = letters.redelivered
+
+    def observe(state: QueryState) -> None:
+        if not state.trouble:
+            redeliver()
+        report(state, ingester.totals)
+
+    def start() -> Any:  # noqa: ANN401 - pyspark's query
+        try:
+            consumers.check()  # a fenced job must not remove the checkpoint of its successor
+        except Fenced as fenced:
+            if fenced.by_newer:
+                raise
+            consumers.open(lambda lanes: open_snapshot(store_url).committed_through(lanes))
+            _log.info("queue_reopened", register=fenced.register)
+        redeliver()
+        return _start_query(session, store_url, settings, checkpoints, sink)
+
+    supervisor = QuerySupervisor(
+        session=session,
+        start=start,
+        take_failure=sink.take_failure,
+        rounds=lambda: ingester.totals.rounds,
+        settings=RestartSettings(restarts_max=settings.restarts_max, continuous=not settings.once),
+        store_answers=consumers.store_answers,
+        report=observe,
+        stall_timeout_s=settings.stall_timeout_s,
+        clock=ingester.clock,
+        rng=random.Random(ingester.clock.now_ns()),  # noqa: S311 - jitter, not a secret
+    )
+    try:
+        supervisor.run()
+        checkpoints.remove()
+        ingester.totals.dead_letters_open = letters.count_open()
+    finally:
+        sink.wait()
+    return ingester.totals
+
+
+def _start_query(
+    session: Session,
+    store_url: str,
+    settings: IngestSettings,
+    checkpoints: CheckpointFolder,
+    sink: MicroBatchSink,
+) -> Any:  # noqa: ANN401
+    try:
+        return _build_query(session, store_url, settings, checkpoints, sink)
+    except Exception as error:
+        if _S3A_MISSING.search(str(error)):
+            raise BadUsage(
+                f"cannot open checkpoint: Spark has no S3 client; run spark-submit with "
+                f"--packages {S3A_PACKAGE}:{read_hadoop_version()}, "
+                f"checkpoint=`{settings.checkpoint}`"
+            ) from error
+        raise
+
+
+def _build_query(
+    session: Session,
+    store_url: str,
+    settings: IngestSettings,
+    checkpoints: CheckpointFolder,
+    sink: MicroBatchSink,
+) -> Any:  # noqa: ANN401
+    checkpoint = checkpoints.begin()
+    stream = (
+        session.readStream.format("sluice")
+        .option("store", store_url)
+        .option("queue", INGEST_QUEUE)
+        .option("maxBytesPerTrigger", settings.max_bytes_per_trigger)
+        .option("maxBatchesPerTrigger", settings.max_batches_per_trigger)
+        .load()
+    )
+    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    if settings.once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger_s} seconds").start()
+
+
+def _checkpoints(
+    session: Session, store_url: str, settings: IngestSettings, consumers: FencedConsumers
+) -> CheckpointFolder:
+    folder = checkpoint_folder(settings.checkpoint)
+    if folder.startswith("file:") and session.conf.get(_CHECKPOINT_FILES, None) is None:
+        session.conf.set(_CHECKPOINT_FILES, _PLAIN_FILES)
+    # Jobs for several stores, or for copies of one, may use the same folder.
+    store = hashlib.sha256(f"{store_url} {consumers.authority_id}".encode()).hexdigest()[:16]
+    return CheckpointFolder(session, f"{folder.rstrip('/')}/ingest-{store}")
