@@ -40,9 +40,9 @@ class SpoolProcess:
         """Start as a worker does."""
         history = await mirror_authority(local, remote, SystemClock())
         principals = write_principals(folder / "principals.toml", HOST)
-        settings = GatewaySettings(
+        settings = settings_with(
+            GatewaySettings,
             principals=principals,
-            acceptance="local_spool",
             spool="file:///unused",
             object_landing_interval_ms=1,
             upload_time_s_max=5.0,

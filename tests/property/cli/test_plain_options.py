@@ -53,7 +53,6 @@ GATEWAY = Case(
         "store",
         "listen",
         "workers",
-        "acceptance",
         "doors",
         "tls_key",
         "skip_probe",
@@ -232,7 +231,7 @@ def test_both_read_the_same(given: Sources) -> None:
                 GATEWAY,
                 ["--listen", "127.0.0.1:0", "--skip-probe", "--doors", "otlp", "--workers=2"],
                 variables={"principals": "p.toml"},
-                table={"cache_entries_max": 5},
+                table={"connections_max": 5},
                 shared={"store": "file://./a"},
             ),
             {
@@ -243,9 +242,8 @@ def test_both_read_the_same(given: Sources) -> None:
                     doors=("otlp",),
                     workers=2,
                     principals=Path("p.toml"),
-                    cache_entries_max=5,
+                    connections_max=5,
                 ),
-                "json": False,
             },
         ),
         (
@@ -278,7 +276,7 @@ def test_usual_command_lines_are_read_quickly(given: Sources, read: Read) -> Non
         agent_of(["--uploads", "two"]),
         Sources(AGENT, []),
         Sources(GATEWAY, ["--help"]),
-        Sources(GATEWAY, ["--acceptance", "none"]),
+        Sources(GATEWAY, ["--doors", "none"]),
         Sources(RECONCILER, ["status"]),
     ],
 )
