@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.constants import settings_with
 from support.gateway import TestKey, frame_of, write_principals
 
 from sluice_gateway.acceptor import Acceptor

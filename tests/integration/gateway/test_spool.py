@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.builders import later_release
+from support.constants import settings_with
 from support.gateway import (
     Client,
     CountingStore,

@@ -20,7 +20,7 @@ from sluice_cli.application import build
 from sluice_cli.plain_commands import PlainCommand, read_arguments, read_command
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.errors import BadUsage, NoStore
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.settings import ReconcilerOptions
 
 Read = dict[str, object]
 Toml = str | int | float | bool | list[str]
@@ -43,7 +43,7 @@ class Case:
 AGENT = Case(
     ("agent", "run"),
     agent_run.PLAIN,
-    ("paths", "once", "batch_bytes", "batch_age_s", "key", "when_full", "doors", "agent_id"),
+    ("paths", "once", "spool_bytes", "batch_age_s", "key", "when_full", "doors", "agent_id"),
     ("--gateway", "http://h:1"),
 )
 GATEWAY = Case(
@@ -256,7 +256,7 @@ def test_both_read_the_same(given: Sources) -> None:
                 "store": "file:///a",
                 "once": True,
                 "inventory": None,
-                "settings": ReconcilerSettings(),
+                "settings": ReconcilerOptions(),
                 "json": True,
             },
         ),
