@@ -66,7 +66,7 @@ RATIO_MIN: Final = 1.6
 CORES: Final = 2
 SPIN_S: Final = 2.0
 COMMAND: Final = ("sluice_cli", "reconciler")
-OPTIONS: Final = ("--pass-interval-s", "0.2", "--listen", "127.0.0.1:0")
+OPTIONS: Final = ("--listen", "127.0.0.1:0")
 ROLES: Final = "benchmarks.shared_lanes_roles"
 PER_OBJECT: Final = 500
 """Batches that one journal object names."""

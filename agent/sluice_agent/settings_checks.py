@@ -17,7 +17,6 @@ def check_agent_settings(settings: "AgentSettings") -> None:
         BadUsage: A setting has no effect because another one is missing, a number is out of range,
             two listeners have one address, or a request to a door could never fit into the spool.
     """
-    check_number("upload_s", settings.upload_s, 0, above=True)
     check_number("drain_s", settings.drain_s, 0)
     check_number("host_metrics_s", settings.host_metrics_s, 0)
     _check_effects(settings)
@@ -33,9 +32,8 @@ def check_agent_settings(settings: "AgentSettings") -> None:
     )
     if doors.doors and settings.door_body_bytes > settings.spool_bytes:
         raise BadUsage(
-            "a request of door_body_bytes never fits into the spool: raise spool_bytes or lower"
-            f" door_body_bytes, door_body_bytes=`{settings.door_body_bytes}`,"
-            f" spool_bytes=`{settings.spool_bytes}`"
+            "the largest request of a door never fits into the spool: raise spool_bytes to"
+            f" {settings.door_body_bytes} or more, spool_bytes=`{settings.spool_bytes}`"
         )
 
 

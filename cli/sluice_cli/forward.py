@@ -33,7 +33,6 @@ class ForwardSettings:
         give_up_s: Seconds of failing uploads after which the command fails with exit code 3; the
             batches stay in the spool for the next run. 0 never gives up.
         batch_bytes: Size before compression at which a batch is sealed, bytes.
-        batch_records: Number of records at which a batch is sealed.
         batch_age_s: Seconds after its first record at which a batch is sealed.
         uploads: Concurrent uploads; 1 keeps batches in order.
         spool_bytes: Maximum size of the spool, bytes; when it is full, reading stops.
@@ -53,7 +52,6 @@ class ForwardSettings:
     drain_s: float = 10.0
     give_up_s: float = 0.0
     batch_bytes: int = 4 * 1024 * 1024
-    batch_records: int = 100_000
     batch_age_s: float = 1.0
     uploads: int = 4
     spool_bytes: int = 1024 * 1024 * 1024
@@ -73,7 +71,6 @@ class ForwardSettings:
             agent_id=self.agent_id or default_agent_id(),
             drain_s=self.drain_s,
             batch_bytes=self.batch_bytes,
-            batch_records=self.batch_records,
             batch_age_s=self.batch_age_s,
             uploads=self.uploads,
             spool_bytes=self.spool_bytes,

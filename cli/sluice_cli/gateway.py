@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.gateway_run import run
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import StoreUrl
 from sluice_gateway.settings import GatewaySettings
 
 _DEFAULTS = GatewaySettings()
@@ -16,10 +16,9 @@ def gateway(
     *,
     store: StoreUrl = STORE_DEFAULT,
     settings: Annotated[GatewaySettings, Parameter(name="*")] = _DEFAULTS,
-    json: Json = False,
 ) -> int:
     """Accept uploads until SIGTERM, then finish running uploads and exit.
 
-    Logs are JSON lines on standard error, with or without `--json`.
+    Logs are JSON lines on standard error.
     """
-    return run(store=store, settings=settings, json=json)
+    return run(store=store, settings=settings)

@@ -2,18 +2,15 @@
 
 from typing import Final
 
-from sluice_cli.plain_commands import FLAG, STORE, PlainCommand
+from sluice_cli.plain_commands import STORE, PlainCommand
 from sluice_gateway.settings import GatewaySettings
 
 
-def run(*, store: str, settings: GatewaySettings, json: bool) -> int:
+def run(*, store: str, settings: GatewaySettings) -> int:
     """Accept uploads until SIGTERM; return the exit code."""
     from sluice_gateway.processes import run_gateway  # noqa: PLC0415 - imports the web server
 
-    del json
     return run_gateway(settings, store)
 
 
-PLAIN: Final = PlainCommand(
-    settings=GatewaySettings, options={"store": STORE, "json": FLAG}, run=run
-)
+PLAIN: Final = PlainCommand(settings=GatewaySettings, options={"store": STORE}, run=run)

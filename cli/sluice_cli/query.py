@@ -356,7 +356,6 @@ def dead_letters(
     agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
     limit: Annotated[int, Parameter(help="Most dead letters, those accepted last.")] = 100,
     store: StoreUrl = STORE_DEFAULT,
-    settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
     json: Json = False,
 ) -> int:
     """List accepted batches that could not be ingested, and why.
@@ -367,7 +366,7 @@ def dead_letters(
     from sluice_query.dead_letter_list import list_dead_letters  # noqa: PLC0415 - imports DuckDB
 
     found = asyncio.run(
-        _with_searcher((store, None), settings, lambda one: list_dead_letters(one, agent, limit))
+        _with_searcher((store, None), _SETTINGS, lambda one: list_dead_letters(one, agent, limit))
     )
     emit(found, as_json=json, human=lambda console: draw_dead_letters(console, found))
     return 1 if found.dead_letters else 0
@@ -470,7 +469,7 @@ def _print_view(view: "ViewResult") -> None:
     elif isinstance(view, TopValuesResult):
         sys.stdout.write(draw_values(view, width))
         if view.sampled:
-            sys.stderr.write(f"of the first {view.records} records: raise --sample-records-max\n")
+            sys.stderr.write(f"of the first {view.records} records: choose a shorter time range\n")
 
 
 def _line(kind: Kind, row: dict[str, object]) -> str:

@@ -11,14 +11,14 @@ from sluice_cli.output import emit
 from sluice_cli.reconciler_run import run
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.settings import ReconcilerOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sluice_reconciler.discovery_status import DiscoveryStatus
 
-_DEFAULTS = ReconcilerSettings()
+_DEFAULTS = ReconcilerOptions()
 
 
 app = App(name="reconciler", help="Discover, index and enqueue accepted batches.")
@@ -33,7 +33,7 @@ def reconciler(
         str | None,
         Parameter(help="Process an S3 Inventory report: STORE_URL#KEY of its manifest.json."),
     ] = None,
-    settings: Annotated[ReconcilerSettings, Parameter(name="*")] = _DEFAULTS,
+    settings: Annotated[ReconcilerOptions, Parameter(name="*")] = _DEFAULTS,
     json: Json = False,
 ) -> int:
     """Run until SIGTERM, or process one full pass or one inventory report.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from sluice_cli.output import emit
 from sluice_cli.plain_commands import FLAG, STORE, PlainCommand, PlainOption
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.settings import ReconcilerOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    *, store: str, once: bool, inventory: str | None, settings: ReconcilerSettings, json: bool
+    *, store: str, once: bool, inventory: str | None, settings: ReconcilerOptions, json: bool
 ) -> int:
     """Run until SIGTERM, or process one full pass or one report; return the exit code."""
     from sluice_reconciler.app import run_inventory, run_once, serve  # noqa: PLC0415 - imports the web server
@@ -35,7 +35,7 @@ def run(
 
 
 PLAIN: Final = PlainCommand(
-    settings=ReconcilerSettings,
+    settings=ReconcilerOptions,
     options={
         "store": STORE,
         "once": FLAG,

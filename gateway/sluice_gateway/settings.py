@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from sluice_doors.table import DoorName
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX, AcceptanceMode
@@ -15,6 +15,7 @@ from sluice_web.addresses import PORT_MAX, check_distinct, parse_allowed_hosts, 
 OWN_FRAME_BYTES_MAX: Final = 1024 * 1024
 FLUSH_MS_MAX: Final = 5000
 FLUSH_BYTES_MAX: Final = 8 * 1024 * 1024
+_FLUSH_BYTES_MIN: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,33 +30,18 @@ class GatewaySettings:
         workers: Number of processes that share the port (SO_REUSEPORT).
         principals: TOML file of who may send for which agents; read again when it changes.
         collector_id: The name of this gateway in manifests; empty for the host name.
-        acceptance: The acceptance mode; must agree with the authority.
-        spool: In `local_spool`, the directory that accepts, as a `file://` URL.
+        spool: In `local_spool`, the directory that accepts, as a `file://` URL; empty where the
+            store accepts. It must agree with the authority.
         spool_bytes_max: In `local_spool`, maximum bytes of batches that are not transferred; 0 for
             no maximum.
-        spool_free_bytes_min: In `local_spool`, free space of the disk that uploads must leave for
-            the transfer.
-        object_landing_interval_ms: In `local_spool`, pause between two transfer passes.
-        switch_settle_s: In `local_spool`, time after a mode switch before the spool accepts, so
-            that gateways of the old mode stop; less than 60 only when all of them are stopped.
-        frame_bytes_max: Largest frame, at most 16 MiB; a larger one is refused with 413.
         inflight_bytes_max: Bytes of bodies that one worker has in memory, each counted 1.25
             times for its copies; further uploads are refused with 503.
-        connections_max: Most open connections of one worker.
-        connections_per_address_max: Most open connections from one address.
-        head_timeout_s: Time from a connection, or the first byte of a request, to its last header.
+        connections_max: Most open connections of one worker; one address has a quarter of them.
         idle_timeout_s: Time that a connection may be idle between two requests.
-        body_grace_s: Time that a body may take before its rate is checked.
-        body_rate_min_bytes_per_s: Minimum rate of a body after that.
-        upload_time_s_max: Total time of the store calls of one upload; at most 30 s, because the
-            safety margin of the authority depends on it.
         drain_time_s_max: Time that running uploads have to end after SIGTERM.
         journal_interval_s: Time between two journal objects of a worker that has something to
             report, at most 10 s. Each is a write to the store; batches are found, and
             `accepted_until` advances, this much later. An object is written earlier for 64 batches.
-        journal_fence_s: Age of the newest journal object after which a worker registers again
-            before it responds 200; at most 60 s, because readers rely on it; less only in tests.
-        cache_entries_max: Accepted frames that a worker remembers for duplicates; 0 for none.
         metrics_port: Port of health and metrics of worker 0; worker n uses port + n; 0 for none.
         tls_certificate: PEM chain; with `tls_key` the gateway serves TLS.
         tls_key: PEM key of the chain.
@@ -67,15 +53,13 @@ class GatewaySettings:
         forward_listen: Address and port of Fluent's forward protocol; empty for none.
         forward_principal: The sender of every connection to that port, without a handshake: for
             clients that know no shared key. Empty to require a shared key or a certificate.
-        forward_idle_timeout_s: Time that a connection to that port may be idle.
         door_body_bytes_max: Largest body of a door's request, compressed and decompressed; a
             larger one is refused with 413.
         door_own_frame_bytes: Size of the records of a request from which it becomes a separate
             batch; smaller requests are combined. Must be equal in all gateways. 0 combines none.
         door_flush_ms: Time for which the first request of a combined batch is kept. While requests
-            keep coming, also the time between two combined batches of one sender and kind.
-        door_flush_bytes: Size of the requests from which a combined batch is made without waiting
-            longer; at most 8 MiB.
+            keep coming, also the time between two combined batches of one sender and kind. A batch
+            is made earlier at 4 KiB for each ms, 1 MiB at least and 8 MiB at most.
         skip_probe: Serve on a store that the doctor has not examined; every log line reports it.
     """
 
@@ -84,25 +68,13 @@ class GatewaySettings:
     workers: int = 1
     principals: Path = Path("principals.toml")
     collector_id: str = ""
-    acceptance: AcceptanceMode = "s3_manifest"
     spool: str = ""
     spool_bytes_max: int = 0
-    spool_free_bytes_min: int = 64 * 1024 * 1024
-    object_landing_interval_ms: int = 1000
-    switch_settle_s: float = 60.0
-    frame_bytes_max: int = FRAME_BYTES_MAX
     inflight_bytes_max: int = 256 * 1024 * 1024
     connections_max: int = 4096
-    connections_per_address_max: int = 1024
-    head_timeout_s: float = 10.0
     idle_timeout_s: float = 30.0
-    body_grace_s: float = 10.0
-    body_rate_min_bytes_per_s: int = 16 * 1024
-    upload_time_s_max: float = float(UPLOAD_TIME_S_MAX)
     drain_time_s_max: float = 40.0
     journal_interval_s: float = JOURNAL_INTERVAL_S
-    journal_fence_s: float = FENCE_S
-    cache_entries_max: int = 100_000
     metrics_port: int = 0
     tls_certificate: Path | None = None
     tls_key: Path | None = None
@@ -112,12 +84,48 @@ class GatewaySettings:
     otlp_grpc_client_certificates: bool = False
     forward_listen: str = ""
     forward_principal: str = ""
-    forward_idle_timeout_s: float = 1800.0
     door_body_bytes_max: int = 20 * 1024 * 1024
     door_own_frame_bytes: int = 0
     door_flush_ms: int = 250
-    door_flush_bytes: int = 1024 * 1024
     skip_probe: bool = False
+
+    spool_free_bytes_min: ClassVar[int] = 64 * 1024 * 1024
+    """Free space that uploads leave on the disk of the spool: the transfer writes markers there."""
+    object_landing_interval_ms: ClassVar[int] = 1000
+    """Pause between two passes of the transfer: a pass lists the spool, a local directory."""
+    switch_settle_s: ClassVar[float] = 60.0
+    """Time after a mode switch before the spool accepts: gateways of the old mode exit in 30 s."""
+    frame_bytes_max: ClassVar[int] = FRAME_BYTES_MAX
+    """The limit of the format: an agent would park a frame that one gateway refuses."""
+    head_timeout_s: ClassVar[float] = 10.0
+    """Time from a connection, or the first byte of a request, to its last header."""
+    body_grace_s: ClassVar[float] = 10.0
+    """Time that a body may take before its rate is checked: a slow start is no attack."""
+    body_rate_min_bytes_per_s: ClassVar[int] = 16 * 1024
+    """Minimum rate of a body: a slower sender has its memory for more than 17 minutes."""
+    upload_time_s_max: ClassVar[float] = float(UPLOAD_TIME_S_MAX)
+    """Total time of the store calls of one upload; the margin of the authority depends on it."""
+    journal_fence_s: ClassVar[float] = FENCE_S
+    """Age of the newest journal object after which a worker registers again before a 200."""
+    cache_entries_max: ClassVar[int] = 100_000
+    """Accepted frames that a worker remembers for duplicates, about 20 MB."""
+    forward_idle_timeout_s: ClassVar[float] = 1800.0
+    """Time that a connection of Fluent may be idle: its clients keep one open between events."""
+
+    @property
+    def acceptance(self) -> AcceptanceMode:
+        """Return where this gateway accepts."""
+        return "local_spool" if self.spool else "s3_manifest"
+
+    @property
+    def connections_per_address_max(self) -> int:
+        """Return the most open connections from one address."""
+        return max(1, self.connections_max // 4)
+
+    @property
+    def door_flush_bytes(self) -> int:
+        """Return the size of the requests from which a combined batch is made without waiting."""
+        return min(max(_FLUSH_BYTES_MIN, 4096 * self.door_flush_ms), FLUSH_BYTES_MAX)
 
 
 def check_settings(settings: GatewaySettings) -> None:
@@ -134,11 +142,8 @@ def check_settings(settings: GatewaySettings) -> None:
         raise BadUsage("set both tls_certificate and tls_key, or neither")
     if settings.tls_client_ca is not None and settings.tls_certificate is None:
         raise BadUsage("tls_client_ca needs tls_certificate and tls_key")
-    if (settings.acceptance == "local_spool") != bool(settings.spool):
-        raise BadUsage("set spool with acceptance local_spool, and only then")
-    if settings.spool_bytes_max < 0 or settings.spool_free_bytes_min < 0:
-        raise BadUsage("spool_bytes_max and spool_free_bytes_min must not be negative")
-    if settings.acceptance == "local_spool" and settings.workers != 1:
+    check_number("spool_bytes_max", settings.spool_bytes_max, 0)
+    if settings.spool and settings.workers != 1:
         raise BadUsage("local_spool has one writer: set workers to 1")
     _check_door_ports(settings)
     _check_addresses(settings)
@@ -198,32 +203,19 @@ def _check_doors(settings: GatewaySettings) -> None:
         raise BadUsage(f"door_own_frame_bytes must be 0 to {OWN_FRAME_BYTES_MAX}")
     if not 1 <= settings.door_flush_ms <= FLUSH_MS_MAX:
         raise BadUsage(f"door_flush_ms must be 1 to {FLUSH_MS_MAX}")
-    if not 1 <= settings.door_flush_bytes <= FLUSH_BYTES_MAX:
-        raise BadUsage(f"door_flush_bytes must be 1 to {FLUSH_BYTES_MAX}")
 
 
 def _check_numbers(settings: GatewaySettings) -> None:
-    for name in ("head_timeout_s", "idle_timeout_s", "forward_idle_timeout_s"):
-        check_number(name, getattr(settings, name), 0, above=True)
-    for name in ("body_grace_s", "drain_time_s_max", "switch_settle_s", "cache_entries_max"):
-        check_number(name, getattr(settings, name), 0)
-    for name in (
-        *("connections_max", "connections_per_address_max", "body_rate_min_bytes_per_s"),
-        *("door_body_bytes_max", "object_landing_interval_ms"),
-    ):
+    check_number("idle_timeout_s", settings.idle_timeout_s, 0, above=True)
+    check_number("drain_time_s_max", settings.drain_time_s_max, 0)
+    for name in ("connections_max", "door_body_bytes_max"):
         check_number(name, getattr(settings, name), 1)
     check_number("metrics_port", settings.metrics_port, 0, PORT_MAX + 1 - settings.workers)
 
 
 def _check_limits(settings: GatewaySettings) -> None:
-    if not 1 <= settings.frame_bytes_max <= FRAME_BYTES_MAX:
-        raise BadUsage(f"frame_bytes_max must be 1 to {FRAME_BYTES_MAX}")
     if 4 * settings.inflight_bytes_max < 5 * settings.frame_bytes_max:
-        raise BadUsage("inflight_bytes_max must be at least 1.25 times frame_bytes_max")
-    if not 0 < settings.upload_time_s_max <= UPLOAD_TIME_S_MAX:
-        raise BadUsage(f"upload_time_s_max must be above 0 and at most {UPLOAD_TIME_S_MAX}")
-    if not 0 < settings.journal_fence_s <= FENCE_S:
-        raise BadUsage(f"journal_fence_s must be above 0 and at most {FENCE_S:g}")
+        raise BadUsage(f"inflight_bytes_max must be at least {5 * settings.frame_bytes_max // 4}")
     if not JOURNAL_INTERVAL_S <= settings.journal_interval_s <= JOURNAL_INTERVAL_S_MAX:
         raise BadUsage(
             "journal_interval_s must be"

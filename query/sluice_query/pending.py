@@ -136,7 +136,7 @@ class _ListReader:
         if left_out:
             problems.append(
                 f"{left_out} older work lists of lane {lane} were left out: wait for ingestion, or"
-                f" raise tail_lists_max=`{lists_max}`"
+                f" raise tail_bytes_max=`{self.settings.tail_bytes_max}`"
             )
         batches = chain.from_iterable(result for result in found if not isinstance(result, str))
         return PendingSnapshot(
@@ -279,9 +279,7 @@ def choose_newest(manifests: Sequence[AcceptedManifest], settings: QuerySettings
     for count, manifest in enumerate(newest):
         size_bytes += manifest.frame_bytes
         bound = ""
-        if count == settings.tail_frames_max:
-            bound = f"tail_frames_max=`{settings.tail_frames_max}`"
-        elif size_bytes > settings.tail_bytes_max:
+        if count == settings.tail_frames_max or size_bytes > settings.tail_bytes_max:
             bound = f"tail_bytes_max=`{settings.tail_bytes_max}`"
         if bound:
             left_out = len(newest) - count

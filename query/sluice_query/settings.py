@@ -2,8 +2,11 @@
 
 import os
 from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 from sluice_protocol.settings_checks import check_number
+
+_FRAMES_MIN: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,32 +18,28 @@ class QuerySettings:
         threads: Threads of the query engine.
         time_s_max: Longest time for one query, seconds.
         tail_bytes_max: Most bytes of pending batches' blobs to read, the newest batches first; what
-            is left out makes the result partial.
-        tail_frames_max: Most pending batches to read, the newest of them.
-        tail_lists_max: Most work lists to read of each lane, the newest of them.
-        landed_s: How long after its transfer a spooled batch is still searched in the spool,
-            seconds; it must exceed the time until a transferred batch is enqueued.
+            is left out makes the result partial. The most batches and work lists follow from it:
+            10 000 batches, and 2 000 lists of each lane, for each 256 MiB.
         accepted_list_max: Most accepted manifests that a query lists to find batches that are not
             enqueued yet; in a larger store it relies on the reconciler's last full pass. 0 never
             lists them.
-        max_staleness_s: How far the time range may reach beyond the time through which an answer
-            is known to be complete, seconds. Gateways report at least every 5 s.
-        sample_records_max: Matching records after which the fields and values of records are no
-            longer counted, the newest files first.
-        fetches: Pending batches that are read concurrently.
     """
 
     memory_bytes_max: int = 1 << 30
     threads: int = os.cpu_count() or 1
     time_s_max: float = 60.0
     tail_bytes_max: int = 256 << 20
-    tail_frames_max: int = 10_000
-    tail_lists_max: int = 2_000
-    landed_s: float = 3600.0
     accepted_list_max: int = 5_000
-    max_staleness_s: float = 10.0
-    sample_records_max: int = 1_000_000
-    fetches: int = 8
+    landed_s: ClassVar[float] = 3600.0
+    """How long after its transfer a batch is read from the spool: the reconciler enqueues it in
+    this time."""
+    max_staleness_s: ClassVar[float] = 10.0
+    """How far a range may reach beyond the time through which an answer is complete: gateways
+    report every 5 s."""
+    sample_records_max: ClassVar[int] = 1_000_000
+    """Matching records after which fields and values are no longer counted, newest files first."""
+    fetches: ClassVar[int] = 8
+    """Pending batches that are read concurrently: more share one core for decoding."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -48,14 +47,21 @@ class QuerySettings:
         Raises:
             BadUsage: A number is out of range.
         """
-        for name in ("memory_bytes_max", "threads", "fetches"):
+        for name in ("memory_bytes_max", "threads"):
             check_number(name, getattr(self, name), 1)
         check_number("time_s_max", self.time_s_max, 0, above=True)
-        for name in (
-            *("tail_bytes_max", "tail_frames_max", "tail_lists_max", "landed_s"),
-            *("accepted_list_max", "max_staleness_s", "sample_records_max"),
-        ):
-            check_number(name, getattr(self, name), 0)
+        check_number("tail_bytes_max", self.tail_bytes_max, 0)
+        check_number("accepted_list_max", self.accepted_list_max, 0)
+
+    @property
+    def tail_frames_max(self) -> int:
+        """Return the most pending batches to read, the newest of them: a GET for each."""
+        return max(_FRAMES_MIN, self.tail_bytes_max * _FRAMES_MIN // (256 << 20))
+
+    @property
+    def tail_lists_max(self) -> int:
+        """Return the most work lists to read of each lane, the newest of them."""
+        return self.tail_frames_max // 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,6 @@ class ServeSettings:
         reconciler: A reconciler with live records, `http://host:port`, from which a live tail
             reads; empty polls the store.
         reconciler_token: Its `api_token`; safer in the environment than on a command line.
-        tail_s_max: Time after which the service ends a live tail, seconds; clients resume it.
         download_s_max: Longest time for one download, seconds.
     """
 
@@ -84,8 +89,10 @@ class ServeSettings:
     operators: str = ""
     reconciler: str = ""
     reconciler_token: str = field(default="", repr=False)
-    tail_s_max: float = 3600.0
     download_s_max: float = 600.0
+    tail_s_max: ClassVar[float] = 3600.0
+    """Time after which the service ends a live tail, which clients resume: a client that is gone
+    without a word is forgotten."""
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -93,5 +100,4 @@ class ServeSettings:
         Raises:
             BadUsage: A number is out of range.
         """
-        check_number("tail_s_max", self.tail_s_max, 0, above=True)
         check_number("download_s_max", self.download_s_max, 0, above=True)

@@ -96,7 +96,7 @@ async def read_spooled(
     if len(newest) > len(within):
         problems.append(
             f"{len(newest) - len(within)} older spooled batches were left out: wait for their"
-            f" transfer, name agents, or raise tail_frames_max=`{settings.tail_frames_max}`"
+            f" transfer, name agents, or raise tail_bytes_max=`{settings.tail_bytes_max}`"
         )
     manifests = [result for result in found if isinstance(result, AcceptedManifest)]
     return UnqueuedBatches(

@@ -11,7 +11,7 @@ from sluice_reconciler.lanes.defects import has_ledger
 from sluice_reconciler.passes.full_pass import PassReport
 from sluice_reconciler.passes.scanners import InventoryScanResult
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
 from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store
@@ -23,7 +23,7 @@ from sluice_web.tokens import check_token_or_loopback
 log = structlog.get_logger()
 
 
-async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) -> None:
+async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerOptions) -> None:
     """Refuse to start Spark's queue at sequence 1 if the lake was filled from it before.
 
     The ingest would treat the first entries as those that it has already persisted.
@@ -41,7 +41,7 @@ async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerSettings) ->
         )
 
 
-async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
+async def run_once(url: str, settings: ReconcilerOptions) -> PassReport:
     """Open a store, make one full pass, and close the store.
 
     Raises:
@@ -53,7 +53,7 @@ async def run_once(url: str, settings: ReconcilerSettings) -> PassReport:
         return await reconciler.once()
 
 
-async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> InventoryScanResult:
+async def run_inventory(url: str, settings: ReconcilerOptions, report: str) -> InventoryScanResult:
     """Process what an inventory report names, and store what the lanes were given.
 
     Args:
@@ -75,7 +75,7 @@ async def run_inventory(url: str, settings: ReconcilerSettings, report: str) -> 
         return await reconciler.scan_inventory(reports, ObjectKey(key))
 
 
-async def serve(url: str, settings: ReconcilerSettings) -> None:
+async def serve(url: str, settings: ReconcilerOptions) -> None:
     """Run service and operator API until SIGTERM or SIGINT.
 
     Raises:

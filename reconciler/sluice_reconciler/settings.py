@@ -1,6 +1,6 @@
 """Settings of the reconciler."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
@@ -13,60 +13,33 @@ TAIL_S: Final = 0.2
 FRESHNESS_S_MAX: Final = 30.0
 """Live records report `partial` if the reconciler has not looked for new batches for a minute."""
 
-POLLS_MAX: Final = 64
 CONCURRENCY: Final = 32
 CONCURRENCY_LOCAL: Final = 4
 """Threads that write to one directory block each other; measured in `docs/reconciler.md`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcilerSettings:
-    """How the reconciler works.
+class ReconcilerOptions:
+    """What an operator sets of the reconciler.
 
     Attributes:
         queues: Queues that every accepted batch is appended to, names separated by commas.
         listen: Address of the operator API, host:port; port 0 selects a free port.
         allowed_hosts: Names under which clients reach the service, without ports, separated by
             commas. The address of the connection is always allowed.
-        pass_interval_s: Time from the end of one full pass to the start of the next, seconds; at
-            least four times the duration of the pass. Valid while not every gateway writes a
-            journal.
         journaled_pass_interval_s: Longest time between the beginnings of two full passes while
             journals name every batch, seconds. A pass begins 60 s after the one before, or 10 s for
             each 1 000 manifests if that is later. A gateway that is late causes an additional pass.
-        pass_pages_per_s: LIST requests per second of such a pass, at most; 0 for no limit. A pass
-            for a gateway that died is not limited.
         freshness_s: How long a batch may be named by a journal before it is enqueued, about,
             seconds, at most 30. The reconciler then reads and processes journals, and lists gateway
-            processes, once in this time, whatever the two intervals below are. Each round costs the
-            same requests for any number of batches. 0 means by these intervals.
-        journal_interval_s: Time between two listings of the registered gateway processes, seconds.
-        journal_poll_s: Time between two reads of the next journal object of each open process,
-            seconds.
-        hold_interval_s: Time between two checks of held batches, and of quarantined uploads without
-            a reference, while full passes are rare, seconds.
+            processes, once in this time. Each round costs the same requests for any number of
+            batches. 0 means four times a second.
         share_lanes: Whether reconcilers divide the lanes among themselves. Otherwise a reconciler
-            takes a lane over when a batch of it was left for `takeover_after_s`.
+            takes a lane over when a batch of it was left for 10 s.
         advertise_url: URL of the operator API as other processes reach it; empty for the address
             that the service listens on.
-        takeover_after_s: How long another reconciler may leave a batch before this one takes its
-            lane over, if lanes are not shared, seconds.
-        shards: Spans of agents that a full pass lists concurrently, count. More spans are quicker
-            if a LIST is slow; each costs one more LIST.
-        concurrency: Store requests in flight, count. None means 4 on a directory, where more
-            requests only block each other, and 32 on S3.
-        list_batches_max: Batches that are processed together, and so in one work list, at most,
-            count. More batches save writes; fewer reduce the latency of the first of them.
-        pack_by_time: Whether the by-time entries of batches that are processed together are packed
-            into one object per hour; one PUT a batch instead of three (ADR 27). None means
-            yes.
         pack_references: Whether the packed entry of a raw blob is also its reverse reference, so
-            that none is written for it alone; needs `pack_by_time` (ADR 27).
-        tail_interval_s: Time between two scans behind the last key of each active boot, seconds; 0
-            turns them off. None means 0.2 on a directory and 0 on S3, where events cost less.
-        scan_interval_s: Time between two scans of the by-time index, seconds.
-        collect_interval_s: Time between two runs of the collector, seconds.
-        collect_grace_s: Time from an acknowledgement to the deletion of its work list, seconds.
+            that none is written for it alone (ADR 27).
         http_queues: Queues served over HTTP, names separated by commas; every accepted batch is
             appended to them too.
         door_window_s: How long a request in a combined batch is remembered after its acceptance,
@@ -76,50 +49,28 @@ class ReconcilerSettings:
             it the service listens on a loopback address only.
         event_queue_url: SQS queue with object events of the bucket; empty for none.
         event_queue_endpoint: Endpoint of that queue; empty for AWS.
-        event_queue_polls: Long polls of that queue that wait concurrently, count. One poll receives
-            at most ten messages.
         sns_topics: ARNs of the SNS topics whose messages `POST /hooks/sns` accepts, separated by
             commas; empty turns the webhook off.
         live_bytes_max: Memory for recent records in `/v1/live`, bytes. 0 keeps none; otherwise each
             newly accepted blob is read a second time and decoded.
-        live_agent_bytes_max: Memory for the recent records of one agent, at most, bytes.
-        full_read_share: Share of blobs that are read in full although the store has their checksum,
-            0 to 1.
     """
 
     queues: str = "spark"
     listen: str = "127.0.0.1:8081"
     allowed_hosts: str = ""
-    pass_interval_s: float = 1.0
     journaled_pass_interval_s: float = 86_400.0
-    pass_pages_per_s: float = 50.0
     freshness_s: float = 0.0
-    journal_interval_s: float = 1.0
-    journal_poll_s: float = 0.25
-    hold_interval_s: float = 60.0
     share_lanes: bool = True
     advertise_url: str = ""
-    takeover_after_s: float = 10.0
-    shards: int = 1
-    concurrency: int | None = None
-    list_batches_max: int = 512
-    pack_by_time: bool | None = None
     pack_references: bool = False
-    tail_interval_s: float | None = None
-    scan_interval_s: float = 5.0
-    collect_interval_s: float = 60.0
-    collect_grace_s: float = 3600.0
     http_queues: str = ""
     door_window_s: float = 3600.0
     lease_s: float = 60.0
     api_token: str = field(default="", repr=False)
     event_queue_url: str = ""
     event_queue_endpoint: str = ""
-    event_queue_polls: int = 4
     sns_topics: str = ""
     live_bytes_max: int = 0
-    live_agent_bytes_max: int = 1024 * 1024
-    full_read_share: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -127,31 +78,15 @@ class ReconcilerSettings:
         Raises:
             BadUsage: A number is out of range, no queue is named, or a setting has no effect.
         """
-        counts = ("shards", "concurrency", "list_batches_max")
-        seconds = (
-            *("pass_interval_s", "journaled_pass_interval_s", "journal_interval_s"),
-            *("journal_poll_s", "hold_interval_s", "scan_interval_s", "collect_interval_s"),
-            "lease_s",
-        )
-        rest = (
-            *("takeover_after_s", "tail_interval_s", "collect_grace_s", "live_bytes_max"),
-            *("pass_pages_per_s", "door_window_s"),
-        )
-        for name, low in [(one, 1) for one in counts] + [(one, 0.01) for one in seconds]:
-            check_number(name, getattr(self, name), low)
-        for name in (*rest, "live_agent_bytes_max"):
+        check_number("journaled_pass_interval_s", self.journaled_pass_interval_s, 0.01)
+        check_number("lease_s", self.lease_s, 0.01)
+        for name in ("live_bytes_max", "door_window_s"):
             check_number(name, getattr(self, name), 0)
         check_number("freshness_s", self.freshness_s, 0, FRESHNESS_S_MAX)
-        check_number("full_read_share", self.full_read_share, 0, 1)
-        check_number("event_queue_polls", self.event_queue_polls, 1, POLLS_MAX)
         if not self.queue_names:
             raise BadUsage("queues names no queue: name at least one, such as `spark`")
         check_effects(
             [
-                (
-                    *("pack_references", self.pack_references),
-                    *("pack_by_time", self.pack_by_time is not False),
-                ),
                 (
                     *("event_queue_endpoint", self.event_queue_endpoint),
                     *("event_queue_url", self.event_queue_url),
@@ -160,24 +95,19 @@ class ReconcilerSettings:
         )
 
     def on(self, url: str) -> "ReconcilerSettings":
-        """Return the settings with the defaults that depend on the kind of store."""
-        tail_s, requests = (TAIL_S, CONCURRENCY_LOCAL) if is_local(url) else (0.0, CONCURRENCY)
+        """Return all settings, with the values that depend on the kind of store."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        settings = ReconcilerSettings(**given)
+        local = is_local(url)
+        tail_s, requests = (TAIL_S, CONCURRENCY_LOCAL) if local else (0.0, CONCURRENCY)
         return replace(
-            self,
-            tail_interval_s=tail_s if self.tail_interval_s is None else self.tail_interval_s,
-            concurrency=requests if self.concurrency is None else self.concurrency,
-            pack_by_time=True if self.pack_by_time is None else self.pack_by_time,
+            settings,
+            tail_interval_s=tail_s
+            if settings.tail_interval_s is None
+            else settings.tail_interval_s,
+            concurrency=requests if settings.concurrency is None else settings.concurrency,
+            pack_by_time=True if settings.pack_by_time is None else settings.pack_by_time,
         )
-
-    @property
-    def round_interval_s(self) -> float:
-        """Time between two rounds over the journals of open processes, seconds."""
-        return max(self.journal_poll_s, self.freshness_s)
-
-    @property
-    def listing_interval_s(self) -> float:
-        """Time between two listings of the registered gateway processes, seconds."""
-        return max(self.journal_interval_s, self.freshness_s)
 
     @property
     def http_queue_names(self) -> tuple[str, ...]:
@@ -188,6 +118,76 @@ class ReconcilerSettings:
     def queue_names(self) -> tuple[str, ...]:
         """Every queue that batches are appended to."""
         return tuple(dict.fromkeys((*_names(self.queues), *self.http_queue_names)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilerSettings(ReconcilerOptions):
+    """How the reconciler works: the options, and constants with their reasons.
+
+    Attributes:
+        pass_interval_s: Time from the end of one full pass to the start of the next while not every
+            gateway writes a journal. A pass then finds every batch, so it is repeated without a
+            break; the pause lasts at least four times as long as the pass.
+        pass_pages_per_s: LIST requests per second of a full pass while journals name every batch; 0
+            for no limit. It is the safety net and must not disturb gateways. A pass for a gateway
+            that died is not limited.
+        journal_interval_s: Time between two listings of the registered gateway processes, seconds:
+            a new process is found before its first journal object is a second old.
+        journal_poll_s: Time between two reads of the next journal object of each open process: a
+            gateway writes one a second, so this adds an eighth of a second on average.
+        hold_interval_s: Time between two checks of held batches, and of quarantined uploads without
+            a reference. Held batches are rare, and an operator acts on them in minutes.
+        takeover_after_s: How long another reconciler may leave a batch before this one takes its
+            lane over, if lanes are not shared: longer than its writes take.
+        shards: Spans of agents that a full pass lists concurrently. Each costs one more LIST.
+        concurrency: Store requests in flight. None means 4 on a directory, where more requests
+            only block each other, and 32 on S3.
+        list_batches_max: Batches that are processed together, and so in one work list. More save
+            no writes per batch that matter; fewer reduce the latency of the first of them.
+        pack_by_time: Whether the by-time entries of batches that are processed together are packed
+            into one object per hour: one PUT a batch instead of three (ADR 27). `on` sets it.
+        tail_interval_s: Time between two scans behind the last key of each active boot; 0 turns
+            them off. None means 0.2 on a directory and 0 on S3, where events cost less.
+        scan_interval_s: Time between two scans of the by-time index, while full passes decide.
+        collect_interval_s: Time between two runs of the collector. A run without work costs one
+            read for each lane.
+        collect_grace_s: Time from an acknowledgement to the deletion of its work list: readers
+            that began before still find it.
+        event_queue_polls: Long polls of the event queue that wait concurrently. One poll receives
+            at most ten messages.
+        live_agent_bytes_max: Memory for the recent records of one agent: a busy one must not
+            displace all others.
+        full_read_share: Share of blobs that are read in full although the store has their checksum.
+            Audits with `deep` read blobs.
+    """
+
+    pass_interval_s: float = 1.0
+    pass_pages_per_s: float = 50.0
+    journal_interval_s: float = 1.0
+    journal_poll_s: float = 0.25
+    hold_interval_s: float = 60.0
+    takeover_after_s: float = 10.0
+    shards: int = 1
+    concurrency: int | None = None
+    list_batches_max: int = 512
+    pack_by_time: bool | None = None
+    tail_interval_s: float | None = None
+    scan_interval_s: float = 5.0
+    collect_interval_s: float = 60.0
+    collect_grace_s: float = 3600.0
+    event_queue_polls: int = 4
+    live_agent_bytes_max: int = 1024 * 1024
+    full_read_share: float = 0.0
+
+    @property
+    def round_interval_s(self) -> float:
+        """Time between two rounds over the journals of open processes, seconds."""
+        return max(self.journal_poll_s, self.freshness_s)
+
+    @property
+    def listing_interval_s(self) -> float:
+        """Time between two listings of the registered gateway processes, seconds."""
+        return max(self.journal_interval_s, self.freshness_s)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import grpc
 from grpc import aio
+from support.constants import settings_with
 from support.door_client import DoorAnswer, otlp_logs
 from support.event_bodies import S, pack
 from support.forward_client import close_clients
@@ -90,7 +91,9 @@ def settings(tmp_path: Path, port: int, **how: Any) -> AgentSettings:
         "gateway": "http://127.0.0.1:9", "doors": HTTP_DOORS, "batch_age_s": 0.05,
         "doors_listen": f"127.0.0.1:{port}", "drain_s": 0.5, **how,
     }  # fmt: skip
-    return AgentSettings(spool=tmp_path / "s", agent_id="host-1", host_metrics_s=0, **given)
+    return settings_with(
+        AgentSettings, spool=tmp_path / "s", agent_id="host-1", host_metrics_s=0, **given
+    )
 
 
 def served(tmp_path: Path, check: Callable[[Client], Awaitable[None]], **how: Any) -> None:

@@ -60,7 +60,10 @@ def main() -> None:
         for owner in owners:
             place = getattr(place, owner)
         assert hasattr(place, attribute), name
-        setattr(place, attribute, json.loads(value))
+        if isinstance(place, type) and attribute in getattr(place, "__dataclass_fields__", ()):
+            place.__init__.__kwdefaults__[attribute] = json.loads(value)  # type: ignore[misc]
+        else:
+            setattr(place, attribute, json.loads(value))
     sys.argv[:] = ["sluice", *sys.argv[end + 1 :]]
     from sluice_cli.main import main as run_command  # noqa: PLC0415 - after the changes
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -22,6 +21,7 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.builders import make_identity
+from support.constants import command_with_flags, settings_with
 from yarl import URL
 
 from sluice_agent.signing_key import SigningKey
@@ -272,7 +272,7 @@ async def running(
         counting = CountingStore(store or local)
         agreed = authority or await create_authority(local)
         principals = write_principals(tmp_path / "principals.toml", *keys)
-        limits = GatewaySettings(principals=principals, **settings)
+        limits = settings_with(GatewaySettings, principals=principals, **settings)
         gateway = build_gateway(counting, agreed, limits, "gw-test")
         await gateway.uploads.journal.open()
         counting.calls.clear()
@@ -315,11 +315,12 @@ def start_gateways(
 ) -> list[GatewayProcess]:
     """Start gateways concurrently and wait until all of them listen."""
     directory.mkdir(parents=True, exist_ok=True)
+    start, options = command_with_flags(GatewaySettings, flags)
     command = [
         *prefix,
-        *(sys.executable, "-c", "from sluice_cli.main import main; main()", "gateway"),
+        *(*start, "gateway"),
         *("--store", store_url, "--listen", "127.0.0.1:0", "--principals", str(principals)),
-        *flags,
+        *options,
     ]
     started: list[tuple[subprocess.Popen[bytes], Path]] = []
     for _ in range(count):

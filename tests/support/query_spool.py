@@ -61,9 +61,7 @@ async def _init(made: Site) -> None:
 
 async def _transfer(made: Site) -> None:
     principals = write_principals(made.spool.root / "p.toml", TestKey("host-1", ("host-1",)))
-    settings = GatewaySettings(
-        principals=principals, acceptance="local_spool", spool=made.spool.url
-    )
+    settings = GatewaySettings(principals=principals, spool=made.spool.url)
     async with (
         open_store(made.spool.url, StoreMode.CREATE) as local,
         open_store(made.place.url, StoreMode.CREATE) as remote,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.constants import settings_with
 from support.gateway import TestKey, frame_of, write_principals
 
 from sluice_gateway.acceptor import Acceptor
@@ -40,9 +41,9 @@ class SpoolProcess:
         """Start as a worker does."""
         history = await mirror_authority(local, remote, SystemClock())
         principals = write_principals(folder / "principals.toml", HOST)
-        settings = GatewaySettings(
+        settings = settings_with(
+            GatewaySettings,
             principals=principals,
-            acceptance="local_spool",
             spool="file:///unused",
             object_landing_interval_ms=1,
             upload_time_s_max=5.0,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.constants import settings_with
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
@@ -24,7 +25,8 @@ Row = tuple[str, dict[str, str]]
 
 def settings(tmp_path: Path, *syslog: str, **how: Any) -> AgentSettings:
     given = {"host_metrics_s": 0.0, "batch_age_s": 0.05, "drain_s": 1.0, **how}
-    return AgentSettings(
+    return settings_with(
+        AgentSettings,
         gateway="http://127.0.0.1:9",
         spool=tmp_path / "s",
         agent_id="host-1",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from support.constants import settings_with
 from support.door_client import TestSender
 from support.gateway import TestKey, running
 from support.gc_world import open_world
@@ -128,7 +129,7 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
             settings=QuerySettings(time_s_max=5.0),
             clock=SystemClock(),
         )
-        serving = ServeSettings(allowed_hosts=hosts, api_token=token, tail_s_max=0.2)
+        serving = settings_with(ServeSettings, allowed_hosts=hosts, api_token=token, tail_s_max=0.2)
         for name, app in (
             ("reconciler", make_reconciler_app(reconciler)),
             ("query", make_query_app(searcher, serving)),

@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.agent_gateway import GatewayDouble, Scripted, Seen
+from support.constants import settings_with
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
@@ -45,7 +46,8 @@ def test_a_page_of_a_proxy_is_reported_and_parks_nothing(tmp_path: Path) -> None
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
-        given = AgentSettings(
+        given = settings_with(
+        AgentSettings,
             gateway=gateway.url, spool=tmp_path / "s", agent_id="host-1", host_metrics_s=0,
             paths=(str(tmp_path / "app.log"),), batch_age_s=0.05, batch_records=3, drain_s=0.2,
             health=f"127.0.0.1:{port}",

@@ -174,7 +174,7 @@ def test_the_page_that_errors_name_exists() -> None:
             ("init", "--retry-horizon-s", "7d"),
             "must be a whole number of seconds: did you mean 604800? option=`--retry-horizon-s`",
         ),
-        (("gateway", "--frame-bytes-max", "16MiB"), "number of bytes: did you mean 16777216?"),
+        (("gateway", "--inflight-bytes-max", "512MiB"), "number of bytes: did you mean 536870912?"),
         (("agent", "run", "--gateway", "http://a", "--freshness-s", "1 min"), "did you mean 60?"),
         (("gateway", "--door-flush-ms", "0.5s"), "of milliseconds: did you mean 500? option="),
         (

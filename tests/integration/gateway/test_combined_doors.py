@@ -90,7 +90,7 @@ async def directory(folder: Path) -> AsyncIterator[Place]:
 @asynccontextmanager
 async def local_spool(folder: Path) -> AsyncIterator[Place]:
     flags = (
-        *("--acceptance", "local_spool", "--spool", f"file://{folder}/spool"),
+        *("--spool", f"file://{folder}/spool"),
         *("--collector-id", WRITER, "--object-landing-interval-ms", "50"),
         *("--spool-free-bytes-min", "0"),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.builders import later_release
+from support.constants import settings_with
 from support.gateway import (
     Client,
     CountingStore,
@@ -96,9 +97,9 @@ class Spooling:
 @asynccontextmanager
 async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
     principals = write_principals(tmp_path / "principals.toml", HOST, OPS)
-    settings = GatewaySettings(
+    settings = settings_with(
+        GatewaySettings,
         principals=principals,
-        acceptance="local_spool",
         spool=f"file://{tmp_path}/spool",
         upload_time_s_max=5.0,
     )
@@ -392,16 +393,15 @@ def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
     asyncio.run(init())
     url = f"file://{tmp_path}/store"
     principals = write_principals(tmp_path / "principals.toml", HOST)
-    spool = ("--acceptance", "local_spool", "--spool", f"file://{tmp_path}/spool")
-    slow = (*spool, "--collector-id", WRITER, "--object-landing-interval-ms", "60000")
+    spool = ("--spool", f"file://{tmp_path}/spool")
+    writer = (*spool, "--collector-id", WRITER)
+    slow = (*writer, "--object-landing-interval-ms", "60000")
     first = start_gateway(tmp_path, url, principals, *slow)
     try:
         asyncio.run(ship(first.port))
-        assert "another gateway has locked this spool" in refused(tmp_path, *slow)
+        assert "another gateway has locked this spool" in refused(tmp_path, *writer)
         assert "another spool writer" in refused(
             tmp_path,
-            "--acceptance",
-            "local_spool",
             "--spool",
             f"file://{tmp_path}/other",
             "--collector-id",
@@ -414,7 +414,7 @@ def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
     finally:
         first.kill()
     assert len(asyncio.run(bodies_under(url, ACCEPTED))) < 10
-    fast = (*spool, "--collector-id", WRITER, "--object-landing-interval-ms", "50")
+    fast = (*writer, "--object-landing-interval-ms", "50")
     second = start_gateway(tmp_path, url, principals, *fast)
     try:
         asyncio.run(landed())

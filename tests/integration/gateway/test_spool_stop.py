@@ -32,7 +32,7 @@ def start(tmp_path: Path, spool: Path, interval_ms: int = 60_000, *flags: str) -
         tmp_path,
         f"file://{tmp_path}/store",
         principals,
-        *("--acceptance", "local_spool", "--spool", f"file://{spool}"),
+        *("--spool", f"file://{spool}"),
         *("--collector-id", WRITER, "--object-landing-interval-ms", str(interval_ms)),
         *("--spool-free-bytes-min", "0"),
         *flags,

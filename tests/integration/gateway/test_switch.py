@@ -95,7 +95,7 @@ def test_the_mode_is_switched_there_and_back_over_s3(
 def there_and_back(tmp_path: Path, url: str) -> None:
     spool = f"file://{tmp_path}/spool"
     there = ("--store", url)
-    spooling = ("--acceptance", "local_spool", "--spool", spool, "--collector-id", WRITER)
+    spooling = ("--spool", spool, "--collector-id", WRITER)
     slow = (*spooling, "--object-landing-interval-ms", "60000", "--switch-settle-s", "0")
     leave = ("switch", "s3_manifest", *there, "--spool", spool)
     enter = ("switch", "local_spool", *there, "--spool-writer")

@@ -10,7 +10,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from support.constants import command_with_constants
 from support.gateway import (
     Client,
     GatewayProcess,
@@ -171,8 +171,10 @@ def site(folder: Path, seed: int, *, count: int, reconcilers: int) -> Iterator[S
 def _reconciler(url: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "sluice_cli", "reconciler", "--store", url),
-            *("--listen", f"127.0.0.1:{free_port()}", "--pass-interval-s", "0.2"),
+            *command_with_constants(
+                "sluice_reconciler.settings:ReconcilerSettings.pass_interval_s=0.2"
+            ),
+            *("reconciler", "--store", url, "--listen", f"127.0.0.1:{free_port()}"),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

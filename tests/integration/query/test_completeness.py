@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support.constants import settings_with
 from support.query_lake import DAY0_NS, bodies, deployment, log_batch, make_query, run_query
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
@@ -122,7 +123,7 @@ def test_in_a_large_store_the_last_full_pass_decides(place: Deployment) -> None:
     assert recent.accepted_until is not None
     assert parse_rfc3339(recent.accepted_until) == record.complete_through_unix_ns
 
-    strict = QuerySettings(threads=2, accepted_list_max=0, max_staleness_s=0)
+    strict = settings_with(QuerySettings, threads=2, accepted_list_max=0, max_staleness_s=0)
     present = make_query(to_ns=UnixNs(now_ns + 1))
     stale = run_query(place, present, strict).summary
     assert stale.partial

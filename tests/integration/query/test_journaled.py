@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace as copy_with
+from support.constants import settings_with
 from support.query_journals import JournalWriter
 from support.query_lake import bodies, deployment, log_batch, make_query, put_delete, run_query
 from support.spark_lake import Deployment, Sent
@@ -114,7 +115,7 @@ def test_deletes_and_bounds_apply_to_journaled_batches(
     )
     put_delete(place, record)
     assert bodies(run_query(place, make_query())) == ["0", "2"]
-    few = run_query(place, make_query(), QuerySettings(threads=2, tail_frames_max=1))
+    few = run_query(place, make_query(), settings_with(QuerySettings, threads=2, tail_frames_max=1))
     assert bodies(few) == ["2"]
     assert few.summary.reasons[0].startswith("2 older batches that are not enqueued yet were left")
 
@@ -124,7 +125,7 @@ def test_a_silent_gateway_makes_the_answer_partial(
 ) -> None:
     """Unless a listing shows that it accepted nothing else."""
     present = make_query(to_ns=UnixNs(2**62))
-    strict = QuerySettings(threads=2, max_staleness_s=0)
+    strict = settings_with(QuerySettings, threads=2, max_staleness_s=0)
     assert not run_query(place, present, strict).summary.partial
     summary = run_query(place, present, replace(strict, accepted_list_max=0)).summary
     assert summary.partial

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.commands import sluice
+from support.constants import settings_with
 from support.gateway import CountingStore
 from support.query_lake import DAY0_NS, bodies, log_batch, make_query, put_delete, run_query
 from support.query_spool import Site, site
@@ -205,7 +206,7 @@ def test_a_batch_that_leaves_the_bounds_of_the_spool_is_found_in_the_queue(
     batch = log_batch(["moving"])
     here.accept([batch])
     _move_before(monkeypatch, step, lambda: _advance(here, batch, "enqueued"))
-    assert _found(here, QuerySettings(landed_s=0.0)) == ["moving"]
+    assert _found(here, settings_with(QuerySettings, landed_s=0.0)) == ["moving"]
 
 
 @pytest.mark.parametrize("step", ["read_ledger", "select_files", "read_pending 2"])
@@ -296,7 +297,7 @@ def test_a_spool_over_its_bound_makes_the_result_partial(here: Site) -> None:
     """The newest manifests are read; the reason contains the number of those left out."""
     for number in range(5):
         here.accept([log_batch([f"line {number}"], start=number)])
-    settings = QuerySettings(tail_frames_max=2)
+    settings = settings_with(QuerySettings, tail_frames_max=2)
     result = run_query(here.place, make_query(), settings, here.spool)
     assert bodies(result) == ["line 3", "line 4"]
     assert result.summary.reasons[0].startswith("3 older spooled batches were left out")
@@ -308,12 +309,16 @@ def test_batches_transferred_before_landed_s_are_not_read_from_the_spool(here: S
     here.accept([old])
     here.transfer()
     here.accept([new])
-    result = run_query(here.place, make_query(), QuerySettings(landed_s=0.0), here.spool)
+    result = run_query(
+        here.place, make_query(), settings_with(QuerySettings, landed_s=0.0), here.spool
+    )
     assert bodies(result) == ["old", "new"]
     assert not result.summary.partial
     shutil.rmtree(here.place.root / "gateways")
     # Now it is in neither, and the answer is partial.
-    result = run_query(here.place, make_query(), QuerySettings(landed_s=0.0), here.spool)
+    result = run_query(
+        here.place, make_query(), settings_with(QuerySettings, landed_s=0.0), here.spool
+    )
     assert bodies(result) == ["new"]
     assert "not enqueued" in result.summary.reasons[0]
     assert _found(here) == ["new", "old"]
@@ -339,7 +344,9 @@ def test_an_incomplete_reading_of_the_queue_duplicates_nothing(here: Site) -> No
     here.transfer()
     for one in batches[:2]:
         here.enqueue([one])
-    result = run_query(here.place, make_query(), QuerySettings(tail_lists_max=1), here.spool)
+    result = run_query(
+        here.place, make_query(), settings_with(QuerySettings, tail_lists_max=1), here.spool
+    )
     assert bodies(result) == ["line 1"]
     assert result.summary.reasons[0].startswith("batches that are not enqueued yet were left out")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as copy_with
 from structlog.testing import capture_logs
+from support.constants import settings_with
 from support.query_lake import (
     DAY0_NS,
     MINUTE_NS,
@@ -297,7 +298,7 @@ def test_a_dead_letter_that_was_accepted_long_after_its_records_counts(place: De
 def test_pending_batches_over_the_bound_make_the_result_partial(place: Deployment) -> None:
     """The reason contains the number of batches that were left out."""
     place.deliver([log_batch([f"line {n}"], start=n) for n in range(5)])
-    result = run_query(place, make_query(), QuerySettings(tail_frames_max=2))
+    result = run_query(place, make_query(), settings_with(QuerySettings, tail_frames_max=2))
     assert result.summary.results == 2
     assert result.summary.reasons[0].startswith("3 older batches that are not in the")
 
@@ -306,7 +307,7 @@ def test_of_a_long_backlog_the_newest_work_lists_are_read(place: Deployment) -> 
     """The reason contains the number of work lists that were left out."""
     for number in range(6):
         place.deliver([log_batch([f"line {number}"], start=number)])
-    result = run_query(place, make_query(), QuerySettings(tail_lists_max=2))
+    result = run_query(place, make_query(), settings_with(QuerySettings, tail_lists_max=2))
     assert sorted(map(str, bodies(result))) == ["line 4", "line 5"]
     assert result.summary.reasons[0].startswith("4 older work lists of lane ")
 

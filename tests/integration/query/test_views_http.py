@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.constants import settings_with
 from support.overlapping_files import FILES, LINES, overlapping_ingestions, records
 from support.query_lake import DAY0_NS, deployment, log_batch, put_delete
 from support.query_service import QueryClient, talk
@@ -89,7 +90,7 @@ def test_a_sample_is_marked_and_has_the_newest_records(place: Deployment) -> Non
         _, shown = await client.get("/v1/fields")
         assert shown["sampled"]
 
-    talk(place, story, QuerySettings(threads=2, sample_records_max=50))
+    talk(place, story, settings_with(QuerySettings, threads=2, sample_records_max=50))
 
 
 def test_neighbours_cross_the_borders_of_batches(place: Deployment) -> None:

@@ -1,11 +1,11 @@
 """Reconciler processes that are killed with SIGKILL repeatedly."""
 
 import asyncio
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from support.constants import command_with_constants
 from support.reconciler_seed import accept, enqueued
 
 from sluice_store import StoreMode, create_authority, open_store
@@ -18,8 +18,9 @@ def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> None:
     """Whatever write a process is killed at, no batch is lost or enqueued twice."""
 
     async def run() -> None:
-        command = [sys.executable, "-m", "sluice_cli", "reconciler", "--once"]
-        settings = ["--list-batches-max", "4", "--store", tmp_path.as_uri()]
+        name = "sluice_reconciler.settings:ReconcilerSettings.list_batches_max"
+        command = [*command_with_constants(f"{name}=4"), "reconciler", "--once"]
+        settings = ["--store", tmp_path.as_uri()]
         async with open_store(tmp_path.as_uri(), StoreMode.CREATE) as store:
             await create_authority(store)
             for seq in range(0, 600, 10):

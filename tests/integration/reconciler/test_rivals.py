@@ -8,12 +8,12 @@ moto is not such a store (`support.store_conformance`), so no race is run on it.
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.constants import command_with_constants
 from support.reconciler_seed import accept
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, free_port, versitygw
@@ -29,11 +29,11 @@ from sluice_store.port import ObjectStore
 ROUNDS = 25
 AGENTS = ("a", "b", "c", "d")
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
-OPTIONS = {
-    "--pass-interval-s": "0.01",
-    "--tail-interval-s": "0.02",
-    "--takeover-after-s": "0",
-    "--list-batches-max": "2",
+CONSTANTS = {
+    "pass_interval_s": 0.01,
+    "tail_interval_s": 0.02,
+    "takeover_after_s": 0,
+    "list_batches_max": 2,
 }
 
 
@@ -63,8 +63,9 @@ async def listens(port: int) -> None:
 async def race(url: str) -> None:
     async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="A", lanes=2))
-        options = [part for option in OPTIONS.items() for part in option]
-        command = [sys.executable, "-m", "sluice_cli", "reconciler", "--store", url, *options]
+        kind = "sluice_reconciler.settings:ReconcilerSettings"
+        changes = [f"{kind}.{name}={value}" for name, value in CONSTANTS.items()]
+        command = [*command_with_constants(*changes), "reconciler", "--store", url]
         ports = (free_port(), free_port())
         environment = {**os.environ, "SLUICE_RECONCILER_SHARE_LANES": "false"}
         rivals = [

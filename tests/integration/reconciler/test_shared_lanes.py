@@ -1,11 +1,11 @@
 """Reconciler processes that share lanes: each owns some, and another takes over when one dies."""
 
 import asyncio
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from support.constants import command_with_constants
 from support.reconciler_seed import accept
 from support.store_versitygw import free_port
 
@@ -23,7 +23,10 @@ from sluice_store.port import ObjectStore
 LANES = 4
 AGENTS = tuple(f"host-{number}" for number in range(16))
 SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
-OPTIONS = ("--pass-interval-s", "0.5", "--tail-interval-s", "0.25")
+CONSTANTS = (
+    "sluice_reconciler.settings:ReconcilerSettings.pass_interval_s=0.5",
+    "sluice_reconciler.settings:ReconcilerSettings.tail_interval_s=0.25",
+)
 
 
 async def queued(store: ObjectStore) -> Counter[Identity]:
@@ -50,8 +53,8 @@ async def members(store: ObjectStore) -> dict[str, frozenset[int]]:
 
 async def start(url: str, port: int) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sluice_cli", "reconciler", "--store", url),
-        *("--listen", f"127.0.0.1:{port}", *OPTIONS),
+        *command_with_constants(*CONSTANTS),
+        *("reconciler", "--store", url, "--listen", f"127.0.0.1:{port}"),
         **SILENT,
     )
 

@@ -20,7 +20,7 @@ from sluice_cli.application import build
 from sluice_cli.plain_commands import PlainCommand, read_arguments, read_command
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.errors import BadUsage, NoStore
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.settings import ReconcilerOptions
 
 Read = dict[str, object]
 Toml = str | int | float | bool | list[str]
@@ -43,7 +43,7 @@ class Case:
 AGENT = Case(
     ("agent", "run"),
     agent_run.PLAIN,
-    ("paths", "once", "batch_bytes", "batch_age_s", "key", "when_full", "doors", "agent_id"),
+    ("paths", "once", "spool_bytes", "batch_age_s", "key", "when_full", "doors", "agent_id"),
     ("--gateway", "http://h:1"),
 )
 GATEWAY = Case(
@@ -53,7 +53,6 @@ GATEWAY = Case(
         "store",
         "listen",
         "workers",
-        "acceptance",
         "doors",
         "tls_key",
         "skip_probe",
@@ -232,7 +231,7 @@ def test_both_read_the_same(given: Sources) -> None:
                 GATEWAY,
                 ["--listen", "127.0.0.1:0", "--skip-probe", "--doors", "otlp", "--workers=2"],
                 variables={"principals": "p.toml"},
-                table={"cache_entries_max": 5},
+                table={"connections_max": 5},
                 shared={"store": "file://./a"},
             ),
             {
@@ -243,9 +242,8 @@ def test_both_read_the_same(given: Sources) -> None:
                     doors=("otlp",),
                     workers=2,
                     principals=Path("p.toml"),
-                    cache_entries_max=5,
+                    connections_max=5,
                 ),
-                "json": False,
             },
         ),
         (
@@ -258,7 +256,7 @@ def test_both_read_the_same(given: Sources) -> None:
                 "store": "file:///a",
                 "once": True,
                 "inventory": None,
-                "settings": ReconcilerSettings(),
+                "settings": ReconcilerOptions(),
                 "json": True,
             },
         ),
@@ -278,7 +276,7 @@ def test_usual_command_lines_are_read_quickly(given: Sources, read: Read) -> Non
         agent_of(["--uploads", "two"]),
         Sources(AGENT, []),
         Sources(GATEWAY, ["--help"]),
-        Sources(GATEWAY, ["--acceptance", "none"]),
+        Sources(GATEWAY, ["--doors", "none"]),
         Sources(RECONCILER, ["status"]),
     ],
 )

@@ -77,7 +77,6 @@ def test_a_key_is_created_once_and_is_private(tmp_path: Path) -> None:
         ({"gateway": ""}, "gateways"), ({"gateway": "ftp://x"}, "gateways"),
         ({"gateway": "http://"}, "gateways"), ({"gateway": "http://a,b"}, "gateways"),
         ({"spool_bytes": 1}, "spool"), ({"uploads": 0}, "uploads"),
-        ({"host_metrics_batch_s": -1}, "samples"),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_rejected(how: dict, message: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice_agent.batch_limits import BATCH_BYTES_MAX
-from sluice_agent.settings import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
+from sluice_agent.batch_limits import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
 from sluice_cli import cost as model
 from sluice_cli.cost import CostPlan, CostReport, Load, compute_cost, files_puts, hit_lanes
 from sluice_cli.dispatch import run_command

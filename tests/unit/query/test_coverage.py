@@ -1,6 +1,7 @@
 """How complete an answer is, decided from what was read before the queue."""
 
 import pytest
+from support.constants import settings_with
 from support.query_lake import DAY0_NS, log_batch, make_query
 
 from sluice_protocol.keys import accepted_key
@@ -8,7 +9,7 @@ from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.coverage import Coverage, HeldBatch, NewBatch, decide_completeness
 from sluice_query.settings import QuerySettings
 
-SETTINGS = QuerySettings(max_staleness_s=60)
+SETTINGS = settings_with(QuerySettings, max_staleness_s=60)
 NOW = UnixNs(DAY0_NS + 7200 * NS_PER_S)
 """The end of the queried range is later than this, except where a test sets it."""
 BATCH = log_batch(["a"]).manifest

@@ -1,4 +1,5 @@
 import pytest
+from support.constants import settings_with
 from support.query_lake import DAY0_NS, log_batch, make_query, metric_batch
 from support.spark_lake import Sent
 
@@ -119,22 +120,24 @@ def _backlog() -> list[Sent]:
 
 def test_of_a_long_backlog_the_newest_batches_of_all_lanes_are_read() -> None:
     backlog = [one.manifest for one in _backlog()]
-    chosen = choose_newest(backlog, QuerySettings(tail_frames_max=3))
+    chosen = choose_newest(backlog, settings_with(QuerySettings, tail_frames_max=3))
     assert [one.seq_start for one in chosen.manifests] == [26, 25, 24]
-    assert (chosen.left_out, chosen.bound) == (24, "tail_frames_max=`3`")
+    assert (chosen.left_out, chosen.bound) == (24, f"tail_bytes_max=`{256 << 20}`")
 
 
 def test_the_bound_that_left_batches_out_is_named() -> None:
     backlog = [one.manifest for one in _backlog()]
     two = 2 * max(one.frame_bytes for one in backlog)
-    chosen = choose_newest(backlog, QuerySettings(tail_bytes_max=two, tail_frames_max=3))
+    chosen = choose_newest(
+        backlog, settings_with(QuerySettings, tail_bytes_max=two, tail_frames_max=3)
+    )
     assert [one.seq_start for one in chosen.manifests] == [26, 25]
     assert (chosen.left_out, chosen.bound) == (25, f"tail_bytes_max=`{two}`")
-    everything = choose_newest(backlog, QuerySettings(tail_frames_max=27))
+    everything = choose_newest(backlog, settings_with(QuerySettings, tail_frames_max=27))
     assert (len(everything.manifests), everything.left_out, everything.bound) == (27, 0, "")
 
 
 def test_of_batches_accepted_at_the_same_time_the_last_enqueued_is_newest() -> None:
     same = [log_batch(["x"], start=n).manifest for n in range(4)]
-    chosen = choose_newest(same, QuerySettings(tail_frames_max=1))
+    chosen = choose_newest(same, settings_with(QuerySettings, tail_frames_max=1))
     assert [one.seq_start for one in chosen.manifests] == [3]

@@ -11,12 +11,9 @@ from sluice_query.settings import QuerySettings, ServeSettings
     [
         ("memory_bytes_max", 0),
         ("threads", 0),
-        ("fetches", 0),
+        ("tail_bytes_max", -1),
         ("time_s_max", 0.0),
         ("time_s_max", float("nan")),
-        ("tail_frames_max", -1),
-        ("accepted_list_max", -1),
-        ("landed_s", -1.0),
     ],
 )
 def test_bounds_of_a_query_out_of_range_are_refused(name: str, value: float) -> None:
@@ -24,7 +21,6 @@ def test_bounds_of_a_query_out_of_range_are_refused(name: str, value: float) -> 
         QuerySettings(**{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["tail_s_max", "download_s_max"])
-def test_a_duration_of_zero_is_refused(name: str) -> None:
-    with pytest.raises(BadUsage, match=name):
-        ServeSettings(**{name: 0.0})  # type: ignore[arg-type]
+def test_a_duration_of_zero_is_refused() -> None:
+    with pytest.raises(BadUsage, match="download_s_max"):
+        ServeSettings(download_s_max=0.0)

@@ -5,23 +5,17 @@ from typing import Any
 import pytest
 
 from sluice_protocol.errors import BadUsage
-from sluice_reconciler.settings import ReconcilerSettings
+from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("concurrency", 0),
-        ("shards", 0),
-        ("list_batches_max", 0),
-        ("pass_interval_s", 0.0),
-        ("scan_interval_s", -1.0),
-        ("takeover_after_s", -1.0),
-        ("full_read_share", 1.5),
         ("live_bytes_max", -1),
+        ("lease_s", 0.0),
+        ("journaled_pass_interval_s", float("nan")),
         ("freshness_s", -1.0),
         ("freshness_s", 31.0),
-        ("pass_interval_s", float("nan")),
         ("queues", " , "),
     ],
 )
@@ -35,10 +29,6 @@ def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
     ("settings", "message"),
     [
         (
-            {"pack_references": True, "pack_by_time": False},
-            "pack_references has no effect without pack_by_time",
-        ),
-        (
             {"event_queue_endpoint": "http://127.0.0.1:9"},
             "event_queue_endpoint has no effect without event_queue_url",
         ),
@@ -47,7 +37,6 @@ def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
 def test_a_setting_without_effect_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(BadUsage, match=message):
         ReconcilerSettings(**settings)
-    assert ReconcilerSettings(pack_references=True).pack_by_time is None
 
 
 def test_freshness_only_lengthens_the_intervals() -> None:
@@ -61,8 +50,7 @@ def test_freshness_only_lengthens_the_intervals() -> None:
 
 def test_settings_that_depend_on_the_store_get_defaults() -> None:
     """A directory gets tail scans and low concurrency; explicit settings are kept."""
-    local, remote = ReconcilerSettings().on("file:///x"), ReconcilerSettings().on("s3://b/p")
+    local, remote = ReconcilerOptions().on("file:///x"), ReconcilerOptions().on("s3://b/p")
     assert (local.tail_interval_s, local.concurrency, local.pack_by_time) == (0.2, 4, True)
     assert (remote.tail_interval_s, remote.concurrency, remote.pack_by_time) == (0.0, 32, True)
-    assert ReconcilerSettings(pack_by_time=False).on("file:///x").pack_by_time is False
     assert ReconcilerSettings(concurrency=9, tail_interval_s=0).on("file:///x").concurrency == 9
