@@ -8,7 +8,7 @@ from sluice_gateway.settings import GatewaySettings
 
 def run(*, store: str, settings: GatewaySettings) -> int:
     """Accept uploads until SIGTERM; return the exit code."""
-    from sluice_gateway.processes import run_gateway  # noqa: PLC0415 - imports the web server
+    from sluice_gateway.process.processes import run_gateway  # noqa: PLC0415 - imports the web server
 
     return run_gateway(settings, store)
 

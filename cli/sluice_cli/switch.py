@@ -8,8 +8,8 @@ from cyclopts import Parameter
 from sluice_cli.existing_directory import EXISTING_SPOOL, STORE_DEFAULT
 from sluice_cli.options import Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_gateway.mode_switch import switch_to_manifest, switch_to_spool
-from sluice_gateway.spool import lock_spool
+from sluice_gateway.spool.claim import lock_spool
+from sluice_gateway.spool.mode_switch import switch_to_manifest, switch_to_spool
 from sluice_protocol.authority import AcceptanceMode, Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock

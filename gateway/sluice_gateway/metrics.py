@@ -1,4 +1,4 @@
-"""The metrics of a gateway, and the wrappers that measure phases and store calls.
+"""The metrics of a gateway, and the phases of an upload.
 
 Label values are closed sets; an agent id is never a label.
 
@@ -41,15 +41,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from sluice_gateway.plain_metrics import PlainCounter, PlainHistogram
-from sluice_gateway.store_health import StoreHealth
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import StoreError
-from sluice_protocol.outcomes import (
-    Found,
-)
-from sluice_protocol.units import UnixNs
-from sluice_store.port import ObjectStore
-from sluice_store.wrapped import WrappedStore
 
 ACCEPTS: Final = "sluice_accepts"
 ACCEPT_DURATION: Final = "sluice_accept_duration_seconds"
@@ -239,41 +231,3 @@ class UploadPhases:
         """Return the value of the Server-Timing field (W3C), durations in milliseconds."""
         parts = [f"{name};dur={spent_s * 1e3:.2f}" for name, spent_s in self.seconds.items()]
         return ", ".join([*parts, f"total;dur={self.total_s() * 1e3:.2f}"])
-
-
-_WRITES: Final = frozenset({"create", "replace", "overwrite"})
-_READS: Final = frozenset({"get", "head", "versioning"})
-
-
-class ObservedStore(WrappedStore):
-    """A store whose calls are counted and timed.
-
-    Attributes:
-        health: What the calls show about the store.
-        answered_ns: The store's clock in the newest response; 0 before the first.
-    """
-
-    def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
-        super().__init__(inner, clock)
-        self._metrics = metrics
-        self.health = StoreHealth()
-        self.answered_ns = UnixNs(0)
-
-    def ended(self, op: str, outcome: object, size_bytes: int, started_ns: int) -> None:
-        """Count and time the call, and record what it shows about the store."""
-        failed = isinstance(outcome, BaseException)
-        self._metrics.store_requests.inc(op, "error" if failed else type(outcome).__name__.lower())
-        if op == "list":
-            return
-        now_ns = self._clock.monotonic_ns()
-        self._metrics.store_seconds.observe((now_ns - started_ns) / 1e9, op)
-        if not failed:
-            answer = outcome.info if isinstance(outcome, Found) else outcome
-            self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
-        if op in _WRITES:
-            if isinstance(outcome, StoreError):
-                self.health.write_failed(outcome, size_bytes, overwrites=op == "overwrite")
-            elif not failed:
-                self.health.wrote(outcome, size_bytes, now_ns)
-        elif op in _READS and (isinstance(outcome, StoreError) or not failed):
-            self.health.readable = not failed

@@ -18,18 +18,18 @@ from support.simloop import START_NS, SimClock, SimIds, SimLoop, simulate
 
 from pyspark_sluice.offsets import read_lanes, read_latest
 from sluice_cli.cost import Load
-from sluice_gateway import app as gateway_app
-from sluice_gateway import background
-from sluice_gateway.app import Gateway, build_gateway
-from sluice_gateway.background import start_background_tasks
-from sluice_gateway.machine_time import machine_now
 from sluice_gateway.metrics import UploadPhases
+from sluice_gateway.process import app as gateway_app
+from sluice_gateway.process import worker as gateway_worker
+from sluice_gateway.process.app import Gateway, build_gateway
+from sluice_gateway.process.worker import start_background_tasks
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.uploads import AcceptedResponse, Upload
+from sluice_gateway.uploads.upload import AcceptedResponse, Upload
 from sluice_gc.audit.auditor import Auditor
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import machine_now
 from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import digest_of
 from sluice_protocol.prices import DAY_S
@@ -213,7 +213,7 @@ def run_plan(
         worker = partial(gateway_app._Worker, clock=clock, ids=ids, rng=rng)
         monkeypatch.setattr(gateway_app, "_Worker", worker)
         # The deployment has no result of a doctor; a gateway that waits for one looks more often.
-        monkeypatch.setattr(background, "DOCTOR_AGAIN_S", background.DOCTOR_INTERVAL_S)
+        monkeypatch.setattr(gateway_worker, "DOCTOR_AGAIN_S", gateway_worker.DOCTOR_INTERVAL_S)
         # The cost of passes is an estimate; here their requests would be counted with others.
         monkeypatch.setattr(pass_progress, "PASS_INTERVAL_S_MIN", float(DAY_S))
         bucket = MemoryBucket(clock=clock, rng=rng)

@@ -12,7 +12,7 @@ from support.door_client import TestSender, accepted_frames
 from support.forward_client import close_clients
 from support.gateway import Running, TestKey, run, running
 
-from sluice_gateway.serving import serving_forward_port
+from sluice_gateway.process.serving import serving_forward_port
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import Frame
 

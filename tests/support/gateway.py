@@ -25,8 +25,8 @@ from support.constants import command_with_flags, settings_with
 from yarl import URL
 
 from sluice_agent.signing_key import SigningKey
-from sluice_gateway.app import Gateway, build_gateway
-from sluice_gateway.serving import serving
+from sluice_gateway.process.app import Gateway, build_gateway
+from sluice_gateway.process.serving import serving
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns, TextColumn

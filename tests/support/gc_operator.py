@@ -12,7 +12,7 @@ from random import Random
 from support.gc_store import VersionedStore
 from support.simloop import SimClock, SimIds, SimLoop
 
-from sluice_gateway.background import DECISIONS_INTERVAL_S
+from sluice_gateway.process.worker import DECISIONS_INTERVAL_S
 from sluice_protocol.conflicts import AgentBoot, ConflictName
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.identity import Identity

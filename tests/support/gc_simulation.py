@@ -18,8 +18,8 @@ from support.gc_store import SimulatedVersion, VersionedStore
 from support.gc_world import KEYS, PLAN, RUN
 from support.simloop import SimClock, SimIds, SimLoop
 
-from sluice_gateway.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads.upload import Upload
 from sluice_gc.audit.auditor import Auditor
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan.plan import Plan

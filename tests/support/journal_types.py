@@ -12,9 +12,9 @@ from typing import Any
 
 from support.builders import manifest
 
-from sluice_gateway.journal_book import JournalBook, PendingObject, is_lapsed
-from sluice_gateway.machine_time import MachineInstant
+from sluice_gateway.journal.book import JournalBook, PendingObject, must_register_again
 from sluice_protocol.authority import AcceptanceMode
+from sluice_protocol.clock import MachineInstant
 from sluice_protocol.journals import FENCE_S, process_name
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -164,7 +164,7 @@ class SimGateway:
         """Return True if it may not respond 200."""
         if not rules.fenced or self.is_spool:
             return False
-        return is_lapsed(self.book.durable_from, self.instant(now, rules), FENCE_S)
+        return must_register_again(self.book.durable_from, self.instant(now, rules), FENCE_S)
 
 
 @dataclass(frozen=True, slots=True)

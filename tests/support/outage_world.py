@@ -16,14 +16,14 @@ from support.memory_bucket.faults import Call, Fault
 from support.reconciler_seed import accept, enqueued
 from support.simloop import SimIds, SimLoop, simulate
 
-from sluice_gateway import app as gateway_app
-from sluice_gateway.app import Gateway, build_gateway
-from sluice_gateway.background import start_background_tasks
-from sluice_gateway.machine_time import machine_now
 from sluice_gateway.metrics import UploadPhases
+from sluice_gateway.process import app as gateway_app
+from sluice_gateway.process.app import Gateway, build_gateway
+from sluice_gateway.process.worker import start_background_tasks
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.uploads import AcceptedResponse, Upload
+from sluice_gateway.uploads.upload import AcceptedResponse, Upload
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import machine_now
 from sluice_protocol.errors import SluiceError, StoreUnavailable
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity

@@ -8,9 +8,9 @@ from pathlib import Path
 from support.gateway import TestKey, write_principals
 from support.spark_lake import Deployment, Sent
 
-from sluice_gateway.app import build_gateway
+from sluice_gateway.process.app import build_gateway
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import mirror_authority
+from sluice_gateway.spool.claim import mirror_authority
 from sluice_protocol.authority import Authority
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import StoreMode, create_authority, open_store

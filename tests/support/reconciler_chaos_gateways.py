@@ -1,7 +1,8 @@
 """Gateways and clients of a simulation of whole reconcilers.
 
-A gateway writes its journal with the product's `JournalBook` and fences itself with `is_lapsed`.
-Each rule that makes journals sound can be left out, to show that the simulation finds it.
+A gateway writes its journal with the product's `JournalBook` and fences itself with
+`must_register_again`. Each rule that makes journals sound can be left out, to show that the
+simulation finds it.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from msgspec.structs import replace
 from support.builders import manifest
 from support.reconciler_chaos_store import ChaosStore, Connection, Killed, LoopClock
 
-from sluice_gateway.journal_book import JournalBook, is_lapsed
-from sluice_gateway.machine_time import MachineInstant
+from sluice_gateway.journal.book import JournalBook, must_register_again
+from sluice_protocol.clock import MachineInstant
 from sluice_protocol.errors import StoreError
 from sluice_protocol.journals import (
     FENCE_S,
@@ -232,7 +233,9 @@ class Gateway:
     def _is_fenced(self) -> bool:
         if not self.book.process and not self.rules.registers_first:
             return False
-        return self.rules.fenced and is_lapsed(self.book.durable_from, self.instant, FENCE_S)
+        return self.rules.fenced and must_register_again(
+            self.book.durable_from, self.instant, FENCE_S
+        )
 
     async def _create(self, key: Any, body: bytes) -> bool:
         outcome = await self.connection.create(key, body)

@@ -6,13 +6,13 @@ from pathlib import Path
 from support.constants import settings_with
 from support.gateway import TestKey, frame_of, write_principals
 
-from sluice_gateway.acceptor import Acceptor
-from sluice_gateway.app import build_gateway
+from sluice_gateway.process.app import build_gateway
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import mirror_authority
-from sluice_gateway.spool_journal import SpoolJournal
-from sluice_gateway.spool_transfer import SpoolTransfer
-from sluice_gateway.uploads import Upload
+from sluice_gateway.spool.claim import mirror_authority
+from sluice_gateway.spool.journal import SpoolJournal
+from sluice_gateway.spool.transfer import SpoolTransfer
+from sluice_gateway.uploads.acceptor import Acceptor
+from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.acceptance import Verdict
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import decode_head

@@ -7,9 +7,9 @@ import structlog
 
 from sluice_gateway.doors.frames import MadeFrame
 from sluice_gateway.metrics import UploadPhases
-from sluice_gateway.principals import VerifiedSender
-from sluice_gateway.upload_service import UploadService
-from sluice_gateway.uploads import AcceptedResponse, Upload
+from sluice_gateway.uploads.principals import VerifiedSender
+from sluice_gateway.uploads.service import UploadService
+from sluice_gateway.uploads.upload import AcceptedResponse, Upload
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import format_identity

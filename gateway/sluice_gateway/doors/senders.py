@@ -3,9 +3,13 @@
 from collections.abc import Iterator, Mapping
 
 from sluice_doors.forward.handshake import ForwardIdentity, SharedKey
-from sluice_gateway.authentication import spiffe_id
-from sluice_gateway.principals import KnownForwardKey, Principals, VerifiedSender
-from sluice_gateway.principals_file import PrincipalsFile
+from sluice_gateway.uploads.principals import (
+    KnownForwardKey,
+    Principals,
+    PrincipalsFile,
+    VerifiedSender,
+    spiffe_id,
+)
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import Unauthenticated
 from sluice_protocol.units import NS_PER_S

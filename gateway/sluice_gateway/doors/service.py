@@ -27,16 +27,15 @@ from sluice_doors.requests import (
     identity_of_lines,
 )
 from sluice_doors.table import DoorName
-from sluice_gateway.authentication import authenticate_door
 from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.doors.frames import MadeFrame, make_frames
 from sluice_gateway.doors.freed_memory import FreedMemory, separate_large_blocks
 from sluice_gateway.doors.own_batches import OwnBatches
 from sluice_gateway.metrics import UploadPhases
-from sluice_gateway.principals import VerifiedSender
-from sluice_gateway.upload_service import UploadService
-from sluice_gateway.uploads import AcceptedResponse, Upload
+from sluice_gateway.uploads.principals import VerifiedSender, authenticate_door
+from sluice_gateway.uploads.service import UploadService
+from sluice_gateway.uploads.upload import AcceptedResponse, Upload
 from sluice_protocol.errors import ErrorCode, TooLarge
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.port import ObjectStore

@@ -23,7 +23,7 @@ from support.queued_bodies import queued_bodies
 from support.write_faults import WriteFault, WriteFaultStore
 
 from sluice_doors.table import DoorName
-from sluice_gateway.serving import serving_forward_port
+from sluice_gateway.process.serving import serving_forward_port
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler
 from sluice_store import StoreMode, open_store

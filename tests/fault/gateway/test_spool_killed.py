@@ -13,7 +13,7 @@ from support.gateway_journal import all_named, frontier
 from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from support.spool_process import AGREED, SpoolProcess
 
-from sluice_gateway.spool_records import untransferred_keys
+from sluice_gateway.spool.records import untransferred_keys
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.errors import StoreMisconfigured
 from sluice_protocol.keys import (

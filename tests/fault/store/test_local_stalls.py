@@ -19,8 +19,8 @@ from support.repetitions import times
 from support.store_groups import ALWAYS_GROUPS, CountedSync
 from support.store_stall import Stall, stalled
 
-from sluice_gateway.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads.upload import Upload
 from sluice_gc.errors import GcRefused
 from sluice_protocol.acceptance import Accepted
 from sluice_protocol.frame import decode_head

@@ -9,9 +9,9 @@ import pytest
 from support.memory_bucket import Fault, MemoryBucket, open_memory_store
 from support.memory_bucket.faults import Call
 
-from sluice_gateway.readiness import require_proof
+from sluice_gateway.process.readiness import require_proof
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import mirror_authority
+from sluice_gateway.spool.claim import mirror_authority
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured, StoreUnavailable
 from sluice_protocol.keys import AUTHORITY_SETTINGS

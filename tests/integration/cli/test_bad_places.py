@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
-from sluice_gateway.principals_file import read_principals
+from sluice_gateway.uploads.principals import read_principals
 from sluice_protocol.errors import BadUsage
 
 

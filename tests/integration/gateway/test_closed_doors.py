@@ -109,7 +109,7 @@ def test_each_path_of_an_open_door_is_in_the_table() -> None:
 
 def test_a_gateway_without_doors_imports_no_decoder() -> None:
     script = (
-        "import sys, sluice_gateway.app, sluice_doors.api;"
+        "import sys, sluice_gateway.process.app, sluice_doors.api;"
         "sys.exit('google.protobuf' in sys.modules or 'sluice_doors.json.ingest' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -17,7 +17,7 @@ from support.gateway import Running, TestKey, run, running
 from support.raw_requests import RawConnection, connected, raw_request
 from support.repetitions import times
 
-from sluice_gateway.principals import parse_principals
+from sluice_gateway.uploads.principals import parse_principals
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, digest_of
 from sluice_protocol.signatures import content_digest

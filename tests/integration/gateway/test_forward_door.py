@@ -27,7 +27,7 @@ from support.forward_door import (
 from support.gateway import Running, run, running
 
 from sluice_doors.forward import server as forward_server
-from sluice_gateway.serving import serving_forward_port
+from sluice_gateway.process.serving import serving_forward_port
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from support.gateway import TestKey, run, running
 from support.slow_grpc import PREFACE, SETTINGS, frame
 
 from sluice_doors.otlp import grpc as grpc_server
-from sluice_gateway.serving import serving_grpc
+from sluice_gateway.process.serving import serving_grpc
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", ())

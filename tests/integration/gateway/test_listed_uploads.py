@@ -16,7 +16,7 @@ from support.gateway import (
 )
 from support.listed_uploads import head_of, post, send_list
 
-from sluice_gateway.listed_uploads import FRAMES_AT_ONCE
+from sluice_gateway.uploads.lists import FRAMES_AT_ONCE
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.frame_lists import FRAMES_MAX, ListedFrame, encode_frame_list
 from sluice_protocol.keys import accepted_key, blob_key, digest_of, high_water_key

@@ -15,7 +15,7 @@ from support.gateway import Running, TestKey, run, running
 from support.slow_grpc import stalled_call
 from support.write_faults import RefusingStore
 
-from sluice_gateway.serving import serving_grpc
+from sluice_gateway.process.serving import serving_grpc
 from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore
 

@@ -13,7 +13,7 @@ from support.event_bodies import S, pack
 from support.forward_client import close_clients, connect
 from support.gateway import Running, TestKey, run, running
 
-from sluice_gateway.serving import serving_forward_port, serving_grpc
+from sluice_gateway.process.serving import serving_forward_port, serving_grpc
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", ())

@@ -27,11 +27,11 @@ from support.gateway import (
 )
 from support.listed_uploads import send_list
 
-from sluice_gateway.app import Gateway, build_gateway
-from sluice_gateway.serving import serving
+from sluice_gateway.process.app import Gateway, build_gateway
+from sluice_gateway.process.serving import serving
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import claim_authority, mirror_authority
-from sluice_gateway.spool_transfer import SpoolTransfer
+from sluice_gateway.spool.claim import claim_authority, mirror_authority
+from sluice_gateway.spool.transfer import SpoolTransfer
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import (

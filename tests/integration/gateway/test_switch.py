@@ -26,11 +26,11 @@ from support.gateway import (
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
-from sluice_gateway.admission import NOTICE_S_MAX, SETTLE_S
-from sluice_gateway.machine_time import MachineInstant
-from sluice_gateway.mode_switch import adopt_records, switch_to_manifest, switch_to_spool
-from sluice_gateway.spool import mirror_authority
+from sluice_gateway.spool.claim import mirror_authority
+from sluice_gateway.spool.mode_switch import adopt_records, switch_to_manifest, switch_to_spool
+from sluice_gateway.uploads.admission import NOTICE_S_MAX, SETTLE_S
 from sluice_protocol.authority import Authority
+from sluice_protocol.clock import MachineInstant
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.system_clock import SystemClock

@@ -21,7 +21,7 @@ from support.event_bodies import S, firehose
 from support.gateway import Running, TestKey, run, running
 
 from sluice_doors.table import DoorName
-from sluice_gateway.serving import serving_grpc
+from sluice_gateway.process.serving import serving_grpc
 from sluice_protocol.columns import LogColumns
 from sluice_store.port import ObjectStore
 

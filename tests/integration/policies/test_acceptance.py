@@ -13,9 +13,9 @@ from support.memory_bucket.transport import open_memory_store
 from support.policies_settings import settings
 from support.policies_store import PolicedStore
 
-from sluice_gateway.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.upload_service import unfinished_refusal
-from sluice_gateway.uploads import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads.service import unfinished_refusal
+from sluice_gateway.uploads.upload import Upload
 from sluice_policies.policy_set import policy_set
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted

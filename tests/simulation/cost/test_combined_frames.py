@@ -12,11 +12,11 @@ from support.simloop import SimClock, SimIds, SimLoop, simulate
 from sluice_cli.cost import CostPlan, Load
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
-from sluice_gateway.admission import BodyBudget
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.uploads import Upload
+from sluice_gateway.uploads.admission import BodyBudget
+from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.request_identity import RequestIdentity
 

@@ -16,9 +16,9 @@ from support.queue_store import Faults, SimStore
 from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 
-import sluice_gateway.acceptor as shell
-from sluice_gateway.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads import Upload
+import sluice_gateway.uploads.acceptor as shell
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.envelope import Envelope

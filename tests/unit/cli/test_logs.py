@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from sluice_cli import logs
-from sluice_gateway import worker
+from sluice_gateway.process import worker
 
 
 @pytest.fixture(params=["full disk", "closed pipe"])

@@ -7,8 +7,8 @@ import pytest
 
 from sluice_doors.decoded import BodyUnreadable
 from sluice_doors.otlp.grpc import PACED_BYTES, MessageReader, slow_max, time_max_s
-from sluice_gateway.admission import BodyBudget, memory_cost
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.uploads.admission import BodyBudget, memory_cost
 from sluice_protocol.errors import ErrorCode
 from sluice_web.connection_guard import BodyPace
 from sluice_web.problems import HttpRefusal

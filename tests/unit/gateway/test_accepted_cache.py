@@ -2,7 +2,7 @@ from msgspec.structs import replace
 from support.gateway import identity
 from support.gc_world import MovedClock
 
-from sluice_gateway.accepted_cache import AcceptedCache, AcceptedFrame
+from sluice_gateway.uploads.service import AcceptedCache, AcceptedFrame
 from sluice_protocol.units import Digest, UnixNs
 
 FRAMES = [

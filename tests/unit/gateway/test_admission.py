@@ -3,7 +3,8 @@ import random
 
 import pytest
 
-from sluice_gateway.admission import (
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.uploads.admission import (
     HIGH_MARK,
     NOTICE_S_MAX,
     SETTLE_S,
@@ -12,8 +13,7 @@ from sluice_gateway.admission import (
     RunningUploads,
     memory_cost,
 )
-from sluice_gateway.machine_time import machine_now
-from sluice_gateway.metrics import GatewayMetrics
+from sluice_protocol.clock import machine_now
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs

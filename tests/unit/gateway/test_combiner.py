@@ -15,12 +15,12 @@ from support.queue_store import SimIds
 from sluice_doors.canonical import canonical, form_digest
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json.timed_lines import timed_lines
-from sluice_gateway.admission import BodyBudget
 from sluice_gateway.doors import combiner as combining
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.uploads import Upload
+from sluice_gateway.uploads.admission import BodyBudget
+from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.errors import ErrorCode, InvalidFrame, StoreUnavailable
 from sluice_protocol.records import LogRecord, logs_from_records

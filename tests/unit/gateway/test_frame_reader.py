@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from support.gateway import frame_of, identity
 
-from sluice_gateway import frame_reader
-from sluice_gateway.frame_reader import (
+from sluice_gateway.uploads import frame_reader
+from sluice_gateway.uploads.frame_reader import (
     BLOCK_BYTES_MIN,
     INLINE_COMPRESSED_BYTES_MAX,
     INLINE_NAMES_BYTES_MAX,

@@ -3,13 +3,13 @@
 import pytest
 from support.builders import manifest
 
-from sluice_gateway.journal_book import (
+from sluice_gateway.journal.book import (
     OBJECT_BYTES_MAX,
     JournalBook,
     PendingObject,
-    is_lapsed,
+    must_register_again,
 )
-from sluice_gateway.machine_time import MachineInstant
+from sluice_protocol.clock import MachineInstant
 from sluice_protocol.journals import FENCE_S, Journal, decode_journal, process_name
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -141,11 +141,11 @@ def test_the_replaced_journal_is_closed_with_the_same_entries() -> None:
     ],
 )
 def test_the_fence_uses_the_clock_that_ran_further(now: MachineInstant, lapsed: bool) -> None:
-    assert is_lapsed(at(0), now, FENCE_S) == lapsed
+    assert must_register_again(at(0), now, FENCE_S) == lapsed
 
 
 def test_an_unregistered_process_is_lapsed() -> None:
-    assert is_lapsed(None, at(0), FENCE_S)
+    assert must_register_again(None, at(0), FENCE_S)
 
 
 def test_the_fence_counts_from_the_first_try_of_the_newest_durable_object() -> None:

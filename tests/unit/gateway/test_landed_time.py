@@ -1,6 +1,6 @@
 """The time before which every batch of a spool has landed, decided without a store or a clock."""
 
-from sluice_gateway.landed_time import LandedTime
+from sluice_gateway.spool.journal import LandedTime
 from sluice_protocol.units import ObjectKey, UnixNs
 
 A, B, C = (ObjectKey(f"accepted/v1/{name}") for name in "abc")

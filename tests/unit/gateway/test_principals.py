@@ -9,10 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from sluice_doors.requests import sent_token
-from sluice_gateway.authentication import spiffe_id
 from sluice_gateway.door_tokens import create_token
-from sluice_gateway.principals import parse_principals
-from sluice_gateway.principals_file import PrincipalsFile
+from sluice_gateway.uploads.principals import PrincipalsFile, parse_principals, spiffe_id
 from sluice_protocol.errors import BadUsage, Unauthenticated
 
 RAW = base64.b64encode(

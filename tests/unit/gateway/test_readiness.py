@@ -8,20 +8,24 @@ import pytest
 from support.memory_bucket import Fault, open_memory_store
 from support.memory_bucket.faults import Call
 
-from sluice_gateway.admission import ModeWatch, RunningUploads
-from sluice_gateway.background import DOCTOR_AGAIN_S, DOCTOR_INTERVAL_S, follow_doctor
-from sluice_gateway.journal_ports import JournalOwner, StoreRules
-from sluice_gateway.journal_writer import AcceptanceJournal
-from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_gateway.readiness import AUTHORITY_INTERVAL_S, Readiness, WorkerConditions
-from sluice_gateway.store_health import (
+from sluice_gateway.journal.writer import AcceptanceJournal, JournalOwner, StoreRules
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.observed_store import (
     PROBE_AFTER_S,
     PROBE_AGAIN_S,
     PROBE_BYTES,
     WRITE_AGE_S_MAX,
+    ObservedStore,
     StoreHealth,
 )
-from sluice_gateway.write_probe import WriteProbe
+from sluice_gateway.process.readiness import (
+    AUTHORITY_INTERVAL_S,
+    Readiness,
+    WorkerConditions,
+    WriteProbe,
+)
+from sluice_gateway.process.worker import DOCTOR_AGAIN_S, DOCTOR_INTERVAL_S, follow_doctor
+from sluice_gateway.uploads.admission import ModeWatch, RunningUploads
 from sluice_protocol.errors import ChecksumRefused, StoreDenied, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.outcomes import Applied, Unknown, UnknownReason

@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_gateway.sender_keys import SenderKey
+from sluice_gateway.uploads.principals import SenderKey
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 """The order of the base point, RFC 8032 section 5.1."""

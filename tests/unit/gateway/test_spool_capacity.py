@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sluice_gateway.spool_capacity as capacity
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.spool import capacity
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.system_clock import SystemClock
 from sluice_web.problems import HttpRefusal

@@ -16,11 +16,10 @@ from support.gateway_journal import (
 from support.gc_world import MovedClock
 from support.memory_bucket import Crashed, Fault, MemoryBucket, open_memory_store
 
-from sluice_gateway.journal_ports import JournalOwner
-from sluice_gateway.journal_writer import AcceptanceJournal
-from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_gateway.spool_journal import SpoolJournal
-from sluice_gateway.spool_journal_state import STATE, SpoolJournalState, SpoolRules
+from sluice_gateway.journal.writer import AcceptanceJournal, JournalOwner
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.spool.journal import STATE, SpoolJournal, SpoolJournalState, SpoolRules
 from sluice_protocol.errors import StoreError, StoreUnavailable
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES, GATEWAYS
 from sluice_protocol.manifests import decode_record

@@ -1,15 +1,18 @@
-"""What the calls of one worker show about its store: can it be read, can it be written.
+"""The store of a worker, with its calls counted, and what they show: can it be read and written.
 
 A read proves nothing about writes: a full disk and a deleted directory can be read. So both are
-recorded separately, and only a successful write shows that uploads can be stored. The module is
-pure: the time is an argument.
+recorded separately, and only a successful write shows that uploads can be stored.
 """
 
 from typing import Final
 
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ChecksumRefused, StoreDenied, StoreError, StoreMisconfigured
-from sluice_protocol.outcomes import Applied, Unknown
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.outcomes import Applied, Found, Unknown
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_store.port import ObjectStore
+from sluice_store.wrapped import WrappedStore
 
 PROBE_AFTER_S: Final = 30.0
 """A store without a successful write for this long is probed with one write."""
@@ -18,6 +21,8 @@ PROBE_AGAIN_S: Final = 5.0
 WRITE_AGE_S_MAX: Final = 2 * PROBE_AFTER_S + PROBE_AGAIN_S
 """The last successful write of a ready worker is not older than this."""
 PROBE_BYTES: Final = 64
+_WRITES: Final = frozenset({"create", "replace", "overwrite"})
+_READS: Final = frozenset({"get", "head", "versioning"})
 
 
 class StoreHealth:
@@ -88,3 +93,37 @@ class StoreHealth:
 
 def _age_s(at_ns: int, now_ns: int) -> float:
     return (now_ns - at_ns) / NS_PER_S
+
+
+class ObservedStore(WrappedStore):
+    """A store whose calls are counted and timed.
+
+    Attributes:
+        health: What the calls show about the store.
+        answered_ns: The store's clock in the newest response; 0 before the first.
+    """
+
+    def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
+        super().__init__(inner, clock)
+        self._metrics = metrics
+        self.health = StoreHealth()
+        self.answered_ns = UnixNs(0)
+
+    def ended(self, op: str, outcome: object, size_bytes: int, started_ns: int) -> None:
+        """Count and time the call, and record what it shows about the store."""
+        failed = isinstance(outcome, BaseException)
+        self._metrics.store_requests.inc(op, "error" if failed else type(outcome).__name__.lower())
+        if op == "list":
+            return
+        now_ns = self._clock.monotonic_ns()
+        self._metrics.store_seconds.observe((now_ns - started_ns) / 1e9, op)
+        if not failed:
+            answer = outcome.info if isinstance(outcome, Found) else outcome
+            self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
+        if op in _WRITES:
+            if isinstance(outcome, StoreError):
+                self.health.write_failed(outcome, size_bytes, overwrites=op == "overwrite")
+            elif not failed:
+                self.health.wrote(outcome, size_bytes, now_ns)
+        elif op in _READS and (isinstance(outcome, StoreError) or not failed):
+            self.health.readable = not failed

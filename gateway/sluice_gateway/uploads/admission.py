@@ -14,10 +14,9 @@ from typing import Final
 
 from aiohttp import web
 
-from sluice_gateway.machine_time import MachineInstant, machine_now
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_protocol.authority import UPLOAD_TIME_S_MAX
-from sluice_protocol.clock import SuspendAwareClock
+from sluice_protocol.clock import MachineInstant, SuspendAwareClock, machine_now
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
 from sluice_web.json_bodies import check_length

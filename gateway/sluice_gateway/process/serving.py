@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-from sluice_gateway.admission import memory_cost
-from sluice_gateway.app import Gateway, body_pace
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.process.app import Gateway, body_pace
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.uploads.admission import memory_cost
 from sluice_protocol.errors import BadUsage
 from sluice_web.bounded_listening import listening, listening_on
 from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionLimits

@@ -15,19 +15,23 @@ Source: `sluice_protocol.journals`, ADR 22.
 """
 
 import asyncio
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import structlog
 
-from sluice_gateway.journal_book import ENTRIES_BYTES_MAX, JournalBook, is_lapsed
-from sluice_gateway.journal_ports import JournalOwner, JournalRules
-from sluice_gateway.machine_time import MachineInstant, machine_now
-from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_protocol.clock import SuspendAwareClock
+from sluice_gateway.journal.book import ENTRIES_BYTES_MAX, JournalBook, must_register_again
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.observed_store import ObservedStore
+from sluice_protocol.authority import AcceptanceMode
+from sluice_protocol.clock import IdSource, MachineInstant, SuspendAwareClock, machine_now
 from sluice_protocol.errors import ErrorCode, SluiceError, StoreUnavailable
 from sluice_protocol.journals import (
+    FENCE_S,
     HEARTBEAT_S,
+    JOURNAL_INTERVAL_S,
     GatewayProcess,
+    process_name,
     registration_key,
 )
 from sluice_protocol.keys import AUTHORITY_SETTINGS
@@ -56,6 +60,113 @@ SUPERSEDED_S_MAX: Final = 3600.0
 a registration that is repeated. The registration of an older one may have been removed."""
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalOwner:
+    """Whose journal it is.
+
+    Attributes:
+        collector_id: The name of the gateway.
+        acceptance: Where it accepts.
+        fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
+        interval_s: Pause between two objects while there is something to report, seconds.
+    """
+
+    collector_id: str
+    acceptance: AcceptanceMode
+    fence_s: float = FENCE_S
+    interval_s: float = JOURNAL_INTERVAL_S
+
+
+class UploadJournal(Protocol):
+    """What a worker needs of its journal, in either acceptance mode."""
+
+    async def open(self) -> None:
+        """Register; called before the worker accepts connections.
+
+        Raises:
+            SluiceError: The worker must not serve.
+        """
+        ...
+
+    def require_room(self) -> None:
+        """Refuse an upload whose batch could not be journaled; called before it is stored.
+
+        Raises:
+            HttpRefusal: Nothing was stored.
+        """
+        ...
+
+    def note(self, manifest: bytes) -> None:
+        """Add the manifest of an accepted upload; called before its 200."""
+        ...
+
+    async def require_current(self) -> None:
+        """Check that a noted batch may get its 200.
+
+        Raises:
+            HttpRefusal: It may be accepted; the same bytes may be sent to any gateway.
+        """
+        ...
+
+    def problem(self) -> str:
+        """Return why uploads are refused because of the journal; empty if they are not."""
+        ...
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        ...
+
+    async def close(self, *, landed: bool) -> None:
+        """Write the last object of a stopping worker.
+
+        Args:
+            landed: Whether the authority has every batch that this worker acknowledged.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStart:
+    """The name of a registration, and the time in it."""
+
+    process: str
+    started_ns: UnixNs
+
+
+class JournalRules(Protocol):
+    """What differs between the journal of a worker and that of a spool."""
+
+    async def start(self, now_ns: UnixNs) -> ProcessStart:
+        """Return the name and time of a registration that is written after `now_ns`."""
+        ...
+
+    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
+        """Return the time of an object whose entries are collected after `answered_ns`."""
+        ...
+
+    async def begin_object(self, number: int) -> None:
+        """Prepare the first try of an object."""
+        ...
+
+
+class StoreRules:
+    """The rules of a worker that accepts in the store: its times are those of the responses."""
+
+    def __init__(self, ids: IdSource) -> None:
+        self._ids = ids
+
+    async def start(self, now_ns: UnixNs) -> ProcessStart:
+        """Return a new name and the time of the response before the registration."""
+        return ProcessStart(process=process_name(now_ns, self._ids.ulid()), started_ns=now_ns)
+
+    def through_ns(self, answered_ns: UnixNs) -> UnixNs:
+        """Return the time of the response before the entries are collected."""
+        return answered_ns
+
+    async def begin_object(self, number: int) -> None:
+        """Do nothing: a worker does not survive its process."""
 
 
 class AcceptanceJournal:
@@ -99,7 +210,7 @@ class AcceptanceJournal:
     @property
     def is_current(self) -> bool:
         """Whether a batch that is noted may get its 200 now."""
-        return not self._closing and not self._is_lapsed()
+        return not self._closing and not self._must_register_again()
 
     def age_s(self) -> float:
         """Return the time since the write of the newest durable object began, seconds."""
@@ -110,7 +221,7 @@ class AcceptanceJournal:
         """Return why this worker cannot write its journal; empty if it can."""
         if self._failure:
             return f"the last write of the acceptance journal failed: {self._failure}"
-        if self._is_lapsed():
+        if self._must_register_again():
             return (
                 f"no object of the acceptance journal was written within {self._owner.fence_s:g} s"
             )
@@ -187,7 +298,7 @@ class AcceptanceJournal:
             also_time: Whether to write an object without entries before a heartbeat is due.
         """
         try:
-            if self._is_lapsed():
+            if self._must_register_again():
                 await self._renew()
             async with self._writing:
                 left, due = self._book.waiting, also_time or self._due()
@@ -246,9 +357,11 @@ class AcceptanceJournal:
     def _now(self) -> MachineInstant:
         return machine_now(self._clock)
 
-    def _is_lapsed(self) -> bool:
+    def _must_register_again(self) -> bool:
         book = self._book
-        return book.closed or is_lapsed(book.durable_from, self._now(), self._owner.fence_s)
+        return book.closed or must_register_again(
+            book.durable_from, self._now(), self._owner.fence_s
+        )
 
     def _through_ns(self) -> UnixNs:
         """Return the time of an object, from the newest response: it was received before."""
@@ -269,9 +382,9 @@ class AcceptanceJournal:
             SluiceError: The store is unreachable or refused the record.
         """
         async with self._registering:
-            if self._is_lapsed() and self._unsettled is not None:
+            if self._must_register_again() and self._unsettled is not None:
                 await self._register()  # if it began too long ago, another one follows
-            if self._is_lapsed():
+            if self._must_register_again():
                 await self._register()
 
     async def _register(self) -> None:

@@ -6,29 +6,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sluice_gateway.accepted_cache import AcceptedCache
-from sluice_gateway.acceptor import Acceptor
-from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads
-from sluice_gateway.api import GatewayApi
-from sluice_gateway.frame_reader import FrameReader
-from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_ports import JournalOwner, JournalRules, StoreRules, UploadJournal
-from sluice_gateway.journal_writer import AcceptanceJournal
-from sluice_gateway.listed_uploads import ListedUploads
-from sluice_gateway.machine_time import MachineInstant
-from sluice_gateway.metrics import GatewayMetrics, ObservedStore
-from sluice_gateway.principals_file import PrincipalsFile
-from sluice_gateway.readiness import Readiness, WorkerConditions
+from sluice_gateway.journal.writer import (
+    AcceptanceJournal,
+    JournalOwner,
+    JournalRules,
+    StoreRules,
+    UploadJournal,
+)
+from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.process.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.spool import claim_authority
-from sluice_gateway.spool_capacity import SpoolCapacity
-from sluice_gateway.spool_journal import SpoolJournal
-from sluice_gateway.spool_journal_state import SpoolRules
-from sluice_gateway.spool_records import SpoolStores
-from sluice_gateway.spool_transfer import SpoolTransfer
-from sluice_gateway.upload_service import UploadService
+from sluice_gateway.spool.capacity import SpoolCapacity
+from sluice_gateway.spool.claim import claim_authority
+from sluice_gateway.spool.journal import SpoolJournal, SpoolRules
+from sluice_gateway.spool.records import SpoolStores
+from sluice_gateway.spool.transfer import SpoolTransfer
+from sluice_gateway.uploads.acceptor import Acceptor
+from sluice_gateway.uploads.admission import BodyBudget, ModeWatch, RunningUploads
+from sluice_gateway.uploads.api import GatewayApi
+from sluice_gateway.uploads.frame_reader import FrameReader
+from sluice_gateway.uploads.high_water import HighWaterMarks
+from sluice_gateway.uploads.lists import ListedUploads
+from sluice_gateway.uploads.principals import PrincipalsFile
+from sluice_gateway.uploads.service import AcceptedCache, UploadService
 from sluice_protocol.authority import Authority
-from sluice_protocol.clock import Clock, IdSource, SuspendAwareClock
+from sluice_protocol.clock import Clock, IdSource, MachineInstant, SuspendAwareClock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_gateway.machine_time import MachineInstant
+from sluice_protocol.clock import MachineInstant
 from sluice_protocol.journals import JournalHeader, encode_journal, journal_key
 from sluice_protocol.units import ObjectKey, UnixNs
 
@@ -24,7 +24,7 @@ OBJECT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of entries in one journal object; more entries become several objects."""
 
 
-def is_lapsed(began: MachineInstant | None, now: MachineInstant, fence_s: float) -> bool:
+def must_register_again(began: MachineInstant | None, now: MachineInstant, fence_s: float) -> bool:
     """Return True if a process may not respond 200 before it registers again.
 
     Args:

@@ -1,6 +1,7 @@
 """Principals: who may send for which agents, and who sent a request.
 
-The principals file is TOML; `principals_file` reads it.
+The principals file is TOML. It is read at the start, and again when it changes; while it is
+invalid, its last valid content stays in effect.
 
     [[principals]]
     name = "host-1"
@@ -9,14 +10,17 @@ The principals file is TOML; `principals_file` reads it.
     keys = [{ id = "k1", ed25519 = "…" }]   # base64 of the 32 raw bytes; several for a roll-over
     spiffe = "spiffe://td/agent/host-1"     # one exact URI SAN, or
     agent_template = "spiffe://td/agent/{agent}"
-
-`{agent}` is one whole path segment: the lower-case hex of the agent id. Source: ADR 12.
     tokens = [{ id = "t1", sha256 = "…" }]  # `sluice token create`; for clients that cannot sign
     doors = ["otlp", "json"]                # which doors the principal may use
     forward = [{ id = "f1", shared_key = "…" }]   # keys of Fluent's handshake; optionally
                                             # `username` and `password`. Readable: ADR 21.
 
-How a request is matched with a principal: `authentication`.
+`{agent}` is one whole path segment: the lower-case hex of the agent id. Source: ADR 12.
+
+A request is authenticated from its head, before its body is read. A batch upload has an Ed25519
+signature, which libsodium verifies, or a client certificate with a SPIFFE id. A signature covers
+Content-Digest, which `frame_reader` compares with the body. A client of a door that cannot sign
+sends a token, in one of the fields that such clients can be configured to send.
 """
 
 import base64
@@ -27,15 +31,25 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+import structlog
+from aiohttp import web
+from nacl.exceptions import CryptoError
+from nacl.signing import VerifyKey
 
+from sluice_doors.requests import sent_token
 from sluice_doors.table import DoorName
-from sluice_gateway.sender_keys import SenderKey
 from sluice_protocol.errors import BadUsage, Unauthenticated
 from sluice_protocol.request_identity import check_door_principal, is_door_agent
-from sluice_protocol.signatures import KEY_ID_CHARS_MAX
+from sluice_protocol.signatures import (
+    KEY_ID_CHARS_MAX,
+    read_signature,
+    verify_signature,
+    view_request,
+)
 from sluice_web.tokens import token_sha256
 
 Role = Literal["agent", "operator"]
@@ -43,6 +57,31 @@ SHARED_KEY_CHARS_MIN: Final = 16
 _AGENT_SEGMENT: Final = r"(?P<agent>(?:[0-9a-f]{2}){1,120})"
 _PLACEHOLDER: Final = "{agent}"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+log = structlog.get_logger()
+
+
+class SenderKey:
+    """An Ed25519 public key."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, raw: bytes) -> None:
+        """Take the 32 bytes of the key.
+
+        Raises:
+            ValueError: They are not 32 bytes.
+        """
+        self._key = VerifyKey(raw)
+
+    def has_signed(self, data: bytes, signature: bytes) -> bool:
+        """Return whether the key made a signature; false for a degenerate key or signature."""
+        try:
+            self._key.verify(data, signature)
+        except CryptoError:
+            return False
+        return True
 
 
 class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -333,3 +372,145 @@ def _agent_of(hex_digits: str) -> str:
         return bytes.fromhex(hex_digits).decode()
     except UnicodeDecodeError as error:
         raise Unauthenticated("the SPIFFE id's agent segment is not UTF-8") from error
+
+
+def read_principals(path: Path) -> Principals:
+    """Read the file at `path`.
+
+    Raises:
+        BadUsage: It cannot be read, is too large, or is not valid.
+    """
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise BadUsage(f"principals file is larger than {FILE_BYTES_MAX} bytes, path=`{path}`")
+        return parse_principals(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadUsage(
+            "no principals file: `sluice token create` and `sluice agent init` print entries for"
+            f" it, or set `principals` to another path, path=`{path}`"
+        ) from error
+    except OSError as error:
+        raise BadUsage(
+            f"cannot read principals file: {error.strerror}; correct the path or its permissions,"
+            f" path=`{path}`"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise BadUsage(f"principals file is not UTF-8: {error}, path=`{path}`") from error
+
+
+class PrincipalsFile:
+    """The file on disk and its last valid content, which is replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file for the first time.
+
+        Raises:
+            BadUsage: It is not valid; a gateway does not start without it.
+        """
+        self._path = path
+        self._file_state = self._seen_state = _file_state(path)
+        self.current = read_principals(path)
+        self.failed = False
+
+    def reload(self) -> bool:
+        """Read the file again where it changed; keep the last content where it is not valid.
+
+        A program may write the file in several steps, and what is there between two of them can be
+        valid. So a change counts once two calls in a row see the same state of the file. A file
+        without any principal is not valid here: it was rather cut off than meant to refuse all.
+
+        Returns:
+            Whether new content is in effect.
+        """
+        state = _file_state(self._path)
+        is_settled, self._seen_state = state == self._seen_state, state
+        if state == self._file_state or not is_settled:
+            return False
+        self._file_state = state
+        try:
+            self.current = _read_some(self._path)
+        except BadUsage as error:
+            self.failed = True
+            log.error("principals_invalid", reason=str(error))  # noqa: TRY400 - a typo needs no traceback
+            return False
+        self.failed = False
+        log.info("principals_reloaded", keys=len(self.current.keys))
+        return True
+
+
+def _read_some(path: Path) -> Principals:
+    found = read_principals(path)
+    if not found.names:
+        raise BadUsage(
+            "principals file contains no principal: write it again, or stop the gateway to refuse"
+            f" everybody, path=`{path}`"
+        )
+    return found
+
+
+def _file_state(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def authenticate(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
+    """Return the sender of a request.
+
+    Raises:
+        Unauthenticated: It has neither a valid signature nor a known client certificate.
+    """
+    if "Signature-Input" in request.headers:
+        return _by_signature(request, principals, now_s)
+    certificate = request.get_extra_info("peercert")
+    if not certificate:
+        raise Unauthenticated("neither a signature nor a client certificate")
+    return principals.spiffe_sender(spiffe_id(certificate))
+
+
+def spiffe_id(certificate: Mapping[str, object]) -> str:
+    """Return the one URI SAN of a verified certificate of `ssl.SSLSocket.getpeercert`.
+
+    Raises:
+        Unauthenticated: It has none, more than one, or one of another scheme.
+    """
+    names = certificate.get("subjectAltName")
+    pairs = names if isinstance(names, tuple) else ()
+    uris = [value for kind, value in pairs if kind == "URI"]
+    if len(uris) != 1 or not uris[0].startswith("spiffe://"):
+        raise Unauthenticated("the client certificate has not exactly one SPIFFE URI SAN")
+    return str(uris[0])
+
+
+def _by_signature(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
+    path, _, query = request.raw_path.partition("?")
+    view = view_request(
+        method=request.method,
+        authority=request.headers.get("Host", ""),
+        path=path,
+        query=query,
+        headers=request.headers.items(),
+    )
+    claim = read_signature(view, now_s=now_s)
+    known = principals.key_of(claim.key_id, now_s)
+    verify_signature(claim, known.key)
+    if request.method == "POST" and not claim.covers_body:
+        raise Unauthenticated("the signature of a POST must cover content-digest")
+    return known.sender
+
+
+def authenticate_door(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
+    """Return the sender of a request to a door.
+
+    Raises:
+        Unauthenticated: It has neither a known token, nor a valid signature, nor a known client
+            certificate.
+    """
+    token = sent_token(request.headers)
+    if token is not None:
+        return principals.token_sender(token, now_s)
+    if "Signature-Input" not in request.headers and not request.get_extra_info("peercert"):
+        raise Unauthenticated("neither a token, a signature nor a client certificate")
+    return authenticate(request, principals, now_s)

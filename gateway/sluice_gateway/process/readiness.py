@@ -6,23 +6,29 @@ gateway starts only on a store that the doctor has examined with a good result.
 """
 
 import asyncio
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from sluice_gateway.admission import ModeWatch, RunningUploads
-from sluice_gateway.journal_ports import UploadJournal
-from sluice_gateway.metrics import ObservedStore
+from sluice_gateway.journal.writer import UploadJournal
+from sluice_gateway.observed_store import ObservedStore
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.write_probe import WriteProbe
+from sluice_gateway.uploads.admission import ModeWatch, RunningUploads
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import ErrorCode, InvalidRecord, StoreError, StoreMisconfigured
-from sluice_protocol.keys import AUTHORITY_SETTINGS
-from sluice_protocol.outcomes import NotFound
+from sluice_protocol.errors import (
+    ErrorCode,
+    InvalidRecord,
+    StoreDenied,
+    StoreError,
+    StoreMisconfigured,
+)
+from sluice_protocol.keys import AUTHORITY_SETTINGS, DOCTOR, digest_of
+from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
 from sluice_protocol.store_backends import is_local
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, ObjectKey, ObjectVersion
 from sluice_store.doctor import examine
 from sluice_store.doctor_result import read_doctor, require_doctor, seal_result, write_result
 from sluice_store.port import ObjectStore
@@ -32,8 +38,57 @@ from sluice_web.problems import Problem, problem_of
 AUTHORITY_INTERVAL_S: Final = 5.0
 """Time between two checks that the authority record exists."""
 CHECK_TIMEOUT_S: Final = 5.0
+PROBES: Final = f"{DOCTOR}ready/"
 
 log = structlog.get_logger()
+
+
+class WriteProbe:
+    """Writes under one key per gateway name, so that killed processes leave at most one object.
+
+    The exact object version is deleted, so a bucket with versioning does not grow either. Workers
+    and gateways of one name share the key: one may delete the object of another, which is harmless.
+    """
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        """Use the key of the gateway `name`."""
+        self._store = store
+        self.key = ObjectKey(f"{PROBES}{digest_of(name.encode())}")
+
+    async def write(self, size_bytes: int) -> bool:
+        """Write and delete an object; return False if that shows nothing.
+
+        Raises:
+            StoreError: The store refused the write, or is unreachable.
+        """
+        # Not zeros: a file system may store those without space.
+        body = hashlib.shake_256(self.key.encode()).digest(size_bytes)
+        outcome = await self._store.create(self.key, body)
+        if isinstance(outcome, Exists):  # a killed process left it, or another worker probes now
+            if not await self._remove_left(body):
+                return False
+            outcome = await self._store.create(self.key, body)
+        if isinstance(outcome, Applied) and outcome.incarnation is not None:
+            await self._delete(outcome.incarnation)
+        return not isinstance(outcome, Exists)
+
+    async def _remove_left(self, body: bytes) -> bool:
+        """Remove the object of an earlier probe; without versions, write over it instead."""
+        info = await self._store.head(self.key)
+        if not isinstance(info, ObjectInfo):
+            return True
+        if info.incarnation is None:
+            await self._store.overwrite(self.key, body)
+            return False
+        return await self._delete(info.incarnation)
+
+    async def _delete(self, incarnation: ObjectVersion) -> bool:
+        try:
+            await self._store.delete(self.key, incarnation)
+        except StoreDenied as error:
+            log.warning("write_probe_not_deleted", key=self.key, reason=str(error))
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

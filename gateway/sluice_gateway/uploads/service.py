@@ -1,34 +1,112 @@
-"""The steps of one upload, in the order of the protocol (`docs/protocol.md`, Acceptance)."""
+"""The steps of one upload, in the order of the protocol (`docs/protocol.md`, Acceptance).
 
+`AcceptedCache` remembers frames that this worker itself has accepted, so that a duplicate needs no
+store call. The key is the digest: the same bytes were validated before and have the same identity,
+so a duplicate is not decoded again either. The cache never contains what was only read, and never
+the absence of a frame. Other bytes under the same identity have another digest, miss the cache and
+go to the store. A frame in the cache was noted in the acceptance journal, so its duplicates need no
+entry.
+
+An entry ends with the proof of its blob, by the store's clock: after half the proof's window. The
+store's time is its last response plus the time since then, by the monotonic clock or by the wall
+clock, whichever ran further, because the monotonic clock can stop while a machine is suspended.
+"""
+
+from collections import OrderedDict
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 from aiohttp import web
 
-from sluice_gateway.accepted_cache import AcceptedCache, AcceptedFrame
-from sluice_gateway.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.admission import BodyBudget, ModeWatch, RunningUploads, check_head
-from sluice_gateway.authentication import authenticate
-from sluice_gateway.frame_reader import FrameReader, ReceivedBody
-from sluice_gateway.high_water import HighWaterMarks
-from sluice_gateway.journal_ports import UploadJournal
+from sluice_gateway.journal.writer import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
-from sluice_gateway.principals import VerifiedSender
-from sluice_gateway.principals_file import PrincipalsFile
-from sluice_gateway.spool_transfer import SpoolTransfer
-from sluice_gateway.uploads import AcceptedResponse, Upload, accepted_response, conflict_problem
+from sluice_gateway.spool.transfer import SpoolTransfer
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads.admission import BodyBudget, ModeWatch, RunningUploads, check_head
+from sluice_gateway.uploads.frame_reader import FrameReader, ReceivedBody
+from sluice_gateway.uploads.high_water import HighWaterMarks
+from sluice_gateway.uploads.principals import PrincipalsFile, VerifiedSender, authenticate
+from sluice_gateway.uploads.upload import (
+    AcceptedResponse,
+    Upload,
+    accepted_response,
+    conflict_problem,
+)
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import ConflictName, Decisions
 from sluice_protocol.errors import ErrorCode, InvariantViolated
-from sluice_protocol.identity import format_identity
+from sluice_protocol.identity import Identity, format_identity
 from sluice_protocol.request_identity import is_door_agent
-from sluice_protocol.units import NS_PER_S, Digest
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_web.problems import HttpRefusal, Problem
 from sluice_web.refused_clients import RefusedClients
 
 log = structlog.get_logger()
+
+
+class AcceptedFrame(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity that a frame owns, and how long this worker may respond for it.
+
+    Attributes:
+        identity: The identity.
+        accepted_at_ns: The acceptance time in its manifest.
+        lasts_ns: How long the entry is valid after it was added.
+    """
+
+    identity: Identity
+    accepted_at_ns: UnixNs
+    lasts_ns: int
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    frame: AcceptedFrame
+    wall_ns: int
+    monotonic_ns: int
+
+
+class AcceptedCache:
+    """A bounded map that drops the entry that was unused for the longest time."""
+
+    def __init__(self, entries_max: int, clock: Clock) -> None:
+        """Create an empty cache; with `entries_max` 0 it stays empty."""
+        self._entries_max = entries_max
+        self._clock = clock
+        self._entries: OrderedDict[Digest, _Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, digest: Digest) -> AcceptedFrame | None:
+        """Return what exactly these bytes own, while it is proved; None proves nothing."""
+        entry = self._entries.get(digest)
+        if entry is None:
+            return None
+        wall_ns = self._clock.now_ns() - entry.wall_ns
+        if max(wall_ns, self._clock.monotonic_ns() - entry.monotonic_ns) >= entry.frame.lasts_ns:
+            del self._entries[digest]
+            return None
+        self._entries.move_to_end(digest)
+        return entry.frame
+
+    def remember(self, digest: Digest, frame: AcceptedFrame) -> None:
+        """Add an upload whose response was 200, unless its proof is too old already."""
+        if self._entries_max == 0 or frame.lasts_ns <= 0:
+            return
+        self._entries[digest] = _Entry(
+            frame=frame,
+            wall_ns=self._clock.now_ns(),
+            monotonic_ns=self._clock.monotonic_ns(),
+        )
+        self._entries.move_to_end(digest)
+        if len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+
+    def forget_all(self) -> None:
+        """Remove every entry, as a restart does."""
+        self._entries.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

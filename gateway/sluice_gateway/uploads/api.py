@@ -6,11 +6,12 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_gateway.listed_uploads import FrameResults, ListedUploads
-from sluice_gateway.metrics import ObservedStore, UploadPhases
-from sluice_gateway.readiness import Readiness
-from sluice_gateway.upload_service import UploadService
-from sluice_gateway.uploads import AcceptedResponse, ConflictProblem
+from sluice_gateway.metrics import UploadPhases
+from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.process.readiness import Readiness
+from sluice_gateway.uploads.lists import FrameResults, ListedUploads
+from sluice_gateway.uploads.service import UploadService
+from sluice_gateway.uploads.upload import AcceptedResponse, ConflictProblem
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.upload_http import (
     FRAME_LIST_MEDIA_TYPE,

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
+from sluice_gateway.process.worker import WorkerPlan, configure_logs, run_worker, worker_main
 from sluice_gateway.settings import GatewaySettings, check_settings
-from sluice_gateway.worker import WorkerPlan, configure_logs, run_worker, worker_main
 from sluice_web.addresses import parse_listen
 from sluice_web.listening import bind_setting
 from sluice_web.open_files import raise_open_files_limit

@@ -14,13 +14,12 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from sluice_gateway.accepted_cache import AcceptedFrame
-from sluice_gateway.admission import check_head
-from sluice_gateway.frame_reader import ReceivedBody
 from sluice_gateway.metrics import UploadPhases
-from sluice_gateway.principals import VerifiedSender
-from sluice_gateway.upload_service import UploadService
-from sluice_gateway.uploads import AcceptedResponse, ConflictProblem, Upload
+from sluice_gateway.uploads.admission import check_head
+from sluice_gateway.uploads.frame_reader import ReceivedBody
+from sluice_gateway.uploads.principals import VerifiedSender
+from sluice_gateway.uploads.service import AcceptedFrame, UploadService
+from sluice_gateway.uploads.upload import AcceptedResponse, ConflictProblem, Upload
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.frame_lists import LIST_OVERHEAD_BYTES_MAX, parse_frame_list
 from sluice_protocol.identity import Identity

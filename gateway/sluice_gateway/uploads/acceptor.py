@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 import structlog
 
-from sluice_gateway.uploads import Upload, accepted_manifest, conflict_manifest
+from sluice_gateway.uploads.upload import Upload, accepted_manifest, conflict_manifest
 from sluice_protocol.acceptance import (
     BlobHashed,
     Conflict,

@@ -17,8 +17,8 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.spool import CLAIM, SpoolClaim
-from sluice_gateway.spool_records import untransferred_keys
+from sluice_gateway.spool.claim import CLAIM, SpoolClaim
+from sluice_gateway.spool.records import untransferred_keys
 from sluice_protocol.authority import (
     Authority,
     ModeSwitch,

@@ -1,0 +1,1 @@
+"""The acceptance journal of a worker: `book` decides without I/O, `writer` registers and writes."""
