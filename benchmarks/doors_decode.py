@@ -17,12 +17,11 @@ from typing import Final
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_doors.canonical import content_digest
-from sluice_doors.decoded import DecodedRecords, Tally
+from sluice_doors.decoded import DecodedRecords, Tally, content_digest
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields, record_of
 from sluice_doors.otlp import protobuf as otlp_protobuf
-from sluice_doors.otlp.decode import PROTOBUF, decode_otlp_logs
+from sluice_doors.otlp.http import PROTOBUF, decode_otlp_logs
 from sluice_doors.otlp.logs import logs_from_groups, logs_from_rows
 from sluice_protocol.records import LogRecord, logs_from_records
 

@@ -16,8 +16,7 @@ from typing import Final
 import msgpack
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_doors.canonical import content_digest
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, content_digest
 from sluice_doors.forward.messages import TAG_KEY, decode_forward
 from sluice_doors.json.hec import decode_events
 from sluice_protocol.records import LogRecord, logs_from_records

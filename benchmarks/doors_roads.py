@@ -21,10 +21,9 @@ from benchmarks.doors_bodies import SHAPES, otlp_metrics
 from benchmarks.doors_decode import NOW_NS
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_doors import protobuf as arrow_roads
-from sluice_doors.canonical import content_digest
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, content_digest
 from sluice_doors.loki.push import PROTOBUF, decode_loki
-from sluice_doors.otlp.decode import decode_otlp_metrics
+from sluice_doors.otlp.http import decode_otlp_metrics
 from sluice_doors.prometheus.write import decode_remote_write
 
 REPEATS: Final = 4

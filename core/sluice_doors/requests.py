@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice_doors.canonical import canonical, form_digest
-from sluice_doors.decoded import BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import BodyUnreadable, DecodedRecords, canonical, form_digest
 from sluice_doors.json.timed_lines import TimedLines, lines_digest
 from sluice_doors.table import DoorName
 from sluice_protocol.columns import kind_of

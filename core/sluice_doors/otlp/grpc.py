@@ -25,8 +25,12 @@ from grpc import aio
 
 from sluice_doors.acceptance import MemoryBudget, MessageAcceptance
 from sluice_doors.decoded import BodyUnreadable, DecodedRecords
-from sluice_doors.otlp.decode import decode_otlp_logs, decode_otlp_metrics
-from sluice_doors.otlp.http import PROTOBUF_TYPE, export_response
+from sluice_doors.otlp.http import (
+    PROTOBUF_TYPE,
+    decode_otlp_logs,
+    decode_otlp_metrics,
+    export_response,
+)
 from sluice_doors.requests import SERVER_ERRORS, Decode, DoorRequest, token_of
 from sluice_protocol.errors import BadUsage, ErrorCode
 from sluice_protocol.units import UnixNs

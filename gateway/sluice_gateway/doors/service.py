@@ -29,9 +29,8 @@ from sluice_doors.requests import (
 from sluice_doors.table import DoorName
 from sluice_gateway.doors.combined_frames import SmallRequest
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
-from sluice_gateway.doors.frames import MadeFrame, make_frames
+from sluice_gateway.doors.frames import MadeFrame, OwnBatches, make_frames
 from sluice_gateway.doors.freed_memory import FreedMemory, separate_large_blocks
-from sluice_gateway.doors.own_batches import OwnBatches
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.uploads.principals import VerifiedSender, authenticate_door
 from sluice_gateway.uploads.service import UploadService

@@ -9,8 +9,7 @@ from support.event_bodies import ARN, COMMON, FIREHOSE, FORWARD, HEC
 from support.otlp_requests import damaged
 from support.repetitions import times
 
-from sluice_doors.canonical import content_digest
-from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords, content_digest
 from sluice_doors.forward.messages import decode_forward
 from sluice_doors.json.elasticsearch import decode_bulk
 from sluice_doors.json.firehose import common_pairs, decode_firehose

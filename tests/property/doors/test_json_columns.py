@@ -8,8 +8,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluice_doors.canonical import canonical
-from sluice_doors.decoded import DecodedRecords, Tally
+from sluice_doors.decoded import DecodedRecords, Tally, canonical
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import SHAPES_MAX, RecordFields, columns_of, record_of
 from sluice_doors.otlp.logs import logs_from_rows

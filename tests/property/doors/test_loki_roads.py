@@ -13,8 +13,13 @@ from support.repetitions import times
 
 from sluice_doors import protobuf as arrow_roads
 from sluice_doors.arrow.texts import NotPlain
-from sluice_doors.canonical import canonical, content_digest
-from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    BodyTooLarge,
+    BodyUnreadable,
+    DecodedRecords,
+    canonical,
+    content_digest,
+)
 from sluice_doors.loki import arrow as loki_arrow
 from sluice_doors.loki import push as loki
 from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki

@@ -23,12 +23,17 @@ from support.repetitions import times
 from sluice_doors import protobuf as arrow_roads
 from sluice_doors.arrow.pieces import find_records
 from sluice_doors.arrow.texts import NotPlain
-from sluice_doors.canonical import canonical, content_digest
-from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    BodyTooLarge,
+    BodyUnreadable,
+    DecodedRecords,
+    canonical,
+    content_digest,
+)
 from sluice_doors.otlp import arrow_logs as otlp_arrow
 from sluice_doors.otlp import arrow_metrics as otlp_metrics_arrow
 from sluice_doors.otlp import protobuf as otlp_protobuf
-from sluice_doors.otlp.decode import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp.logs import logs_from_groups
 from sluice_doors.otlp.metrics import metrics_from_groups
 from sluice_protocol.columns import check_columns

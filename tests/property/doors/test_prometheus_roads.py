@@ -12,8 +12,7 @@ from support.repetitions import times
 
 from sluice_doors import protobuf as arrow_roads
 from sluice_doors.arrow.texts import NotPlain
-from sluice_doors.canonical import canonical, content_digest
-from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
+from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, canonical, content_digest
 from sluice_doors.prometheus import arrow as prometheus_arrow
 from sluice_doors.prometheus.write import RemoteWrite, decode_remote_write
 from sluice_protocol.columns import check_columns

@@ -10,8 +10,7 @@ from support.door_bodies import LOKI, LOKI_JSON, REMOTE_WRITE
 from support.event_bodies import firehose
 
 from sluice_doors import rows as row_pieces
-from sluice_doors.canonical import canonical, form_digest
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, canonical, form_digest
 from sluice_doors.json.elasticsearch import decode_bulk
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.json.hec import decode_events

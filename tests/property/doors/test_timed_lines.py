@@ -8,8 +8,7 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from sluice_doors.canonical import canonical
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, canonical
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import SHAPES_MAX
 from sluice_doors.json.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines

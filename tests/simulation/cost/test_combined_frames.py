@@ -10,8 +10,7 @@ import pytest
 from support.simloop import SimClock, SimIds, SimLoop, simulate
 
 from sluice_cli.cost import CostPlan, Load
-from sluice_doors.canonical import canonical, form_digest
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, canonical, form_digest
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import GatewayMetrics

@@ -6,9 +6,8 @@ from itertools import pairwise
 import numpy as np
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 
-from sluice_doors.canonical import canonical, content_digest, take_texts
-from sluice_doors.decoded import DecodedRecords
-from sluice_doors.otlp.decode import PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.decoded import DecodedRecords, canonical, content_digest, take_texts
+from sluice_doors.otlp.http import PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_protocol.columns import AttributeColumns, LogColumns, MetricColumns, check_columns
 
 

@@ -27,8 +27,13 @@ from support.event_bodies import (
 from support.golden import golden
 
 from sluice_doors import decoded
-from sluice_doors.canonical import canonical, content_digest
-from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    BodyTooLarge,
+    BodyUnreadable,
+    DecodedRecords,
+    canonical,
+    content_digest,
+)
 from sluice_doors.forward.messages import decode_forward
 from sluice_doors.json.firehose import common_pairs, decode_firehose
 from sluice_doors.json.hec import decode_events, decode_raw

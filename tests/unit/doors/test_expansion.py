@@ -10,7 +10,7 @@ from sluice_doors import decoded as tally
 from sluice_doors.decoded import BodyTooLarge
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.loki.push import decode_loki
-from sluice_doors.otlp.decode import JSON, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import JSON, decode_otlp_logs, decode_otlp_metrics
 
 PAIRS, RECORDS = 30, 50
 PLAIN = {f"k{place}": "x" for place in range(PAIRS)}

@@ -23,7 +23,7 @@ from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.json.hec import decode_events, decode_raw
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.loki.push import decode_loki
-from sluice_doors.otlp.decode import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.prometheus.write import VERSION_2, decode_remote_write
 from sluice_doors.requests import DoorRequest, canonical_records
 from sluice_doors.table import DoorName

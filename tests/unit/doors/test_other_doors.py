@@ -18,8 +18,14 @@ from support.door_bodies import (
 from support.golden import golden
 from support.proto_bytes import double, integer, part, signed
 
-from sluice_doors.canonical import canonical, content_digest
-from sluice_doors.decoded import RECORDS_MAX, BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    RECORDS_MAX,
+    BodyTooLarge,
+    BodyUnreadable,
+    DecodedRecords,
+    canonical,
+    content_digest,
+)
 from sluice_doors.json.elasticsearch import BulkItem, decode_bulk
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import parse_time

@@ -12,11 +12,16 @@ from support.otlp_requests import otlp_json
 
 from sluice_doors import protobuf as arrow_roads
 from sluice_doors.attributes import with_resource_in_records
-from sluice_doors.canonical import canonical, content_digest
-from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
+from sluice_doors.decoded import (
+    BodyTooLarge,
+    BodyUnreadable,
+    DecodedRecords,
+    canonical,
+    content_digest,
+)
 from sluice_doors.otlp import messages as otlp_messages
 from sluice_doors.otlp import protobuf as otlp_wire
-from sluice_doors.otlp.decode import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp.metrics import exponential_buckets
 from sluice_protocol.ndjson import ndjson_from_columns
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from sluice_doors.canonical import canonical, form_digest
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, canonical, form_digest
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.timed_lines import timed_lines
 from sluice_doors.requests import identity_of_lines

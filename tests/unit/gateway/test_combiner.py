@@ -12,8 +12,7 @@ import pytest
 from msgspec import structs
 from support.queue_store import SimIds
 
-from sluice_doors.canonical import canonical, form_digest
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, canonical, form_digest
 from sluice_doors.json.timed_lines import timed_lines
 from sluice_gateway.doors import combiner as combining
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
