@@ -28,8 +28,8 @@ from sluice_agent.settings import (
     Durability,
     SpoolSettings,
     UploaderSettings,
+    check_agent_settings,
 )
-from sluice_agent.settings_checks import check_agent_settings
 from sluice_agent.signing_key import read_key
 from sluice_agent.spool import Spool
 from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe

@@ -9,7 +9,9 @@ Source: ADR 20, 17 and 5.
 """
 
 import asyncio
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -18,7 +20,6 @@ from aiohttp import web
 
 from sluice_agent.batching import Batcher, RecordBlock
 from sluice_agent.door_blocks import ReadRequest, read_request
-from sluice_agent.door_budget import DoorBudget
 from sluice_agent.door_senders import TokenSenders
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.spool import Spool
@@ -30,6 +31,61 @@ from sluice_protocol.units import UnixNs
 from sluice_web.application import send_continue
 from sluice_web.problems import HttpRefusal, Problem
 from sluice_web.refused_clients import RefusedClients
+
+BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Limit of all bodies that are in memory, as announced; more requests get "later"."""
+REQUESTS_MAX: Final = 256
+"""Limit of requests that wait to become durable."""
+
+
+class DoorBudget:
+    """The requests of all doors of one agent."""
+
+    def __init__(self, body_bytes_max: int, is_full: Callable[[], bool]) -> None:
+        """Start without a request.
+
+        Args:
+            body_bytes_max: Largest body; one of this size always fits alone.
+            is_full: Returns whether the spool is full.
+        """
+        self.bytes_max = max(BODIES_BYTES_MAX, body_bytes_max)
+        self._is_full = is_full
+        self.held_bytes = 0
+        self._requests = 0
+
+    @contextmanager
+    def take(self, length_bytes: int) -> Iterator[None]:
+        """Reserve memory.
+
+        Raises:
+            HttpRefusal: There is no room.
+        """
+        if self.held_bytes + length_bytes > self.bytes_max:
+            raise HttpRefusal(ErrorCode.OVERLOADED, "too many requests: send it again later")
+        self.held_bytes += length_bytes
+        try:
+            yield
+        finally:
+            self.held_bytes -= length_bytes
+
+    @contextmanager
+    def request(self, length_bytes: int) -> Iterator[None]:
+        """Reserve memory for a request, and count it.
+
+        Raises:
+            HttpRefusal: Inputs are blocked, or too many requests are waiting.
+        """
+        if self._is_full():
+            raise HttpRefusal(ErrorCode.OVERLOADED, "the spool is full: send it again later")
+        if self._requests >= REQUESTS_MAX:
+            raise HttpRefusal(ErrorCode.OVERLOADED, "too many requests: send it again later")
+        with self.take(length_bytes):
+            self._requests += 1
+            try:
+                yield
+            finally:
+                self._requests -= 1
+
 
 BODY_S_MAX: Final = 60.0
 INLINE_BYTES_MAX: Final = 16 * 1024

@@ -4,23 +4,29 @@ Several workers send concurrently unless the settings require order. A worker ke
 until they are forgotten or parked. With a backlog of small batches it sends several in one request.
 A batch for which a worker is free is sent from memory; all others are read from the spool.
 `decide_reaction` decides the reaction and `Gateways` the gateway; this module only performs them.
+
+A list of batches is sent once: those of it that are not settled are sent one by one, so every
+reaction to a response is that of a single upload (ADR 4).
+
+Batches that all gateways refuse, although they accept others, are delayed: no gateway reads their
+version, a proxy refuses them, or what the store contains for their identity is damaged. They would
+occupy every worker until an operator acts. One of them is tried again after a pause. When a gateway
+accepts it, all of them are sent (ADR 3 and 18).
 """
 
 import asyncio
 from collections import deque
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
-from sluice_agent.delayed_batches import RETRY_S, DelayedBatches, concerns_batch
-from sluice_agent.errors import SendingRefused
+from sluice_agent.errors import GatewaysUnreachable, SendingRefused
 from sluice_agent.foreign_responses import ForeignResponses
 from sluice_agent.gateway_addresses import Gateways
 from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
-from sluice_agent.listed_batches import BACKLOG_MIN, ListPlan
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.outages import OutageLog
 from sluice_agent.settings import UploaderSettings
 from sluice_agent.spool import Spool, SpooledBatch
 from sluice_agent.spool_retries import RetriedSpool
@@ -37,12 +43,208 @@ from sluice_agent.upload_decisions import (
     StopSending,
     decide_reaction,
 )
-from sluice_agent.waiting_batches import WaitingBatches
 from sluice_protocol.clock import Clock
+from sluice_protocol.errors import ErrorCode
+from sluice_protocol.frame_lists import FRAMES_MAX, LIST_OVERHEAD_BYTES_MAX, listed_bytes
 from sluice_protocol.units import NS_PER_S
 
-REFUSED_RETRY_S: Final = 60.0
+LIST_BYTES_MAX: Final = 256 * 1024 - LIST_OVERHEAD_BYTES_MAX
+"""A longer list saves no more."""
+SMALL_BYTES_MAX: Final = 64 * 1024
+"""Size of a frame up to which sharing a request saves more than it delays."""
+BACKLOG_MIN: Final = 4
+"""Waiting batches from which on they share requests; fewer are faster in separate ones."""
+
+
+@dataclass(slots=True)
+class ListPlan:
+    """The frames that one request can still take.
+
+    Attributes:
+        frames: Number of frames in it.
+        size_bytes: Bytes of these frames in a list.
+    """
+
+    frames: int = 0
+    size_bytes: int = 0
+
+    def add(self, frame_bytes: int) -> bool:
+        """Add a frame; return whether it fits."""
+        size_bytes = self.size_bytes + listed_bytes(frame_bytes)
+        if (
+            frame_bytes > SMALL_BYTES_MAX
+            or self.frames >= FRAMES_MAX
+            or size_bytes > LIST_BYTES_MAX
+        ):
+            return False
+        self.frames, self.size_bytes = self.frames + 1, size_bytes
+        return True
+
+
+class WaitingBatches:
+    """The batches that no worker has taken, in the order of sealing."""
+
+    def __init__(self) -> None:
+        self._batches: deque[SpooledBatch] = deque()
+        self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batch: SpooledBatch) -> None:
+        """Add a batch at the end."""
+        self._batches.append(batch)
+        self._filled.set()
+
+    def put_back(self, batches: Iterable[SpooledBatch]) -> None:
+        """Add batches that were taken before, at their places."""
+        if taken := list(batches):
+            ordered = sorted([*self._batches, *taken], key=lambda one: one.header.order)
+            self._batches = deque(ordered)
+            self._filled.set()
+
+    async def wait(self) -> None:
+        """Return once there is a batch."""
+        while not self._batches:
+            self._filled.clear()
+            await self._filled.wait()
+
+    def take(self, *, newest: bool = False) -> SpooledBatch:
+        """Remove and return the oldest batch, or the newest one."""
+        return self._batches.pop() if newest else self._batches.popleft()
+
+
+RETRY_S: Final = 30.0
+
+
+_OF_THE_BATCH: Final = frozenset(
+    {
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.CORRUPT_OBJECT,
+        ErrorCode.INTERNAL,
+        ErrorCode.DIGEST_MISMATCH,
+    }
+)
+"""Codes after which other batches may well be accepted, and this one not before someone acts."""
+
+
+def concerns_batch(reaction: Reaction) -> bool:
+    """Return True if the last gateway of a round refused this batch, and not every upload."""
+    return isinstance(reaction, SendAgain) and reaction.reason in _OF_THE_BATCH
+
+
+class DelayedBatches:
+    """The batches, oldest first."""
+
+    def __init__(self, clock: Clock, retry_s: float) -> None:
+        self._clock = clock
+        self._retry_s = retry_s
+        self._batches: deque[SpooledBatch] = deque()
+        self._filled = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batch: SpooledBatch) -> None:
+        """Keep a batch apart; it was sent before, which its next upload states."""
+        self._batches.append(replace(batch, recovered=True))
+        self._filled.set()
+
+    async def next(self) -> SpooledBatch:
+        """Wait for a batch and the pause, and remove the batch."""
+        await self._filled.wait()
+        await self._clock.sleep(self._retry_s)
+        return self._remove()
+
+    def remove_all(self) -> list[SpooledBatch]:
+        """Remove and return every batch."""
+        return [self._remove() for _ in range(len(self._batches))]
+
+    def _remove(self) -> SpooledBatch:
+        batch = self._batches.popleft()
+        if not self._batches:
+            self._filled.clear()
+        return batch
+
+
+FAILURES_LOGGED: Final = 5
+"""Failed uploads of one outage that are logged one by one; a summary follows."""
+SUMMARY_S: Final = 30.0
+"""Time between two summaries of an outage, seconds."""
 _log: Final = structlog.get_logger("sluice.agent.uploader")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Outage:
+    """Uploads that failed since the last one that succeeded, on the monotonic clock."""
+
+    since_s: float
+    logged_s: float
+    failures: int = 0
+
+
+class OutageLog:
+    """Logs failed uploads, and ends the agent after `give_up_s` of them, unless that is 0."""
+
+    def __init__(self, give_up_s: float) -> None:
+        self._give_up_s = give_up_s
+        self._outage: _Outage | None = None
+        self.last_failure = ""
+
+    def failed(
+        self,
+        batch: SpooledBatch,
+        *,
+        reason: str,
+        gateway: str,
+        waiting: int,
+        now_s: float,
+        detail: str = "",
+    ) -> None:
+        """Record a failed upload.
+
+        Args:
+            batch: The batch that was sent.
+            reason: Why it failed.
+            gateway: The address of the gateway.
+            waiting: The batches that are not settled.
+            now_s: The time on the monotonic clock.
+            detail: The cause, and what to check, if they are known.
+
+        Raises:
+            GatewaysUnreachable: Uploads have failed for `give_up_s`.
+        """
+        outage = self._outage = self._outage or _Outage(since_s=now_s, logged_s=now_s)
+        outage.failures += 1
+        self.last_failure = f"{reason} at {gateway}" + (f": {detail}" if detail else "")
+        failing_s = now_s - outage.since_s
+        if self._give_up_s and failing_s >= self._give_up_s:
+            raise GatewaysUnreachable(self._give_up_s, reason, gateway, detail)
+        if outage.failures <= FAILURES_LOGGED:
+            if reason == NOT_A_GATEWAY:
+                return  # logged with the response by `foreign_responses`
+            known = {"detail": detail} if detail else {}
+            _log.warning(
+                "upload_failed", name=batch.header.name, reason=reason, gateway=gateway, **known
+            )
+        elif now_s - outage.logged_s >= SUMMARY_S:
+            outage.logged_s = now_s
+            _log.warning(
+                "uploads_failing",
+                failures=outage.failures,
+                failing_s=round(failing_s),
+                waiting=waiting,
+                reason=reason,
+                gateway=gateway,
+            )
+
+    def ended(self) -> None:
+        """Record a successful upload."""
+        self._outage = None
+        self.last_failure = ""
+
+
+REFUSED_RETRY_S: Final = 60.0
 
 
 class Uploader:

@@ -18,8 +18,8 @@ import structlog
 from support.failing_accepts import fail_accepts
 from support.syslog_agent import bodies, full_spool, rows, served
 
-from sluice_agent import syslog_connections
-from sluice_agent.metric_values import LabelledMetric
+from sluice_agent import syslog
+from sluice_agent.metrics import LabelledMetric
 
 SETTLED_S = 0.3
 """Time in which the agent receives what was written to the loopback interface."""
@@ -145,7 +145,7 @@ def test_a_connection_beyond_the_maximum_waits_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is neither accepted nor closed until another one ends."""
-    monkeypatch.setattr(syslog_connections, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(syslog, "CONNECTIONS_MAX", 2)
     opened: list[float] = []
     change = LabelledMetric.set
 

@@ -298,7 +298,9 @@ def test_a_dead_letter_that_was_accepted_long_after_its_records_counts(place: De
 def test_pending_batches_over_the_bound_make_the_result_partial(place: Deployment) -> None:
     """The reason contains the number of batches that were left out."""
     place.deliver([log_batch([f"line {n}"], start=n) for n in range(5)])
-    result = run_query(place, make_query(), settings_with(QuerySettings, tail_frames_max=2))
+    result = run_query(
+        place, make_query(), settings_with(QuerySettings, tail_frames_max=2, tail_lists_max=9)
+    )
     assert result.summary.results == 2
     assert result.summary.reasons[0].startswith("3 older batches that are not in the")
 

@@ -3,11 +3,6 @@
 import msgspec
 import pytest
 
-from sluice_agent.listed_batches import (
-    LIST_BYTES_MAX,
-    SMALL_BYTES_MAX,
-    ListPlan,
-)
 from sluice_agent.transport import UploadResult, parse_results
 from sluice_agent.upload_decisions import (
     NOT_A_GATEWAY,
@@ -16,6 +11,11 @@ from sluice_agent.upload_decisions import (
     NoGatewayResponse,
     SendAgain,
     decide_reaction,
+)
+from sluice_agent.uploader import (
+    LIST_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    ListPlan,
 )
 from sluice_protocol.frame_lists import FRAMES_MAX, listed_bytes
 from sluice_protocol.units import Digest

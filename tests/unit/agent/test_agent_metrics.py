@@ -4,8 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sluice_agent.health import AgentCollector
-from sluice_agent.metric_values import LabelledMetric
-from sluice_agent.metrics import AgentMetrics
+from sluice_agent.metrics import AgentMetrics, LabelledMetric
 
 
 def exported(metrics: AgentMetrics) -> list[str]:

@@ -9,8 +9,7 @@ import pytest
 from support.constants import settings_with
 
 from sluice_agent.app import run_agent, run_forward
-from sluice_agent.settings import AgentSettings, Durability
-from sluice_agent.settings_checks import check_agent_settings
+from sluice_agent.settings import AgentSettings, Durability, check_agent_settings
 from sluice_cli.agent import init
 from sluice_protocol.errors import BadUsage
 
