@@ -4,9 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.gateway_run import run
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_gateway.settings import GatewaySettings
 
 _DEFAULTS = GatewaySettings()
@@ -22,4 +20,7 @@ def gateway(
 
     Logs are JSON lines on standard error, with or without `--json`.
     """
-    return run(store=store, settings=settings, json=json)
+    from sluice_gateway.processes import run_gateway  # noqa: PLC0415 - imports the web server
+
+    del json
+    return run_gateway(settings, store)
