@@ -1,12 +1,15 @@
 """`sluice agent`: ship files and host metrics, and manage parked batches."""
 
+import asyncio
+import dataclasses
+import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
 from sluice_agent.settings import SPOOL_DEFAULT, AgentSettings, default_agent_id
-from sluice_cli.agent_run import KEY_DEFAULT, run_and_report
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sluice_agent.parked import ParkedBatch
+    from sluice_agent.tasks import AgentRunResult
+
+KEY_DEFAULT: Final = Path(".sluice-agent/key.pem")
 
 app = App(name="agent", help="Ship files and host metrics, and manage parked batches.")
 parked = App(name="parked", help="Manage batches that gateways rejected.")
@@ -31,7 +37,12 @@ def run(*, settings: Annotated[AgentSettings, Parameter(name="*")], json: Json =
 
     Batches that are not accepted by then stay in the spool for the next run.
     """
-    return run_and_report(settings=settings, json=json)
+    from sluice_agent.app import run_agent  # noqa: PLC0415 - quick help
+
+    settings = with_key(settings)
+    outcome = run_until_signal(lambda stop: run_agent(settings, stop=stop))
+    emit(outcome, as_json=json, human=lambda console: draw_outcome(console, outcome))
+    return exit_code(outcome, all_accepted=settings.once)
 
 
 @app.command
@@ -102,3 +113,37 @@ def _draw(console: "Console", found: tuple["ParkedBatch", ...]) -> None:
 def _print_names(console: "Console", what: str, names: tuple[str, ...]) -> None:
     for name in names:
         console.print(f"{what}: {name}", markup=False)
+
+
+def with_key(settings: AgentSettings) -> AgentSettings:
+    """Use the key that `agent init` created here if neither key nor certificate is set."""
+    if settings.key is None and settings.tls_cert is None and KEY_DEFAULT.exists():
+        return dataclasses.replace(settings, key=KEY_DEFAULT)
+    return settings
+
+
+def run_until_signal(
+    start: Callable[[asyncio.Event], Coroutine[None, None, "AgentRunResult"]],
+) -> "AgentRunResult":
+    """Run an agent until it ends; SIGTERM and SIGINT request a stop."""
+
+    async def main() -> "AgentRunResult":
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        return await start(stop)
+
+    return asyncio.run(main())
+
+
+def exit_code(outcome: "AgentRunResult", *, all_accepted: bool) -> int:
+    """Return 1 if a batch was parked or dropped, or is pending although all had to be accepted."""
+    wrong = outcome.parked or outcome.dropped_records or (all_accepted and outcome.waiting)
+    return ExitCode.FOUND_WRONG.value if wrong else ExitCode.DONE.value
+
+
+def draw_outcome(console: "Console", outcome: "AgentRunResult") -> None:
+    """Print the result of a run."""
+    fields = dataclasses.asdict(outcome)
+    console.print(" ".join(f"{name}={value}" for name, value in fields.items()), markup=False)

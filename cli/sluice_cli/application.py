@@ -1,18 +1,24 @@
-"""The command-line application: load one command, parse its options and run it."""
+"""The command-line application: load one command, and read its options.
+
+A flag has precedence over an environment variable, and a variable over the settings file. The
+variable of the option `listen` of `sluice gateway` is `SLUICE_GATEWAY_LISTEN`.
+"""
 
 import inspect
-from collections.abc import Callable
-from typing import get_args
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, ArgumentCollection, CycloptsError, Parameter, UnknownOptionError
+from cyclopts import config as providers
 from cyclopts.config import Env
 
 from sluice_cli.commands import COMMANDS, SUMMARY
-from sluice_cli.config import FromFile, refuse_unknown_tables
 from sluice_cli.environment import check_variables
-from sluice_cli.existing_directory import ExistingDirectory
-from sluice_cli.settings_file import read_file
+from sluice_cli.options import ExistingDirectory
+from sluice_cli.settings_file import SHARED_KEYS, read_file, unknown_key
 from sluice_cli.usage_errors import usage_error
+from sluice_protocol.errors import BadUsage
 
 
 def build() -> App:
@@ -88,3 +94,108 @@ def _check_directories(bound: inspect.BoundArguments) -> None:
         for rule in get_args(parameter.annotation):
             if isinstance(rule, ExistingDirectory):
                 rule.check(bound.arguments.get(name, parameter.default))
+
+
+class FromFile:
+    """Fills options that neither a flag nor the environment set, from the settings file."""
+
+    def __init__(self, path: Path, values: dict[str, Any]) -> None:
+        self._path = path
+        self._values = values
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Add the file's values to the options of the running command."""
+        section: Any = self._values
+        for name in commands:
+            section = section.get(name, {}) if isinstance(section, dict) else {}
+        if not isinstance(section, dict):
+            raise BadUsage(
+                f"settings of a command must be a table: write [{'.'.join(commands)}],"
+                f" key=`{'.'.join(commands)}`, path=`{self._path}`"
+            )
+        options = {name for argument in arguments for name in argument.names}
+        shared = {
+            key: self._values[key]
+            for key in SHARED_KEYS & set(self._values)
+            if f"--{key.replace('_', '-')}" in options
+        }
+        # A table is either that of a subcommand or a group of options, as `[maintain.compact]`.
+        below = _subcommands(app, commands)
+        own = {
+            key: value
+            for key, value in section.items()
+            if not (isinstance(value, dict) and key in below)
+        }
+        merged = {**shared, **own} if commands else shared
+        # Nest the values under the command's name: in a flat mapping, cyclopts drops every option
+        # that has the name of a command, such as `gateway` of `sluice agent run`.
+        for name in reversed(commands):
+            merged = {name: merged}
+        try:
+            providers.Dict(merged, source=str(self._path))(app, commands, arguments)
+        except UnknownOptionError as error:
+            known = [
+                _key_of(commands, name)
+                for argument in arguments
+                for name in argument.names
+                if argument.parse and name.startswith("--")
+            ]
+            key = (error.token.keyword or "").strip("[]").replace("][", ".")
+            raise unknown_key(".".join((*commands, key)), known, self._path) from error
+        _refuse_values_of_groups(arguments)
+
+
+def _refuse_values_of_groups(arguments: ArgumentCollection) -> None:
+    """Refuse a value of a group of options: the library would set the first option of the group.
+
+    Raises:
+        BadUsage: A group has a value that is no JSON object.
+    """
+    for group in arguments:
+        if not group.children and get_origin(group.hint) is not dict:
+            continue
+        for token in group.tokens:
+            if not token.keys and not token.value.startswith("{"):
+                name = group.names[0]
+                raise BadUsage(
+                    f"options have no value together: set one of them, `{name}.NAME`,"
+                    f" option=`{name}`, value=`{token.value}`, source=`{token.source or 'cli'}`"
+                )
+
+
+def refuse_unknown_tables(
+    root: App, commands: Iterable[str], path: Path, values: Mapping[str, object]
+) -> None:
+    """Refuse a key of a command that has subcommands only, and none of this name.
+
+    Raises:
+        BadUsage: The file contains such a key; the error names the nearest known one.
+    """
+    for command in commands:
+        if command in values:
+            _refuse_unknown(root[command], (command,), path, values[command])
+
+
+def _refuse_unknown(app: App, commands: tuple[str, ...], path: Path, section: object) -> None:
+    if app.default_command is not None or not isinstance(section, dict):
+        return
+    below = _subcommands(app, ())
+    for key, value in section.items():
+        if key not in below:
+            known = [".".join((*commands, name)) for name in below]
+            raise unknown_key(".".join((*commands, key)), known, path)
+        _refuse_unknown(app[key], (*commands, key), path, value)
+
+
+def _key_of(commands: tuple[str, ...], option: str) -> str:
+    """Return the key of an option `--name` of a command, as the settings file has it."""
+    return ".".join((*commands, option.removeprefix("--").replace("-", "_")))
+
+
+def _subcommands(app: App, commands: tuple[str, ...]) -> frozenset[str]:
+    """Return the subcommands of the running command; `app` is that command or the root."""
+    here = app
+    for name in commands:
+        if name in here:
+            here = here[name]
+    return frozenset(name for name in here if not name.startswith("-"))

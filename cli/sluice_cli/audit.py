@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.existing_directory import EXISTING_STORE, STORE_DEFAULT
-from sluice_cli.options import Json, NewStoreUrl, StoreUrl
+from sluice_cli.options import EXISTING_STORE, STORE_DEFAULT, Json, NewStoreUrl, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.audit.auditor import AuditEstimate, audit_store, estimate_audit
 from sluice_gc.audit.certificate_chain import (

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from sluice_cli.confirmation import is_confirmed
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, print_columns
 from sluice_cli.user_name import user_name
 from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import StoreUrl
+from sluice_cli.options import STORE_DEFAULT, StoreUrl
 from sluice_cli.price_files import read_prices
 from sluice_console.settings import ConsoleSettings
 

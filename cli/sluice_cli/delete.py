@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_cli.user_name import user_name
 from sluice_protocol.clock import IdSource

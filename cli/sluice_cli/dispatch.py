@@ -9,7 +9,6 @@ from typing import Final
 from sluice_cli.environment import refuse_unknown_variables
 from sluice_cli.extras import describe_missing
 from sluice_cli.output import describe_error, describe_os_error, fail
-from sluice_cli.plain_commands import read_command
 from sluice_cli.settings_file import read_file, refuse_unknown_command
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
@@ -79,7 +78,7 @@ def _run(tokens: list[str]) -> int:
             f" option=`{tokens[0]}`"
         )
     _require_address_space(tokens)
-    run = read_command(tokens) or _parse(tokens)
+    run = _parse(tokens)
     if run is None:
         return ExitCode.DONE.value
     from sluice_cli.logs import configure_logs  # noqa: PLC0415 - takes 0.05 s, and help logs nothing

@@ -57,19 +57,6 @@ def refuse_unknown_variables(known: Collection[str] = (), commands: tuple[str, .
         )
 
 
-def given_variables(path: tuple[str, ...], options: Iterable[str]) -> dict[str, str] | None:
-    """Return the values of a command's variables by option, or None if a variable is unknown.
-
-    Args:
-        path: The command, with its subcommand.
-        options: The names of all options, as identifiers.
-    """
-    known = {variable_of(path, option): option for option in options}
-    if _unknown_variables(known, path[:1]):
-        return None
-    return {option: os.environ[name] for name, option in known.items() if name in os.environ}
-
-
 def _unknown_variables(known: Collection[str], commands: tuple[str, ...]) -> list[str]:
     """Return the variables that are neither `known` nor of another command than `commands`."""
     checked = tuple(_prefix((command,)) for command in commands)

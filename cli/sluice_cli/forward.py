@@ -13,7 +13,7 @@ from sluice_agent.settings import (
     WhenFull,
     default_agent_id,
 )
-from sluice_cli.agent_run import draw_outcome, exit_code, run_until_signal, with_key
+from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
 from sluice_cli.options import Json
 from sluice_cli.output import emit
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_reconciler.completeness import BootReport, read_completeness
 from sluice_store import StoreMode, open_deployment

@@ -4,9 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.gateway_run import run
-from sluice_cli.options import StoreUrl
+from sluice_cli.options import STORE_DEFAULT, StoreUrl
 from sluice_gateway.settings import GatewaySettings
 
 _DEFAULTS = GatewaySettings()
@@ -21,4 +19,6 @@ def gateway(
 
     Logs are JSON lines on standard error.
     """
-    return run(store=store, settings=settings)
+    from sluice_gateway.process.processes import run_gateway  # noqa: PLC0415 - imports the web server
+
+    return run_gateway(settings, store)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time, print_columns
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.plan_approvals import PlanState

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, NewStoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.output import emit
 from sluice_protocol.authority import (
     MARGIN_S_DEFAULT,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TaskName

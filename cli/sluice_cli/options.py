@@ -1,11 +1,58 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the rule that a store's URL names an existing store."""
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import EXISTING_STORE
-from sluice_protocol.store_backends import URL_FORMS
+from sluice_protocol.errors import BadUsage, NoStore
+from sluice_protocol.store_backends import URL_FORMS, find_backend, is_local
+
+STORE_DEFAULT: Final = "file://./.sluice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingDirectory:
+    """A rule in the annotation of an option: its URL must name a store, a folder an existing one.
+
+    The open of the store checks the same; this check is made before a command imports or starts
+    anything.
+
+    Attributes:
+        absence: The error if there is none; empty for that of a missing store.
+    """
+
+    absence: str = ""
+
+    def check(self, url: object) -> None:
+        """Check the value of the option.
+
+        Raises:
+            BadUsage: The URL is malformed, or the folder is none of `absence`.
+            NoStore: There is no store; the error names a store in this folder or above it.
+        """
+        if not isinstance(url, str) or (find_backend(url) is not None and not is_local(url)):
+            return  # a bucket is opened by the command, which imports its adapter
+        from sluice_store.mode import require_store  # noqa: PLC0415 - quick help
+        from sluice_store.url import check_store_url, local_folder  # noqa: PLC0415 - the adapters
+
+        check_store_url(url)
+        folder = local_folder(url)
+        if folder is None:
+            return
+        try:
+            require_store(folder)
+        except NoStore as error:
+            if self.absence:
+                raise BadUsage(f"{self.absence}, path=`{error.place}`") from error
+            raise
+
+
+EXISTING_STORE: Final = ExistingDirectory()
+EXISTING_SPOOL: Final = ExistingDirectory(
+    absence="no spool of a gateway here; pass the value of the gateway's `--spool`, as a URL"
+)
+
 
 _NAMED: Final = Parameter(
     name="--store",

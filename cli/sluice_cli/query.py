@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.dead_letters import draw_dead_letters
-from sluice_cli.existing_directory import EXISTING_SPOOL, STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.identity import format_identity
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
@@ -28,6 +27,9 @@ from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query
 from sluice_query.settings import QuerySettings, ServeSettings
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice_query.dead_letter_list import DeadLetterList
     from sluice_query.result import QueryResult, QuerySummary, ViewResult
     from sluice_query.search import Searcher
 
@@ -368,7 +370,7 @@ def dead_letters(
     found = asyncio.run(
         _with_searcher((store, None), _SETTINGS, lambda one: list_dead_letters(one, agent, limit))
     )
-    emit(found, as_json=json, human=lambda console: draw_dead_letters(console, found))
+    emit(found, as_json=json, human=lambda console: _draw_dead_letters(console, found))
     return 1 if found.dead_letters else 0
 
 
@@ -511,3 +513,13 @@ def describe(summary: "QuerySummary") -> str:
         lines.append(f"from rollups only before {summary.rollups_only_before}")
     lines += [f"partial: {reason}" for reason in summary.reasons]
     return "\n".join(lines)
+
+
+def _draw_dead_letters(console: "Console", found: "DeadLetterList") -> None:
+    """Print dead letters, each with the command that shows its whole path."""
+    for one in found.dead_letters:
+        name = format_identity(one)
+        console.print(f"{name}: {one.reason}, {one.record_count} records of kind {one.kind}")
+        console.print(f"  accepted {one.accepted_at}, last tried {one.observed_at}")
+        console.print(f"  {one.detail}")
+    console.print(f"{'more than ' if found.more else ''}{len(found.dead_letters)} dead letters")

@@ -1,14 +1,13 @@
 """`sluice reconciler`: discover, index and enqueue accepted batches."""
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
-from sluice_cli.reconciler_run import run
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_reconciler.settings import ReconcilerOptions
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sluice_reconciler.discovery_status import DiscoveryStatus
+    from sluice_reconciler.passes.full_pass import PassReport
+    from sluice_reconciler.passes.scanners import InventoryScanResult
 
 _DEFAULTS = ReconcilerOptions()
 
@@ -42,7 +43,23 @@ def reconciler(
         0, or 1 if a batch was held back or left, a register is lost, or a file of the report is
         unreadable.
     """
-    return run(store=store, once=once, inventory=inventory, settings=settings, json=json)
+    from sluice_reconciler.app import run_inventory, run_once, serve  # noqa: PLC0415 - imports the web server
+
+    if inventory is not None:
+        found = asyncio.run(run_inventory(store, settings, inventory))
+        emit(found, as_json=json, human=lambda console: _draw_inventory(console, found))
+        return 1 if found.unreadable or found.outcome.held_back else 0
+    if not once:
+        asyncio.run(serve(store, settings))
+        return 0
+    report = asyncio.run(run_once(store, settings))
+    totals = replace(report.boots, boots=())
+    emit(
+        replace(report, boots=totals),
+        as_json=json,
+        human=lambda console: _draw_pass(console, report),
+    )
+    return 1 if report.held_back or report.outcome.left or report.registers_lost else 0
 
 
 @app.command
@@ -98,3 +115,25 @@ def _draw_status(console: "Console", found: "DiscoveryStatus") -> None:
         )
     if found.processes_more:
         console.print(f"{found.processes_more} older processes are not shown")
+
+
+def _draw_inventory(console: "Console", found: "InventoryScanResult") -> None:
+    console.print(
+        f"report, {found.age_s:.0f} s old: {found.named} accepted batches, {found.foreign} other "
+        f"keys, enqueued {found.outcome.enqueued}"
+    )
+    for reason in found.unreadable:
+        console.print(f"unreadable: {reason}")
+
+
+def _draw_pass(console: "Console", report: "PassReport") -> None:
+    done = report.outcome
+    console.print(
+        f"listed {report.listed} accepted batches: enqueued {done.enqueued},"
+        f" indexed {done.indexed} entries, held back {report.held_back},"
+        f" quarantine references written {report.quarantined}"
+    )
+    if done.left:
+        console.print(f"left {done.left}: their lanes could not be written, run it again")
+    for key in report.registers_lost:
+        console.print(f"register lost: {key}; run `sluice rebuild`")

@@ -4,8 +4,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from sluice_cli.existing_directory import STORE_DEFAULT
-from sluice_cli.options import Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.units import NS_PER_S

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.existing_directory import STORE_DEFAULT
 from sluice_cli.local.guide import first_steps
 from sluice_cli.local.home import LocalHome, write_settings
 from sluice_cli.local.preflight import (
@@ -26,7 +25,7 @@ from sluice_cli.local.service_log import ServiceLog
 from sluice_cli.local.services import HOST, SERVICES, LocalService
 from sluice_cli.local.store import prepare_store
 from sluice_cli.local.supervisor import Supervisor
-from sluice_cli.options import Json, NewStoreUrl
+from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.output import write_json
 from sluice_cli.settings_file import FILE_DEFAULT
 from sluice_protocol.errors import BadUsage

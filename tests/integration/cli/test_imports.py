@@ -151,7 +151,8 @@ def test_every_package_of_an_extra_is_known() -> None:
             assert extra in PACKAGE_EXTRAS[package], package
 
 
-PARSER = frozenset({"cyclopts", "docstring_parser", "rich.console"})
+HELP = frozenset({"docstring_parser", "rich.console"})
+PARSER = HELP | {"cyclopts"}
 TEXT = frozenset({"rich.markdown", "markdown_it", "pygments"})
 WEB = frozenset({"aiohttp", "yarl", "prometheus_client"})
 LAKE = frozenset({"pyarrow", "duckdb", "deltalake", "pandas", "plotext"})
@@ -188,7 +189,7 @@ def test_the_help_imports_no_library(empty: Interpreter, tmp_path: Path) -> None
         (("init", "--store", "file://./new"), WORK | TEXT),
         (("config", "show", "gateway", "--json"), WORK | TEXT),
         (("batches", "--json"), WORK | TEXT),
-        (("reconciler", "--once", "--json"), HOLDER | PARSER | {"uvloop", "nacl"}),
+        (("reconciler", "--once", "--json"), HOLDER | HELP | {"uvloop", "nacl"}),
         (("maintain", "status", "--json"), WORK | TEXT),
         (("status", "--json"), HOLDER | {"aiohttp", "uvloop", "nacl"}),
     ],
@@ -219,8 +220,8 @@ def key_of(interpreter: Interpreter, folder: Path) -> str:
 @pytest.mark.parametrize(
     ("command", "event", "unused"),
     [
-        ("gateway", "gateway_listening", HOLDER | PARSER),
-        ("reconciler", "reconciler_listening", HOLDER | PARSER | {"uvloop"}),
+        ("gateway", "gateway_listening", HOLDER | HELP),
+        ("reconciler", "reconciler_listening", HOLDER | HELP | {"uvloop"}),
         ("console", "console_listening", HOLDER | {"uvloop", "nacl"}),
     ],
 )
@@ -233,9 +234,7 @@ def test_a_service_imports_no_library_that_it_does_not_use(
     assert sorted(done.modules & unused) == []
 
 
-def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(
-    empty: Interpreter, folder: Path
-) -> None:
+def test_an_agent_imports_no_decoder_store_or_exporter(empty: Interpreter, folder: Path) -> None:
     """Without doors, syslog and health they would cost two fifths of the start."""
     key_of(empty, folder)
     (folder / "one.log").write_text("")
@@ -243,7 +242,7 @@ def test_an_agent_imports_no_decoder_store_exporter_or_command_line_library(
     assert done.returncode == 0, done.stderr
     others = {"sluice_store", "sluice_doors.api", "sluice_doors.decoded"}
     others |= {"sluice_gateway", "sluice_lake", "prometheus_client", "tomllib", "ulid", "uvloop"}
-    assert sorted(done.modules & (HOLDER | PARSER | others)) == []
+    assert sorted(done.modules & (HOLDER | HELP | others)) == []
     assert not any(name.startswith("rich") for name in done.modules)
 
 
