@@ -18,7 +18,7 @@ from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lanes.ledger import IntendedBatch
+from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

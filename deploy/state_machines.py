@@ -45,7 +45,9 @@ from sluice_protocol.errors import BadUsage, ErrorCode, InvariantViolated, statu
 from sluice_protocol.identity import Identity
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown, UnknownReason
 from sluice_protocol.units import Digest, ETag, ObjectKey, UnixNs
-from sluice_queue.decisions import (
+from sluice_queue.entries import Descriptor
+from sluice_queue.register import WRITERS_MAX, Register, Writer
+from sluice_queue.write_proofs import (
     Acked,
     AckVerdict,
     AppendAttempt,
@@ -66,8 +68,6 @@ from sluice_queue.decisions import (
     decide_open,
     is_other_register,
 )
-from sluice_queue.entries import Descriptor
-from sluice_queue.register import WRITERS_MAX, Register, Writer
 from sluice_reconciler.leases import LaneLeases
 
 Step = tuple[str, str, str]

@@ -58,7 +58,7 @@ class GatewayTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayHealth:
+class TargetHealth:
     """What is known about one gateway; all times are monotonic.
 
     Attributes:
@@ -111,26 +111,26 @@ class GatewaySet:
         redraw_at_s: Monotonic time at which the slower choice is replaced.
     """
 
-    states: tuple[GatewayHealth, ...]
+    states: tuple[TargetHealth, ...]
     choices: tuple[GatewayTarget, ...] = ()
     redraw_at_s: float = 0.0
 
     @classmethod
     def of(cls, targets: Iterable[GatewayTarget]) -> "GatewaySet":
         """Return the initial state."""
-        return cls(states=tuple(GatewayHealth(target=target) for target in targets))
+        return cls(states=tuple(TargetHealth(target=target) for target in targets))
 
     def replaced(self, targets: Iterable[GatewayTarget]) -> "GatewaySet":
         """Return the state with other gateways; what is known about the remaining ones is kept."""
         known = {state.target: state for state in self.states}
-        states = tuple(known.get(each) or GatewayHealth(target=each) for each in targets)
+        states = tuple(known.get(each) or TargetHealth(target=each) for each in targets)
         return replace(self, states=states)
 
     def failed(self, target: GatewayTarget, *, now_s: float, pause_s: float | None) -> "GatewaySet":
         """Return the state after a failed attempt and the pause that the gateway requested."""
         until_s = now_s + (pause_s or 0.0)
 
-        def fail(health: GatewayHealth) -> GatewayHealth:
+        def fail(health: TargetHealth) -> TargetHealth:
             failures = health.failures + (not health.is_failing(now_s))
             not_before_s = max(health.not_before_s, until_s)
             return replace(health, failed_at_s=now_s, failures=failures, not_before_s=not_before_s)
@@ -140,9 +140,9 @@ class GatewaySet:
     def succeeded(self, target: GatewayTarget, *, now_s: float, latency_s: float) -> "GatewaySet":
         """Return the state after a success and its latency."""
 
-        def succeed(health: GatewayHealth) -> GatewayHealth:
+        def succeed(health: TargetHealth) -> TargetHealth:
             before_s = latency_s if health.latency_s is None else health.latency_s
-            return GatewayHealth(
+            return TargetHealth(
                 target=health.target,
                 shed_at_s=health.shed_at_s,
                 latency_s=before_s + LATENCY_WEIGHT * (latency_s - before_s),
@@ -174,7 +174,7 @@ class GatewaySet:
         )
 
     def _update(
-        self, target: GatewayTarget, change: Callable[[GatewayHealth], GatewayHealth]
+        self, target: GatewayTarget, change: Callable[[TargetHealth], TargetHealth]
     ) -> "GatewaySet":
         states = tuple(change(each) if each.target == target else each for each in self.states)
         return replace(self, states=states)
@@ -246,17 +246,17 @@ def backoff(rounds: int, rng: random.Random) -> float:
     return rng.uniform(bound_s / 10, bound_s)
 
 
-def _faster(chosen: list[GatewayHealth], now_s: float) -> GatewayHealth:
+def _faster(chosen: list[TargetHealth], now_s: float) -> TargetHealth:
     """Return the choice that was used last, unless another one is clearly faster."""
     last = max(chosen, key=lambda state: state.observed_at_s)
 
-    def cost_s(state: GatewayHealth) -> float:
+    def cost_s(state: TargetHealth) -> float:
         return state.expected_s(now_s) * (1.0 if state is last else STAY_FACTOR)
 
     return min(chosen, key=cost_s)
 
 
-def _rank(state: GatewayHealth, now_s: float) -> tuple[bool, bool, float, float]:
+def _rank(state: TargetHealth, now_s: float) -> tuple[bool, bool, float, float]:
     pause_s = max(0.0, state.not_before_s - now_s)
     # If all of them shed, the one that did so first has had the most time to recover.
     shed_s = (state.shed_at_s or 0.0) if state.is_shedding(now_s) else -math.inf

@@ -77,7 +77,7 @@ class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class StopRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StopPlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why a plan is stopped."""
 
     reason: str
@@ -141,7 +141,7 @@ class AuditPages:
                 path="/v1/gc/plans/{id}/stop",
                 handler=self._stop,
                 summary="Stop a deletion plan permanently, as an operator",
-                body=StopRequest,
+                body=StopPlanRequest,
                 result=StoppedPlan,
             ),
             Endpoint(
@@ -203,7 +203,7 @@ class AuditPages:
 
         visitor = check_operator(request)
         check_json_type(request)
-        wanted = decode_body(await request.read(), StopRequest)
+        wanted = decode_body(await request.read(), StopPlanRequest)
         plan_id = request.match_info["id"]
         if not wanted.reason.strip() or len(wanted.reason) > _REASON_CHARS_MAX:
             raise BadUsage(f"reason must have 1 to {_REASON_CHARS_MAX} characters")

@@ -37,7 +37,7 @@ the gateway, and a reconciler looks for batches that the process has not reporte
 FENCE_S: Final = 60.0
 """A process responds 200 only while the write of its newest journal object began at most this long
 ago, by a clock that also runs while the machine is suspended."""
-LAPSE_S: Final = 120.0
+JOURNAL_REPLACED_AFTER_S: Final = 120.0
 """Age of the newest object of a process from which a full pass replaces its journal. It is
 `FENCE_S` plus a margin for clocks that run at different rates and for times in whole seconds."""
 
@@ -333,4 +333,4 @@ def _is_replaced(one: ProcessProgress, evidence: _Evidence) -> bool:
         is_followed = one.process < later and f"{began_ns:020d}" >= later[:20]
         is_left = left_ns is not None and one.process < f"{left_ns:020d}" and began_ns >= left_ns
         return is_followed or is_left
-    return began_ns >= one.newest_ns + int(LAPSE_S * NS_PER_S)
+    return began_ns >= one.newest_ns + int(JOURNAL_REPLACED_AFTER_S * NS_PER_S)

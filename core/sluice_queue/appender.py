@@ -24,17 +24,6 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.decisions import (
-    AppendAttempt,
-    Committed,
-    Evicted,
-    InFlight,
-    NotCommitted,
-    ProducerFenced,
-    RegisterRead,
-    decide_append,
-    may_append,
-)
 from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
 from sluice_queue.lane import Lane, RegisterClient, Runtime
@@ -49,6 +38,17 @@ from sluice_queue.register import (
 )
 from sluice_queue.segments import spill
 from sluice_queue.settings import ProducerSettings
+from sluice_queue.write_proofs import (
+    AppendAttempt,
+    Committed,
+    Evicted,
+    InFlight,
+    NotCommitted,
+    ProducerFenced,
+    RegisterRead,
+    decide_append,
+    may_append,
+)
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
 

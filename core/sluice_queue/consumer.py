@@ -19,7 +19,14 @@ from sluice_protocol.errors import Fenced, StoreUnavailable
 from sluice_protocol.manifests import WorkList
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import ETag
-from sluice_queue.decisions import (
+from sluice_queue.entries import Descriptor
+from sluice_queue.errors import AckRefused, ResumeRefused
+from sluice_queue.inspection import read_entries
+from sluice_queue.lane import Lane, RegisterClient, Runtime
+from sluice_queue.register import Register, dequeue, open_epoch
+from sluice_queue.settings import ConsumerSettings
+from sluice_queue.worklists import read_work_list
+from sluice_queue.write_proofs import (
     Acked,
     EpochClaim,
     InFlight,
@@ -31,13 +38,6 @@ from sluice_queue.decisions import (
     decide_open,
     owns_epoch,
 )
-from sluice_queue.entries import Descriptor
-from sluice_queue.errors import AckRefused, ResumeRefused
-from sluice_queue.inspection import read_entries
-from sluice_queue.lane import Lane, RegisterClient, Runtime
-from sluice_queue.register import Register, dequeue, open_epoch
-from sluice_queue.settings import ConsumerSettings
-from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
 

@@ -14,11 +14,11 @@ from sluice_protocol.keys import register_key, segment_key
 from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ReplaceOutcome, Unknown
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.decisions import RegisterRead, is_other_register
 from sluice_queue.errors import RegisterLost
 from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import Register, decode_register, encode_register
 from sluice_queue.segments import Spill
+from sluice_queue.write_proofs import RegisterRead, is_other_register
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 

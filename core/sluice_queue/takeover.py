@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
-from sluice_queue.decisions import (
+from sluice_queue.errors import ProducerSuperseded
+from sluice_queue.lane import Lane, RegisterClient, Runtime
+from sluice_queue.register import WRITERS_MAX, Register, Writer
+from sluice_queue.settings import ProducerSettings
+from sluice_queue.write_proofs import (
     TERM_SHIFT,
     AppendAttempt,
     Committed,
@@ -25,10 +29,6 @@ from sluice_queue.decisions import (
     decide_append,
     writes_of,
 )
-from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, RegisterClient, Runtime
-from sluice_queue.register import WRITERS_MAX, Register, Writer
-from sluice_queue.settings import ProducerSettings
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
 

@@ -11,7 +11,7 @@ from typing import Final
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import (
-    LAPSE_S,
+    JOURNAL_REPLACED_AFTER_S,
     GatewayProcess,
     ProcessProgress,
     bounded_through_ns,
@@ -284,7 +284,7 @@ class _ProcessReader:
         if ended_processes([place.progress], self._pass_began_ns):
             return ProcessState.REPLACED
         silent_s = _age_s(place.progress.newest_ns, self._now_ns)
-        return ProcessState.LAPSED if silent_s > LAPSE_S else ProcessState.OPEN
+        return ProcessState.LAPSED if silent_s > JOURNAL_REPLACED_AFTER_S else ProcessState.OPEN
 
 
 def _age_s(since_ns: int, now_ns: int) -> float:

@@ -66,7 +66,7 @@ class TimeEntry:
     body: bytes
 
 
-class ReadManifest(Protocol):
+class LoadedManifest(Protocol):
     """An accepted manifest as it was read: its key, its record, and its exact bytes."""
 
     @property
@@ -303,7 +303,7 @@ async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: 
     return isinstance(await create_known(store, key, body, backoff), Applied)
 
 
-def by_time_of(batch: ReadManifest) -> tuple[TimeEntry, TimeEntry]:
+def by_time_of(batch: LoadedManifest) -> tuple[TimeEntry, TimeEntry]:
     """Return the two by-time entries of an accepted batch."""
     manifest = batch.manifest
     at_ns, reference = manifest.accepted_at_ns, encode_reference(batch.key)
@@ -315,7 +315,7 @@ def by_time_of(batch: ReadManifest) -> tuple[TimeEntry, TimeEntry]:
     )
 
 
-def by_blob_of(batch: ReadManifest) -> tuple[ObjectKey, bytes]:
+def by_blob_of(batch: LoadedManifest) -> tuple[ObjectKey, bytes]:
     """Return the reverse reference of an accepted batch, key and bytes."""
     manifest = batch.manifest
     return accepted_reference_key(manifest.digest, batch.key), encode_reference(batch.key)

@@ -88,7 +88,7 @@ class PipelineResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineParts:
+class PipelineDependencies:
     """What the stages of a pipeline use.
 
     Attributes:
@@ -121,7 +121,7 @@ class PipelineParts:
 class BatchPipeline:
     """Verifies, indexes and enqueues accepted batches."""
 
-    def __init__(self, parts: PipelineParts, settings: ReconcilerSettings) -> None:
+    def __init__(self, parts: PipelineDependencies, settings: ReconcilerSettings) -> None:
         self._parts = parts
         self._settings = settings
         self._in_progress: dict[ObjectKey, asyncio.Future[None]] = {}

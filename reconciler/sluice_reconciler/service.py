@@ -22,7 +22,7 @@ from sluice_reconciler.events import HintQueue
 from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
-from sluice_reconciler.journals.parts import JournalParts
+from sluice_reconciler.journals.parts import JournalDependencies
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
 from sluice_reconciler.journals.route import JournalRoute
@@ -36,7 +36,7 @@ from sluice_reconciler.loop_health import LATER_S, Loop, ReconcilerHealth
 from sluice_reconciler.metrics import CountedStore, ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
 from sluice_reconciler.passes.index_check import IndexCheck
-from sluice_reconciler.passes.loop import PassLoop, PassParts
+from sluice_reconciler.passes.loop import PassDependencies, PassLoop
 from sluice_reconciler.passes.progress import PassProgress
 from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.passes.scanners import (
@@ -45,7 +45,7 @@ from sluice_reconciler.passes.scanners import (
     TimeIndexScanner,
     scan_inventory,
 )
-from sluice_reconciler.pipeline import BatchPipeline, PipelineParts, PipelineResult
+from sluice_reconciler.pipeline import BatchPipeline, PipelineDependencies, PipelineResult
 from sluice_reconciler.queue_upkeep import QueueUpkeep
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
@@ -163,7 +163,7 @@ class Reconciler:
         return queues
 
     def _make_pipeline(self, holds: HoldRecords) -> BatchPipeline:
-        parts = PipelineParts(
+        parts = PipelineDependencies(
             store=self.store,
             workers=self._workers,
             holds=holds,
@@ -179,7 +179,7 @@ class Reconciler:
         return BatchPipeline(parts, self.settings)
 
     def _make_journal_route(self) -> JournalRoute:
-        parts = JournalParts(
+        parts = JournalDependencies(
             store=self.store,
             lanes=self.authority.lanes,
             pipeline=self.pipeline,
@@ -202,7 +202,7 @@ class Reconciler:
         return HeldBatches(self.store, holds, self.pipeline, quarantine, self.metrics)
 
     def _make_pass_loop(self, holds: HoldRecords) -> PassLoop:
-        parts = PassParts(
+        parts = PassDependencies(
             full_pass=self._make_full_pass(holds),
             lanes=self.authority.lanes,
             progress=self.progress,

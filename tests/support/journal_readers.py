@@ -19,7 +19,7 @@ from support.journal_types import (
 )
 
 from sluice_protocol.journals import (
-    LAPSE_S,
+    JOURNAL_REPLACED_AFTER_S,
     ProcessProgress,
     decide_frontier,
     decode_journal,
@@ -27,7 +27,7 @@ from sluice_protocol.journals import (
 )
 from sluice_protocol.units import NS_PER_S, UnixNs
 
-_LAPSE_NS = int(LAPSE_S * NS_PER_S)
+_LAPSE_NS = int(JOURNAL_REPLACED_AFTER_S * NS_PER_S)
 
 
 def keeper_moves(world: SimWorld, rules: Rules) -> Moves:

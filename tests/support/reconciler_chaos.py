@@ -26,10 +26,10 @@ from support.reconciler_chaos_world import HORIZON_S, LANES, PASS_S, Plan, World
 from support.simloop import SimLoop, simulate
 
 from sluice_protocol.discovery import UNHEALTHY
-from sluice_protocol.journals import HEARTBEAT_S, LAPSE_S
+from sluice_protocol.journals import HEARTBEAT_S, JOURNAL_REPLACED_AFTER_S
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES
 
-RECOVERY_S = LAPSE_S + 3 * 60.0 + 60.0
+RECOVERY_S = JOURNAL_REPLACED_AFTER_S + 3 * 60.0 + 60.0
 """Time after the last fault in which the published time passes the last acknowledgement: a process
 lapses, a full pass runs, and two more if batches were left."""
 REMOVAL_S = HORIZON_S + PASS_S + 60.0

@@ -7,7 +7,7 @@ from typing import Any
 from support.reconciler_chaos_gateways import Gateway
 from support.reconciler_chaos_world import World
 
-from sluice_protocol.journals import LAPSE_S
+from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES, RAW_BLOBS
 
 Step = Callable[[World], Coroutine[Any, Any, None]]
@@ -43,7 +43,7 @@ async def suspend_gateway(world: World) -> None:
     victim = _any_gateway(world)
     if victim is not None:
         victim.connection.running.clear()
-        await asyncio.sleep(world.rng.choice((10.0, 70.0, LAPSE_S + 60.0)))
+        await asyncio.sleep(world.rng.choice((10.0, 70.0, JOURNAL_REPLACED_AFTER_S + 60.0)))
         victim.connection.running.set()
 
 
@@ -110,7 +110,7 @@ async def jump_clock(world: World) -> None:
 
 async def outage(world: World) -> None:
     world.store.reachable = False
-    await asyncio.sleep(world.rng.choice((5.0, 70.0, LAPSE_S + 20.0)))
+    await asyncio.sleep(world.rng.choice((5.0, 70.0, JOURNAL_REPLACED_AFTER_S + 20.0)))
     world.store.reachable = True
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote_plus
 
-from support.memory_bucket.bucket import BucketChange, MemoryBucket, StoredVersion
+from support.memory_bucket.bucket import BucketChange, BucketVersion, MemoryBucket
 
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ListedObject
@@ -66,7 +66,7 @@ def read_inventory(bucket: MemoryBucket, as_of_ns: UnixNs) -> list[ListedObject]
     Objects written since are missing, and objects deleted since are listed. So it may name
     candidates, and never proves an absence.
     """
-    standing: dict[str, list[StoredVersion]] = {}
+    standing: dict[str, list[BucketVersion]] = {}
     for change in bucket.changes:
         if change.at_ns > as_of_ns:
             break

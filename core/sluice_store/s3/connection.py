@@ -25,8 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from sluice_protocol.errors import StoreMisconfigured
-from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import (
+from sluice_protocol.exchange_verdicts import (
     CREDENTIAL_CODES,
     ExchangeResult,
     Foreign,
@@ -38,6 +37,7 @@ from sluice_protocol.resolution import (
     refusal_reason,
     resolve_read,
 )
+from sluice_protocol.outcomes import UnknownReason
 from sluice_store.s3.answers import PutMarks, describe_foreign
 from sluice_store.s3.credentials import CredentialSource, FrozenCredentials, resolve_settings
 from sluice_store.s3.exchange import S3Exchange, S3Request, parse_error

@@ -21,8 +21,8 @@ from sluice_protocol.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
+from sluice_protocol.exchange_verdicts import ExchangeResult, RefusalReason
 from sluice_protocol.outcomes import ObjectInfo
-from sluice_protocol.resolution import ExchangeResult, RefusalReason
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListPage, Versioning
 from sluice_store.replication import ReplicationRules
@@ -54,7 +54,7 @@ class S3Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its result.
 
     Attributes:
-        seen: How it ended, for `sluice_protocol.resolution`.
+        seen: How it ended, for `sluice_protocol.exchange_verdicts`.
         headers: Headers of the response, empty without one.
         body: Body of a success.
         detail: What the store or the network reported about a failure.

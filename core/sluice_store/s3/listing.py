@@ -12,7 +12,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
 
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.resolution import RefusalReason, RequestRefused, Succeeded, resolve_read
+from sluice_protocol.exchange_verdicts import RefusalReason, RequestRefused, Succeeded, resolve_read
 from sluice_protocol.units import ETag, ObjectKey, UnixNs
 from sluice_store.port import ListedObject, Versioning
 from sluice_store.s3.exchange import S3Request, S3Transport, datetime_ns, refusal_error

@@ -16,7 +16,7 @@ from sluice_protocol.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from sluice_protocol.resolution import (
+from sluice_protocol.exchange_verdicts import (
     CREDENTIAL_CODES,
     RefusalReason,
     RequestRefused,

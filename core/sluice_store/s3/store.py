@@ -5,6 +5,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from sluice_protocol.errors import StoreError, StoreMisconfigured
+from sluice_protocol.exchange_verdicts import (
+    ConditionFailed,
+    ExchangeResult,
+    Foreign,
+    NoSuchObject,
+    PastEnd,
+    RefusalReason,
+    RequestRefused,
+    Responded,
+    Succeeded,
+    Uncertain,
+    WriteCondition,
+    resolve_delete,
+    resolve_read,
+    resolve_write,
+)
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import (
     Applied,
@@ -21,22 +37,6 @@ from sluice_protocol.outcomes import (
     OverwriteOutcome,
     ReplaceOutcome,
     Unknown,
-)
-from sluice_protocol.resolution import (
-    ConditionFailed,
-    ExchangeResult,
-    Foreign,
-    NoSuchObject,
-    PastEnd,
-    RefusalReason,
-    RequestRefused,
-    Responded,
-    Succeeded,
-    Uncertain,
-    WriteCondition,
-    resolve_delete,
-    resolve_read,
-    resolve_write,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_store.port import IncarnationPage, ListPage, NewObject, ObjectStore, Versioning

@@ -15,7 +15,7 @@ from sluice_store.port import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalParts:
+class JournalDependencies:
     """What the journal route uses.
 
     Attributes:

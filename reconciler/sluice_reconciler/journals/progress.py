@@ -24,7 +24,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice_protocol.journals import LAPSE_S, GatewayProcess, ProcessProgress
+from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, GatewayProcess, ProcessProgress
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 
 SKEW_S: Final = 10.0
@@ -293,7 +293,7 @@ class ProcessJournal:
             if not one.attempted or (lane is not None and one.is_left_in(lane)):
                 break
             through_ns, closed = max(through_ns, one.complete_through_ns), one.closed
-        lapsed_ns = self.written_ns + int(LAPSE_S * NS_PER_S)
+        lapsed_ns = self.written_ns + int(JOURNAL_REPLACED_AFTER_S * NS_PER_S)
         # Only a listing shows that no newer object exists.
         newest_ns = self.written_ns if self.silent_at_ns >= lapsed_ns else date_ns
         return ProcessProgress(
@@ -305,13 +305,13 @@ class ProcessJournal:
             closed=closed,
         )
 
-    def is_lapsed(self) -> bool:
+    def is_replaced(self) -> bool:
         """Return True if the process has written nothing for so long that it acknowledges nothing.
 
-        A listing has shown that its newest object is older than `LAPSE_S`. A spool never lapses: it
-        may acknowledge for days without the store.
+        A listing has shown that its newest object is older than `JOURNAL_REPLACED_AFTER_S`. The
+        journal of a spool is never replaced: it may acknowledge for days without the store.
         """
-        return self.is_silent(LAPSE_S)
+        return self.is_silent(JOURNAL_REPLACED_AFTER_S)
 
     def is_silent(self, seconds: float) -> bool:
         """Return True if a listing has shown that a process in the store wrote nothing so long."""

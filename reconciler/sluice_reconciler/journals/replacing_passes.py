@@ -6,7 +6,7 @@ Pure: no I/O, clock or randomness.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from sluice_protocol.journals import LAPSE_S, LATE_S
+from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, LATE_S
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.journals.progress import BREAK_MARGIN_S, ProcessJournal
@@ -40,11 +40,11 @@ def _replaced_from_ns(
     """Yield when a full pass may begin, for each reason for one.
 
     A pass that begins when a process is late finds what a killed gateway has not reported. Only one
-    that begins after `LAPSE_S` proves that nothing more follows.
+    that begins after `JOURNAL_REPLACED_AFTER_S` proves that nothing more follows.
     """
     if journal.process not in ended:
-        if journal.is_lapsed():
-            yield UnixNs(journal.written_ns + int(LAPSE_S * NS_PER_S))
+        if journal.is_replaced():
+            yield UnixNs(journal.written_ns + int(JOURNAL_REPLACED_AFTER_S * NS_PER_S))
         elif journal.is_silent(LATE_S) and manifests <= LOOK_BACK_MAX:
             yield UnixNs(journal.written_ns + int(LATE_S * NS_PER_S))
     if journal.broken is not None:
@@ -59,7 +59,7 @@ def named_batches(journals: Iterable[ProcessJournal], ended: Collection[str]) ->
     through: dict[str, float] = {}
     for journal in journals:
         name = journal.registration.collector_id
-        is_over = journal.process in ended or journal.is_lapsed()
+        is_over = journal.process in ended or journal.is_replaced()
         at_ns = float("inf") if is_over else journal.complete_through_ns
         through[name] = min(through.get(name, float("inf")), at_ns)
     return NamedBatches(through)

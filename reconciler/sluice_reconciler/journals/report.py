@@ -38,7 +38,7 @@ class JournalReport:
     def _report_lapsed(
         self, journals: Mapping[str, ProcessJournal], ended: Collection[str]
     ) -> None:
-        lapsed = {process for process, one in journals.items() if one.is_lapsed()}
+        lapsed = {process for process, one in journals.items() if one.is_replaced()}
         for process in lapsed - self._lapsed - set(ended):
             journal = journals[process]
             log.warning(

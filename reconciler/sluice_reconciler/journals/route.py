@@ -36,7 +36,7 @@ from sluice_reconciler.discovery import (
     lane_times,
 )
 from sluice_reconciler.journals.named_entries import NamedEntries
-from sluice_reconciler.journals.parts import JournalParts
+from sluice_reconciler.journals.parts import JournalDependencies
 from sluice_reconciler.journals.progress import (
     ProcessJournal,
     WaitingObject,
@@ -82,7 +82,7 @@ RETRY_S: Final = 1.0
 class JournalRoute:
     """Reads, processes and publishes; call `round` repeatedly."""
 
-    def __init__(self, parts: JournalParts) -> None:
+    def __init__(self, parts: JournalDependencies) -> None:
         self._parts = parts
         self._registrations = RegistrationReader(parts.store, parts.requests)
         self._reader = JournalReader(parts.store)

@@ -12,7 +12,6 @@ from typing import Final
 from sluice_protocol.keys import LEDGER_LOG, QUEUE
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_queue.decisions import is_other_register
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import (
     LANES_AT_ONCE,
@@ -25,6 +24,7 @@ from sluice_queue.inspection import (
 )
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, body_descriptors, decode_register
+from sluice_queue.write_proofs import is_other_register
 from sluice_reconciler.lanes.member_records import LiveMembers
 from sluice_reconciler.lanes.ownership import decide_ownership, unread_ownership
 from sluice_reconciler.lanes.part_log import check_parts

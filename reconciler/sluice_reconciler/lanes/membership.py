@@ -32,14 +32,16 @@ MEMBERS: Final = f"{RECONCILER}members/"
 
 HEARTBEAT_S: Final = 3.0
 """Time between two heartbeats of a member, seconds."""
-LAPSE_S: Final = 12.0
+MEMBER_DEAD_AFTER_S: Final = 12.0
 """Age of a member record, by the store's clock, from which the member counts as dead, seconds."""
 WORK_S: Final = 9.0
-"""Time since its last heartbeat after which a member stops working, seconds; below `LAPSE_S`."""
+"""Time since its last heartbeat after which a member stops working, seconds; it counts as dead
+later.
+"""
 HANDOVER_MAX_S: Final = 20.0
 """How long a member waits for a live one to release a lane, seconds. Then it takes the lane over,
 which fences the other."""
-TAKEOVER_S_MAX: Final = LAPSE_S + HANDOVER_MAX_S + 2 * HEARTBEAT_S
+TAKEOVER_S_MAX: Final = MEMBER_DEAD_AFTER_S + HANDOVER_MAX_S + 2 * HEARTBEAT_S
 """Time after a member starts, stops or dies within which each lane has an owner again, seconds."""
 FORGET_S: Final = 3600.0
 """Age from which the record of a dead member is deleted, seconds."""
@@ -78,7 +80,7 @@ def is_live(written_ns: UnixNs, date_ns: UnixNs) -> bool:
 
     A record from the future is of a clock that was ahead: a live member writes it again.
     """
-    return abs(date_ns - written_ns) < LAPSE_S * NS_PER_S
+    return abs(date_ns - written_ns) < MEMBER_DEAD_AFTER_S * NS_PER_S
 
 
 def is_forgotten(written_ns: UnixNs, date_ns: UnixNs) -> bool:

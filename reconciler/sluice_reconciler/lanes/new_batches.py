@@ -18,7 +18,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.lanes.ledger import Ledger
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.parts import Life
 from sluice_reconciler.lanes.retirement import restore_ranges
 from sluice_reconciler.lanes.sequence_ranges import (
@@ -61,7 +61,7 @@ def identity_of(key: ObjectKey) -> Identity | None:
 
 async def new_batches(
     store: ObjectStore,
-    ledger: Ledger,
+    ledger: EnqueuedBatches,
     batches: Iterable[Identity],
     compared: ComparedRanges | None = None,
 ) -> tuple[list[Identity], list[UnsureRange]]:
@@ -105,7 +105,7 @@ async def new_batches(
     return found, unsure
 
 
-async def _status_of(store: ObjectStore, ledger: Ledger, who: Identity) -> EnqueueStatus:
+async def _status_of(store: ObjectStore, ledger: EnqueuedBatches, who: Identity) -> EnqueueStatus:
     """Return whether a batch was enqueued; a life that was retired is restored first."""
     status = ledger.status(who)
     if status is EnqueueStatus.RETIRED:
@@ -114,7 +114,7 @@ async def _status_of(store: ObjectStore, ledger: Ledger, who: Identity) -> Enque
     return status
 
 
-async def _restore_life(store: ObjectStore, ledger: Ledger, life: Life) -> None:
+async def _restore_life(store: ObjectStore, ledger: EnqueuedBatches, life: Life) -> None:
     """List the boot of a life that the ledger does not contain, once, and add what was enqueued."""
     prefix = boot_prefix(*life)
     listed = [
@@ -127,7 +127,7 @@ async def _restore_life(store: ObjectStore, ledger: Ledger, life: Life) -> None:
     ledger.restore(life, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(life)))
 
 
-def _range_of(ledger: Ledger, who: Identity) -> SequenceRange | None:
+def _range_of(ledger: EnqueuedBatches, who: Identity) -> SequenceRange | None:
     """Return a copy of the range that contains a batch: the range may grow during a listing."""
     boot = ledger.boot(who.agent_id, who.boot_id)
     sealed = boot.range_of(who.seq_start, who.seq_end) if boot is not None else None
@@ -136,7 +136,7 @@ def _range_of(ledger: Ledger, who: Identity) -> SequenceRange | None:
 
 async def _compare_range(
     store: ObjectStore,
-    ledger: Ledger,
+    ledger: EnqueuedBatches,
     who: Identity,
     sealed: SequenceRange,
     known: ComparedRanges,
@@ -151,7 +151,7 @@ async def _compare_range(
 
 
 async def _compare_with_listing(
-    store: ObjectStore, ledger: Ledger, life: Life, sealed: SequenceRange
+    store: ObjectStore, ledger: EnqueuedBatches, life: Life, sealed: SequenceRange
 ) -> RangeComparison:
     agent_id, boot_id = life
     boot = ledger.boot(agent_id, boot_id)

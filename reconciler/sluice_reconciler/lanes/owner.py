@@ -32,7 +32,7 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.settings import SWAP_RETRY
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger, in_order
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch, in_order
 from sluice_reconciler.lanes.part_log import (
     LaneLog,
     PartCache,
@@ -81,7 +81,7 @@ class LaneOwner:
         stored: StoredLaneState,
         appender: Appender,
         runtime: Runtime,
-        ledger: Ledger,
+        ledger: EnqueuedBatches,
         log: LaneLog,
     ) -> None:
         self._store = store

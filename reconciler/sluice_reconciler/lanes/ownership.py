@@ -19,7 +19,7 @@ Source: ADR 25.
 
 from sluice_queue.inspection import LaneOwnership, OwnerName, OwnershipState
 from sluice_reconciler.lanes.member_records import LiveMembers
-from sluice_reconciler.lanes.membership import LAPSE_S, MemberRecord
+from sluice_reconciler.lanes.membership import MEMBER_DEAD_AFTER_S, MemberRecord
 from sluice_reconciler.lanes.state import LaneRecord, OwnerClaim
 
 
@@ -119,7 +119,7 @@ def _without_member(
         reason = "works on it no more" if running else "has not reported since its last heartbeat"
         detail = (
             f"it {reason} and did not release the lane; another reconciler takes it within"
-            f" {LAPSE_S + 3:g} s: if none does, start `sluice reconciler`"
+            f" {MEMBER_DEAD_AFTER_S + 3:g} s: if none does, start `sluice reconciler`"
         )
         owner = _claimed_by(claim, is_running=running)
         return LaneOwnership(state=OwnershipState.LAPSED, owners=(owner,), detail=detail)

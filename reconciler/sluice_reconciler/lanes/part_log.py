@@ -13,11 +13,11 @@ from typing import Final
 from sluice_protocol.errors import InvalidRecord, StoreError, StoreUnavailable
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import Found, ObjectInfo
-from sluice_queue.decisions import writes_of
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lanes.ledger import Ledger, LedgerDelta
+from sluice_queue.write_proofs import writes_of
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches, EnqueuedDelta
 from sluice_reconciler.lanes.parts import (
     LanePart,
     Life,
@@ -94,7 +94,7 @@ async def read_part(store: ObjectStore, lane: Lane, reference: PartReference) ->
 
 async def load_ledger(
     store: ObjectStore, stored: StoredLaneState, cache: PartCache, of: Life | None = None
-) -> Ledger:
+) -> EnqueuedBatches:
     """Read the parts that a lane state names, and return the ledger.
 
     Args:
@@ -121,7 +121,7 @@ async def load_ledger(
                 cache.parts[one.name] = await read_part(store, record.of_lane, one)
             parts.append(cache.parts[one.name])
         runs.append(parts)
-    return Ledger(
+    return EnqueuedBatches(
         runs,
         record.recent,
         settled_s=record.settled_s,
@@ -131,7 +131,7 @@ async def load_ledger(
 
 async def read_ledger(
     store: ObjectStore, lane: Lane, cache: PartCache | None = None, of: Life | None = None
-) -> tuple[Ledger, bool]:
+) -> tuple[EnqueuedBatches, bool]:
     """Read what a lane was given, without taking the lane over.
 
     Batches of an append intent are included if the register contains the append. If the register is
@@ -155,7 +155,7 @@ async def read_ledger(
     for _ in range(REREADS_MAX):
         stored = await read_lane_state(store, lane)
         if stored is None:
-            return Ledger(), False
+            return EnqueuedBatches(), False
         try:
             ledger = await load_ledger(store, stored, cache, of)
         except PartMissing as missing:
@@ -237,7 +237,7 @@ class WrittenRuns:
     """
 
     runs: tuple[Run, ...]
-    delta: LedgerDelta | None
+    delta: EnqueuedDelta | None
 
 
 class LaneLog:
@@ -255,7 +255,9 @@ class LaneLog:
         self._unnamed: set[str] = set()
         self.requests = RequestLog(store, lane, term, runtime)
 
-    async def spill(self, ledger: Ledger, runs: tuple[Run, ...], now_s: int) -> WrittenRuns:
+    async def spill(
+        self, ledger: EnqueuedBatches, runs: tuple[Run, ...], now_s: int
+    ) -> WrittenRuns:
         """Write the changes of a ledger as a new run, and merge runs.
 
         Nothing names the new parts until the caller has swapped in a lane state with the result.
@@ -285,7 +287,7 @@ class LaneLog:
         return WrittenRuns(runs=(*kept, run), delta=delta)
 
     async def rewrite(
-        self, ledger: Ledger, runs: tuple[Run, ...], now_s: int, settled_s: int
+        self, ledger: EnqueuedBatches, runs: tuple[Run, ...], now_s: int, settled_s: int
     ) -> WrittenRuns:
         """Write the changes of a ledger and all runs as one run without the idle lives.
 

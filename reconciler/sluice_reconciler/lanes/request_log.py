@@ -34,7 +34,7 @@ from sluice_protocol.request_identity import is_combined_life
 from sluice_protocol.request_parts import REQUEST_BYTES
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lanes.ledger import IntendedBatch
+from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.request_window import (
     WINDOW_REQUESTS_MAX,
     RequestRun,

@@ -33,7 +33,7 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ETag, ObjectKey, UnixNs
 from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 from sluice_queue.lane import Lane
-from sluice_reconciler.lanes.ledger import IntendedBatch
+from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_store.port import ObjectStore
 
 STATE_BYTES_MAX: Final = 1 << 30

@@ -20,7 +20,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged, RegisterLost
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.defects import LaneDefect, find_defect
-from sluice_reconciler.lanes.ledger import Ledger
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of, new_batches
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lanes.part_log import PartCache, read_ledger
@@ -69,14 +69,14 @@ class LaneWorker:
         self._owned_by_rival = False
         self.is_allowed = True
         """Whether this process may take or use the lane; False if another member works on it."""
-        self._ledger = Ledger()
+        self._ledger = EnqueuedBatches()
         self._parts = PartCache()
         self._forgets_before_s = 0
         self.claim: ClaimMaker = lambda: None
         """Names this process in the lane's state when it takes the lane."""
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> EnqueuedBatches:
         """What the lane was given, as last read or written."""
         return self._ledger
 

@@ -52,7 +52,7 @@ KEY_WORK_S: Final = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassParts:
+class PassDependencies:
     """What the loop of passes uses.
 
     Attributes:
@@ -119,7 +119,7 @@ def rest_s(
 class PassLoop:
     """Makes full passes until cancelled."""
 
-    def __init__(self, parts: PassParts) -> None:
+    def __init__(self, parts: PassDependencies) -> None:
         self._parts = parts
         self._ended_at_ns: int | None = None
         self._worked_s: float | None = None

@@ -10,7 +10,7 @@ from support.golden import golden
 from sluice_protocol.errors import UnsupportedRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.lanes.ledger import IntendedBatch
+from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.parts import (
     decode_part,
     encode_part,

@@ -37,7 +37,7 @@ from support.spark_lake import Deployment
 from support.store_versitygw import free_port
 
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
-from sluice_protocol.journals import LAPSE_S
+from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import parse_rfc3339
@@ -51,7 +51,7 @@ AGENTS = tuple(f"agent-{number}" for number in range(6))
 KEY = TestKey("agents", AGENTS)
 EVERYTHING = make_query(from_ns=UnixNs(0), to_ns=UnixNs(2**62), limit=100_000)
 SETTINGS = QuerySettings(threads=1, accepted_list_max=0)
-CATCH_UP_S = LAPSE_S + 240.0
+CATCH_UP_S = JOURNAL_REPLACED_AFTER_S + 240.0
 
 
 @dataclass

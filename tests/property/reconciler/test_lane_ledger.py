@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
 from sluice_reconciler.lanes.parts import decode_part, encode_part, merge_parts
 from sluice_reconciler.lanes.runs import FAN_IN, RECENT_MAX, plan_merge, tier_of
 
@@ -19,7 +19,7 @@ STEPS = st.lists(
 @given(STEPS, st.integers(1, 4))
 def test_ledger_over_parts_equals_one_in_memory(steps: list[int | str], lives_max: int) -> None:
     """After any order of batches, new parts and merges of the newest runs."""
-    plain, ledger = Ledger(), Ledger()
+    plain, ledger = EnqueuedBatches(), EnqueuedBatches()
     runs: list[list[object]] = []
     for number, step in enumerate(steps):
         if isinstance(step, int):

@@ -12,10 +12,10 @@ import pytest
 from support.simloop import seeds
 
 from sluice_agent.gateway_choice import (
-    GatewayHealth,
     GatewaySet,
     GatewayTarget,
     SendAttempts,
+    TargetHealth,
     plan_attempt,
 )
 
@@ -73,19 +73,19 @@ def test_the_load_follows_the_speed_of_the_gateways(seed: int) -> None:
     assert max(queues) < 2.0, queues
 
 
-def blind(_: GatewayHealth, __: float) -> float:
+def blind(_: TargetHealth, __: float) -> float:
     return 0.0
 
 
-def backwards(health: GatewayHealth, _: float) -> float:
+def backwards(health: TargetHealth, _: float) -> float:
     return -(health.latency_s or 0.0)
 
 
 @pytest.mark.parametrize("bug", [blind, backwards])
 def test_the_simulation_finds_a_choice_without_latency(
-    bug: Callable[[GatewayHealth, float], float], monkeypatch: pytest.MonkeyPatch
+    bug: Callable[[TargetHealth, float], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GatewayHealth, "expected_s", bug)
+    monkeypatch.setattr(TargetHealth, "expected_s", bug)
     used, queues = utilization(1)
     assert max(used) > 1.0 or max(queues) > 2.0
 

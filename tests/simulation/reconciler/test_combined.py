@@ -21,7 +21,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log, request_window
 from sluice_reconciler.lanes import runs as lane_runs
-from sluice_reconciler.lanes.ledger import IntendedBatch
+from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.request_log import RequestLog, SpilledRequests
 from sluice_reconciler.lanes.request_window import JudgedBatches, RequestWindow
 from sluice_reconciler.lanes.state import LaneRecord

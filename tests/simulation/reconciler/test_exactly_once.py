@@ -23,7 +23,7 @@ from sluice_reconciler.indexes import put_all_derived
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes import runs as lane_runs
-from sluice_reconciler.lanes.ledger import Ledger, LedgerDelta
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches, EnqueuedDelta
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
 from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
@@ -207,7 +207,7 @@ def _deletes_before_the_swap() -> Any:
     real = LaneLog.spill
 
     async def spill(
-        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+        self: LaneLog, ledger: EnqueuedBatches, runs: tuple[Run, ...], now_s: int
     ) -> WrittenRuns:
         written = await real(self, ledger, runs, now_s)
         old = {part.name for run in runs for part in run}
@@ -222,7 +222,7 @@ def _settles_before_the_swap() -> Any:
     real = LaneLog.spill
 
     async def spill(
-        self: LaneLog, ledger: Ledger, runs: tuple[Run, ...], now_s: int
+        self: LaneLog, ledger: EnqueuedBatches, runs: tuple[Run, ...], now_s: int
     ) -> WrittenRuns:
         written = await real(self, ledger, runs, now_s)
         return WrittenRuns(runs=runs, delta=written.delta)
@@ -231,9 +231,9 @@ def _settles_before_the_swap() -> Any:
 
 
 def _cuts_one_recent_too_many() -> Any:
-    real = Ledger.delta
+    real = EnqueuedBatches.delta
 
-    def delta(self: Ledger, now_s: int) -> LedgerDelta | None:
+    def delta(self: EnqueuedBatches, now_s: int) -> EnqueuedDelta | None:
         part = dict(list(self._changed.items())[:-1])
         if not part:
             return real(self, now_s)
@@ -245,13 +245,13 @@ def _cuts_one_recent_too_many() -> Any:
     return delta
 
 
-def _loads_the_oldest(self: Ledger, lives: Iterable[Life]) -> None:
+def _loads_the_oldest(self: EnqueuedBatches, lives: Iterable[Life]) -> None:
     self._runs.reverse()
     _LOAD(self, lives)
     self._runs.reverse()
 
 
-_LOAD = Ledger.load
+_LOAD = EnqueuedBatches.load
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -273,7 +273,7 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
 ) -> None:
     match bug:
         case "oldest state looked up":
-            monkeypatch.setattr(Ledger, "load", _loads_the_oldest)
+            monkeypatch.setattr(EnqueuedBatches, "load", _loads_the_oldest)
         case "part after state":
             create, write = _part_after_state()
             monkeypatch.setattr(part_log, "create_known", create)
@@ -289,5 +289,5 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
         case "run not named":
             monkeypatch.setattr(LaneLog, "spill", _settles_before_the_swap())
         case _:
-            monkeypatch.setattr(Ledger, "delta", _cuts_one_recent_too_many())
+            monkeypatch.setattr(EnqueuedBatches, "delta", _cuts_one_recent_too_many())
     assert _finds(boots=BOOTS)

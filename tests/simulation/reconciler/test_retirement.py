@@ -18,7 +18,7 @@ from sluice_reconciler.lanes import new_batches as deciding
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log, retirement
 from sluice_reconciler.lanes import runs as lane_runs
-from sluice_reconciler.lanes.ledger import Ledger
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.retirement import ShownPass
@@ -121,16 +121,16 @@ def _restores_all(
     return retirement.restore_ranges(listed, 2**40, unsettled)
 
 
-def _is_new(self: Ledger, who: Identity) -> EnqueueStatus:
+def _is_new(self: EnqueuedBatches, who: Identity) -> EnqueueStatus:
     boot = self.boot(who.agent_id, who.boot_id)
     return EnqueueStatus.NEW if boot is None else boot.status(who.seq_start, who.seq_end)
 
 
 def _unlogged() -> Any:
     """A restored life is kept in memory only."""
-    real = Ledger.restore
+    real = EnqueuedBatches.restore
 
-    def restore(self: Ledger, life: Life, ranges: BootRanges) -> None:
+    def restore(self: EnqueuedBatches, life: Life, ranges: BootRanges) -> None:
         before = self._unlogged
         real(self, life, ranges)
         self._unlogged = before
@@ -152,8 +152,8 @@ PLANTED = [
     ("settled time not stored", LaneOwner, "_swap_in", _without_settled_time),
     ("retired life restored empty", deciding, "restore_ranges", lambda: _restores_nothing),
     ("late batch restored as enqueued", deciding, "restore_ranges", lambda: _restores_all),
-    ("retired life taken for a new one", Ledger, "status", lambda: _is_new),
-    ("restored life not stored", Ledger, "restore", _unlogged),
+    ("retired life taken for a new one", EnqueuedBatches, "status", lambda: _is_new),
+    ("restored life not stored", EnqueuedBatches, "restore", _unlogged),
     ("full pass skips retired lives", BootComparison, "is_new", lambda: _all_settled),
 ]
 

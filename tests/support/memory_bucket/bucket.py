@@ -30,7 +30,7 @@ from sluice_store.s3.exchange import encode_checksum, parse_checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredVersion:
+class BucketVersion:
     """One stored version.
 
     Attributes:
@@ -60,24 +60,24 @@ class StoredVersion:
 class VersionHistory:
     """All versions of one key."""
 
-    versions: list[StoredVersion] = field(default_factory=list)
+    versions: list[BucketVersion] = field(default_factory=list)
 
     @property
-    def current(self) -> StoredVersion | None:
+    def current(self) -> BucketVersion | None:
         """What a read returns: the newest version, unless that is a delete marker."""
         newest = self.newest
         return None if newest is None or newest.body is None else newest
 
     @property
-    def newest(self) -> StoredVersion | None:
+    def newest(self) -> BucketVersion | None:
         """The newest version or marker."""
         return self.versions[-1] if self.versions else None
 
-    def find(self, incarnation: str) -> StoredVersion | None:
+    def find(self, incarnation: str) -> BucketVersion | None:
         """Return the version with this id, or None."""
         return next((one for one in self.versions if one.incarnation == incarnation), None)
 
-    def add(self, version: StoredVersion, versioning: Versioning) -> None:
+    def add(self, version: BucketVersion, versioning: Versioning) -> None:
         """Add a version; without versioning it replaces the `null` version."""
         if versioning is not Versioning.ENABLED:
             self.versions = [one for one in self.versions if one.incarnation != NULL_VERSION]
@@ -108,7 +108,7 @@ class BucketChange:
     at_ns: UnixNs
     key: str
     created: bool
-    version: StoredVersion
+    version: BucketVersion
 
 
 class MemoryBucket:
@@ -251,16 +251,16 @@ class MemoryBucket:
             return self._reply(412, "PreconditionFailed")
         return None
 
-    def _add(self, key: str, body: bytes, *, known: bool) -> StoredVersion:
+    def _add(self, key: str, body: bytes, *, known: bool) -> BucketVersion:
         version = self._version(body, known=known)
         self._keys.setdefault(key, VersionHistory()).add(version, self.versioning)
         self._note(key, version, created=True)
         return version
 
-    def _version(self, body: bytes | None, *, known: bool) -> StoredVersion:
+    def _version(self, body: bytes | None, *, known: bool) -> BucketVersion:
         enabled = self.versioning is Versioning.ENABLED
         now = self.now_ns()
-        return StoredVersion(
+        return BucketVersion(
             incarnation=ObjectVersion(f"{self._rng.getrandbits(128):032x}")
             if enabled
             else NULL_VERSION,
@@ -279,7 +279,7 @@ class MemoryBucket:
             self._note(key, version, created=False)
         return self._reply(204, headers={"x-amz-version-id": incarnation})
 
-    def _read(self, version: StoredVersion, body: bytes, headers: Mapping[str, str]) -> S3Reply:
+    def _read(self, version: BucketVersion, body: bytes, headers: Mapping[str, str]) -> S3Reply:
         fields = {"ETag": version.etag, **self._id_of(version)}
         fields["Last-Modified"] = http_date(version.last_modified_ns)
         if version.replica:
@@ -298,12 +298,12 @@ class MemoryBucket:
         fields["Content-Length"] = str(len(part))
         return self._reply(206, headers=fields, body=body[part.start : part.stop])
 
-    def _note(self, key: str, version: StoredVersion, *, created: bool) -> None:
+    def _note(self, key: str, version: BucketVersion, *, created: bool) -> None:
         self.changes.append(
             BucketChange(at_ns=self.now_ns(), key=key, created=created, version=version)
         )
 
-    def _id_of(self, version: StoredVersion) -> dict[str, str]:
+    def _id_of(self, version: BucketVersion) -> dict[str, str]:
         off = self.versioning is Versioning.OFF
         return {} if off else {"x-amz-version-id": version.incarnation}
 

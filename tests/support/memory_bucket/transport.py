@@ -11,8 +11,8 @@ from support.memory_bucket.faults import Call, Crashed, Fault, FaultPlan, NoFaul
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import StoreDenied, StoreUnavailable
+from sluice_protocol.exchange_verdicts import NoResponse, NotSent, Responded
 from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import NoResponse, NotSent, Responded
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.port import (

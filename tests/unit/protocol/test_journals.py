@@ -7,7 +7,7 @@ from sluice_protocol.authority import AcceptanceMode
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import (
     FENCE_S,
-    LAPSE_S,
+    JOURNAL_REPLACED_AFTER_S,
     JournalHeader,
     JournalKey,
     ProcessProgress,
@@ -109,8 +109,11 @@ def test_a_closed_process_holds_nothing_back() -> None:
 
 def test_a_dead_process_holds_back_until_a_later_full_pass() -> None:
     dead = progress("a", 10, newest_s=11)
-    too_early, late_enough = at(11 + LAPSE_S - 1), at(11 + LAPSE_S)
-    assert LAPSE_S > FENCE_S
+    too_early, late_enough = (
+        at(11 + JOURNAL_REPLACED_AFTER_S - 1),
+        at(11 + JOURNAL_REPLACED_AFTER_S),
+    )
+    assert JOURNAL_REPLACED_AFTER_S > FENCE_S
     assert decide_frontier(at(1000), [dead], None).complete_through_ns == at(10)
     assert decide_frontier(at(1000), [dead], too_early).complete_through_ns == at(10)
     assert decide_frontier(at(1000), [dead], late_enough).complete_through_ns == at(1000)

@@ -6,7 +6,7 @@ import pytest
 from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimStore
 
-from sluice_protocol.journals import LAPSE_S, journal_key
+from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, journal_key
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.discovery_status import (
     DiscoveryStatus,
@@ -35,10 +35,10 @@ def test_the_state_of_each_process_is_read_from_its_journal() -> None:
         # A gateway that wrote its last object has ended, whether or not a reconciler processed it.
         assert states == {"gw-1": (ProcessState.OPEN, 1), "gw-2": (ProcessState.CLOSED, 1)}
         assert not empty.is_caught_up
-        store.clock.at_ns += int((LAPSE_S + 5) * NS_PER_S)
+        store.clock.at_ns += int((JOURNAL_REPLACED_AFTER_S + 5) * NS_PER_S)
         later = await read_discovery_status(store)
         assert later.processes[0].state is ProcessState.LAPSED
-        assert later.processes[0].silent_s >= LAPSE_S
+        assert later.processes[0].silent_s >= JOURNAL_REPLACED_AFTER_S
         assert journal_key(later.processes[0].process, 1) in store.held
 
     asyncio.run(run())

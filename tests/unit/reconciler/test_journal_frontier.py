@@ -10,7 +10,7 @@ from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
 
 from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
-from sluice_protocol.journals import LAPSE_S, LATE_S, journal_key, registration_key
+from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, LATE_S, journal_key, registration_key
 from sluice_protocol.keys import AUTHORITY_SETTINGS, accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
@@ -29,7 +29,7 @@ def test_a_dead_process_holds_the_frontier_until_a_pass_that_began_later() -> No
         await rounds(store, subject, 25)
         assert record(store).complete_through_unix_ns == record(store).pass_began_unix_ns
         held_at = record(store).complete_through_unix_ns
-        pass_time(store, LAPSE_S)
+        pass_time(store, JOURNAL_REPLACED_AFTER_S)
         await rounds(store, subject, 25)
         assert record(store).complete_through_unix_ns == held_at
         wanted = subject.journals.wanted_pass_ns()
@@ -90,7 +90,7 @@ def test_a_full_pass_counts_what_a_dead_gateway_did_not_name() -> None:
         await make_pass(subject)
         assert subject.metrics.missed_by_journals._value.get() == 0
         await writer.accept(10, at_ns=now(store))
-        pass_time(store, LAPSE_S + 30)
+        pass_time(store, JOURNAL_REPLACED_AFTER_S + 30)
         await rounds(store, subject, 25)
         await make_pass(subject)
         assert subject.metrics.missed_by_journals._value.get() == 1

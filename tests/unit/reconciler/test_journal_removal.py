@@ -9,7 +9,7 @@ from support.queue_store import SimClock, SimIds, SimStore, UnversionedStore
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
-from sluice_protocol.journals import LAPSE_S, registration_key
+from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, registration_key
 from sluice_protocol.keys import GATEWAYS
 from sluice_protocol.manifests import decode_record
 from sluice_queue.lane import Runtime
@@ -50,7 +50,7 @@ def test_what_a_gateway_writes_after_it_was_replaced_is_removed_too() -> None:
     async def run() -> None:
         store = SimStore(clock=SimClock())
         subject, writer = await died(store)
-        pass_time(store, LAPSE_S + 5)
+        pass_time(store, JOURNAL_REPLACED_AFTER_S + 5)
         await rounds(store, subject, 3)
         await make_pass(subject)
         await rounds(store, subject, 3)
@@ -80,7 +80,7 @@ def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() -> None:
         await make_pass(subject)
         await subject.journals.round()
         unnamed = await writer.accept(10, at_ns=store.clock.at_ns)  # killed before its journal
-        pass_time(store, HORIZON_S + LAPSE_S)
+        pass_time(store, HORIZON_S + JOURNAL_REPLACED_AFTER_S)
         again = make(store, 2)
         await rounds(store, again, 3)
         await again._journal_loop.remove()
@@ -102,7 +102,7 @@ def test_journals_in_a_store_without_versions_are_not_read_one_by_one() -> None:
     async def run() -> None:
         store = UnversionedStore(clock=SimClock())
         subject, writer = await died(store)
-        pass_time(store, LAPSE_S + 5)
+        pass_time(store, JOURNAL_REPLACED_AFTER_S + 5)
         await rounds(store, subject, 3)
         await make_pass(subject)
         await rounds(store, subject, 3)

@@ -16,7 +16,7 @@ from sluice_queue.inspection import LaneOwnership, OwnershipState
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
-from sluice_reconciler.lanes.membership import LAPSE_S, MemberRecord, member_key
+from sluice_reconciler.lanes.membership import MEMBER_DEAD_AFTER_S, MemberRecord, member_key
 from sluice_reconciler.lanes.ownership import decide_ownership, unread_ownership
 from sluice_reconciler.lanes.state import (
     LaneRecord,
@@ -143,13 +143,13 @@ def test_a_reconciler_names_itself_in_its_claim_and_another_one_replaces_the_nam
         assert stored.date_ns - NS_PER_S < claim.since_unix_ns <= stored.date_ns
         assert owner.since_unix_ns == claim.since_unix_ns
         # The process is killed: the claim stays, and the member record lapses.
-        world.store.clock.at_ns += int(LAPSE_S * NS_PER_S)
+        world.store.clock.at_ns += int(MEMBER_DEAD_AFTER_S * NS_PER_S)
         found = await world.ownership()
         assert found.state is OwnershipState.LAPSED
-        assert found.unchanged_s == pytest.approx(LAPSE_S, abs=1)
+        assert found.unchanged_s == pytest.approx(MEMBER_DEAD_AFTER_S, abs=1)
         world.store.clock.at_ns += int(100 * NS_PER_S)
         found = await world.ownership()
-        assert found.unchanged_s == pytest.approx(LAPSE_S + 100, abs=1)
+        assert found.unchanged_s == pytest.approx(MEMBER_DEAD_AFTER_S + 100, abs=1)
         await second.share.beat()
         found = await world.ownership()
         assert [one.member for one in found.owners] == [second.share.member]

@@ -22,7 +22,7 @@ from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lanes.part_log import read_ledger
 from sluice_reconciler.lanes.runs import nameable
@@ -274,7 +274,9 @@ def test_explain_reads_only_the_parts_of_one_life() -> None:
 
 def test_a_dissolved_range_is_stored_with_the_next_write() -> None:
     """The recent batches cannot express it, so the life is written in a part."""
-    ledger = Ledger(recent=[IntendedBatch(agent_id="a", boot_id="b", seq_start=0, seq_end=9)])
+    ledger = EnqueuedBatches(
+        recent=[IntendedBatch(agent_id="a", boot_id="b", seq_start=0, seq_end=9)]
+    )
     assert not ledger.must_spill
     boot = ledger.boot("a", "b")
     assert boot is not None
@@ -292,7 +294,9 @@ def test_a_dissolved_range_is_stored_with_the_next_write() -> None:
 
 
 def test_part_bytes_of_another_life_are_not_found() -> None:
-    ledger = Ledger(recent=[IntendedBatch(agent_id="a", boot_id="b", seq_start=0, seq_end=9)])
+    ledger = EnqueuedBatches(
+        recent=[IntendedBatch(agent_id="a", boot_id="b", seq_start=0, seq_end=9)]
+    )
     stored = ledger.boot("a", "b")
     delta = ledger.delta(1)
     assert delta is not None

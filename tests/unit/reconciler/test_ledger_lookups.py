@@ -8,7 +8,7 @@ import pytest
 
 from sluice_protocol.identity import Identity
 from sluice_reconciler.lanes import parts
-from sluice_reconciler.lanes.ledger import IntendedBatch, Ledger
+from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
 from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
@@ -19,7 +19,7 @@ NOW_S = 50
 def differs(seed: int) -> bool:
     """Change a ledger that looks lives up together, and one that does not, in the same way."""
     rng = random.Random(seed)
-    together, alone = Ledger(), Ledger()
+    together, alone = EnqueuedBatches(), EnqueuedBatches()
     runs: list[list[LanePart]] = []
     for _ in range(60):
         match rng.randrange(5):
@@ -77,50 +77,50 @@ def test_lives_with_the_same_start_of_their_key_are_distinguished(
 
 def _kept_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change a copy of the state that was looked up, which stays in memory as it was."""
-    real = Ledger._change
+    real = EnqueuedBatches._change
 
-    def change(self: Ledger, life: Life) -> BootRanges:
+    def change(self: EnqueuedBatches, life: Life) -> BootRanges:
         kept = dict(self._loaded)
         boot = real(self, life)
         if life in kept:
             self._changed[life], self._loaded[life] = copy.deepcopy(boot), kept[life]
         return self._changed[life]
 
-    monkeypatch.setattr(Ledger, "_change", change)
+    monkeypatch.setattr(EnqueuedBatches, "_change", change)
 
 
 def _oldest_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Ledger.load
+    real = EnqueuedBatches.load
 
-    def load(self: Ledger, lives: Iterable[Life]) -> None:
+    def load(self: EnqueuedBatches, lives: Iterable[Life]) -> None:
         self._runs.reverse()
         real(self, lives)
         self._runs.reverse()
 
-    monkeypatch.setattr(Ledger, "load", load)
+    monkeypatch.setattr(EnqueuedBatches, "load", load)
 
 
 def _first_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Ledger.load
+    real = EnqueuedBatches.load
 
-    def load(self: Ledger, lives: Iterable[Life]) -> None:
+    def load(self: EnqueuedBatches, lives: Iterable[Life]) -> None:
         whole, self._runs = self._runs, [run[:1] for run in self._runs]
         real(self, lives)
         self._runs = whole
 
-    monkeypatch.setattr(Ledger, "load", load)
+    monkeypatch.setattr(EnqueuedBatches, "load", load)
 
 
 def _kept_after_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a life that was looked up before, and keep that it had no state."""
-    real = Ledger.restore
+    real = EnqueuedBatches.restore
 
-    def restore(self: Ledger, life: Life, ranges: BootRanges) -> None:
+    def restore(self: EnqueuedBatches, life: Life, ranges: BootRanges) -> None:
         kept = dict(self._loaded)
         real(self, life, ranges)
         self._loaded = kept
 
-    monkeypatch.setattr(Ledger, "restore", restore)
+    monkeypatch.setattr(EnqueuedBatches, "restore", restore)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from sluice_reconciler.lanes.membership import (
     FORGET_S,
     HANDOVER_MAX_S,
     HEARTBEAT_S,
-    LAPSE_S,
+    MEMBER_DEAD_AFTER_S,
     WORK_S,
     MemberRecord,
     assign_lanes,
@@ -284,7 +284,7 @@ def test_a_member_that_was_suspended_works_on_nothing_until_it_has_beaten() -> N
         for _ in range(2):
             world.join()
         await world.beats(0, 1, rounds=3)
-        world.wait(LAPSE_S)
+        world.wait(MEMBER_DEAD_AFTER_S)
         assert world.shares[1]._is_late()
         world.workers[1].share(frozenset())  # as `run` does
         await world.beats(0)
@@ -305,7 +305,7 @@ def test_records_of_dead_members_are_deleted() -> None:
         await world.beats(0)
         world.workers[0].share(frozenset())
         world.join()
-        world.wait(LAPSE_S)
+        world.wait(MEMBER_DEAD_AFTER_S)
         await world.beats(1)
         assert member_key(dead) in world.store.held
         world.wait(FORGET_S)
@@ -328,4 +328,4 @@ def test_a_damaged_record_stops_no_member() -> None:
 
 
 def test_times_leave_room_for_two_missed_heartbeats() -> None:
-    assert 2 * HEARTBEAT_S < WORK_S < LAPSE_S < HANDOVER_MAX_S
+    assert 2 * HEARTBEAT_S < WORK_S < MEMBER_DEAD_AFTER_S < HANDOVER_MAX_S

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, StoreUnavailable
+from sluice_protocol.exchange_verdicts import ExchangeResult, NoResponse, Responded
 from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import ExchangeResult, NoResponse, Responded
 from sluice_protocol.units import UnixNs
 from sluice_store.s3.exchange import S3Exchange, S3Request, datetime_ns
 from sluice_store.s3.listing import InvalidListing, KeyPage, parse_page, read_pages

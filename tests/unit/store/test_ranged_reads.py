@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from sluice_protocol.exchange_verdicts import Responded
 from sluice_protocol.outcomes import Found
-from sluice_protocol.resolution import Responded
 from sluice_protocol.units import ObjectKey
 from sluice_store.s3.exchange import S3Exchange, S3Request
 from sluice_store.s3.store import S3Store

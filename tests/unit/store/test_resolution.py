@@ -2,8 +2,7 @@
 
 import pytest
 
-from sluice_protocol.outcomes import UnknownReason
-from sluice_protocol.resolution import (
+from sluice_protocol.exchange_verdicts import (
     ConditionFailed,
     ExchangeResult,
     Foreign,
@@ -21,6 +20,7 @@ from sluice_protocol.resolution import (
     resolve_read,
     resolve_write,
 )
+from sluice_protocol.outcomes import UnknownReason
 
 LOST = NoResponse(reason=UnknownReason.RESET, detail="reset")
 NOT_SENT = NotSent(detail="refused")

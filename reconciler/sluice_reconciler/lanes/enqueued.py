@@ -46,7 +46,7 @@ class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerDelta:
+class EnqueuedDelta:
     """The lives that changed since the newest part, as they were when the delta was made.
 
     Attributes:
@@ -65,7 +65,7 @@ def in_order(batches: Iterable[IntendedBatch]) -> tuple[IntendedBatch, ...]:
     return tuple(sorted(batches, key=lambda one: (*one.life, one.seq_start, one.seq_end)))
 
 
-class Ledger:
+class EnqueuedBatches:
     """The batches that one lane was given.
 
     Args:
@@ -227,7 +227,7 @@ class Ledger:
         self._change(life).dissolve(sealed)
         self._unlogged += 1
 
-    def delta(self, now_s: int) -> LedgerDelta | None:
+    def delta(self, now_s: int) -> EnqueuedDelta | None:
         """Return what changed since the newest part, or None if nothing did.
 
         Args:
@@ -237,11 +237,11 @@ class Ledger:
         if not changed:
             return None
         self._touched = set()
-        return LedgerDelta(
+        return EnqueuedDelta(
             part=make_part(changed, now_s), recent=len(self._recent), unlogged=self._unlogged
         )
 
-    def settle(self, runs: Iterable[Sequence[LanePart]], delta: LedgerDelta | None) -> None:
+    def settle(self, runs: Iterable[Sequence[LanePart]], delta: EnqueuedDelta | None) -> None:
         """Use these runs, which a lane state now names and which contain the delta."""
         self._runs = [tuple(run) for run in runs]
         if delta is not None:
