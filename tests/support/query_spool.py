@@ -68,7 +68,7 @@ async def _transfer(made: Site) -> None:
     ):
         agreed = (await mirror_authority(local, remote, SystemClock())).current
         gateway = build_gateway(local, agreed, settings, WRITER, transfers_to=remote)
-        transfer = gateway.uploads.transfer
+        transfer = gateway.transfer
         assert transfer is not None
         await transfer.transfer_once()
         assert transfer.pending == 0

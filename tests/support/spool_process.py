@@ -8,10 +8,10 @@ from support.gateway import TestKey, frame_of, write_principals
 
 from sluice_gateway.process.app import build_gateway
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool.acceptor import SpoolAcceptor
 from sluice_gateway.spool.claim import mirror_authority
 from sluice_gateway.spool.journal import SpoolJournal
 from sluice_gateway.spool.transfer import SpoolTransfer
-from sluice_gateway.uploads.acceptor import Acceptor
 from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.acceptance import Verdict
 from sluice_protocol.authority import Authority
@@ -33,7 +33,7 @@ class SpoolProcess:
     """The parts of a started gateway that accept into a spool and transfer from it."""
 
     transfer: SpoolTransfer
-    acceptor: Acceptor
+    acceptor: SpoolAcceptor
     journal: SpoolJournal
 
     @classmethod
@@ -50,17 +50,19 @@ class SpoolProcess:
         )
         gateway = build_gateway(local, history.current, settings, WRITER, transfers_to=remote)
         await gateway.uploads.journal.open()
-        transfer = gateway.uploads.transfer
+        transfer = gateway.transfer
         assert transfer is not None
         journal = gateway.uploads.journal
         assert isinstance(journal, SpoolJournal)
-        return cls(transfer, gateway.uploads.acceptor, journal)
+        acceptor = gateway.uploads.acceptor
+        assert isinstance(acceptor, SpoolAcceptor)
+        return cls(transfer, acceptor, journal)
 
     async def sweep(self) -> int:
         """Check every blob of the spool."""
-        dropped = await self.transfer.blobs.sweep_page()
-        while not self.transfer.blobs.swept:
-            dropped += await self.transfer.blobs.sweep_page()
+        dropped = await self.acceptor.blobs.sweep_page()
+        while not self.acceptor.blobs.swept:
+            dropped += await self.acceptor.blobs.sweep_page()
         return dropped
 
     async def upload(self, who: Identity, text: str = "hello") -> Verdict:
@@ -75,4 +77,4 @@ class SpoolProcess:
             principal="host-1",
             attempt_id=SystemIds().ulid(),
         )
-        return (await self.transfer.accept(upload, self.acceptor)).verdict
+        return (await self.acceptor.accept(upload)).verdict

@@ -17,6 +17,7 @@ from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.observed_store import ObservedStore
 from sluice_gateway.process.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool.acceptor import SpoolAcceptor
 from sluice_gateway.spool.capacity import SpoolCapacity
 from sluice_gateway.spool.claim import claim_authority
 from sluice_gateway.spool.journal import SpoolJournal, SpoolRules
@@ -59,6 +60,7 @@ class Gateway:
         mode: Whether the acceptance mode of the authority is known.
         readiness: Whether an upload can be accepted now.
         uploads: Accepts uploads.
+        transfer: In `local_spool`, transfers accepted records to the authority.
         doors: Accepts requests of other protocols; None where no door is open.
         api: The HTTP surface.
     """
@@ -70,6 +72,7 @@ class Gateway:
     mode: ModeWatch
     readiness: Readiness
     uploads: UploadService
+    transfer: SpoolTransfer | None
     doors: "DoorService | None"
     api: GatewayApi
 
@@ -153,13 +156,15 @@ def build_gateway(
     worker = _Worker(authority=authority, settings=settings, collector_id=collector_id)
     clock, metrics = worker.clock, worker.metrics
     observed = ObservedStore(store, metrics, clock)
+    here = worker.acceptor(observed)
+    acceptor: Acceptor | SpoolAcceptor = here
     transfer: SpoolTransfer | None = None
     journal: UploadJournal
     if transfers_to is None:
         rules = StoreRules(worker.ids)
         journal = worker.journal(observed, rules, fence_s=settings.journal_fence_s)
     else:
-        journal, transfer = _spooling(worker, store, transfers_to)
+        journal, acceptor, transfer = _spooling(worker, here, store, transfers_to)
     uploads = UploadService(
         frame_bytes_max=settings.frame_bytes_max,
         collector_id=collector_id,
@@ -173,17 +178,19 @@ def build_gateway(
         frames=_frame_reader(settings),
         cache=AcceptedCache(settings.cache_entries_max, clock),
         mode=ModeWatch(clock, mode_checked_at),
-        acceptor=worker.acceptor(observed),
+        acceptor=acceptor,
         decisions=DecisionsReader(observed),
         high_water=HighWaterMarks(transfers_to or observed),
-        transfer=transfer,
         journal=journal,
     )
-    return _gateway(settings, observed, uploads, name=collector_id)
+    return _gateway(settings, observed, uploads, transfer)
 
 
 def _gateway(
-    settings: GatewaySettings, store: ObservedStore, uploads: UploadService, *, name: str
+    settings: GatewaySettings,
+    store: ObservedStore,
+    uploads: UploadService,
+    transfer: SpoolTransfer | None,
 ) -> Gateway:
     readiness = Readiness(
         store=store,
@@ -192,7 +199,7 @@ def _gateway(
         ),
         clock=uploads.clock,
         skip_probe=settings.skip_probe,
-        name=name,
+        name=uploads.collector_id,
     )
     doors, endpoints = _open_doors(settings, store, uploads)
     return Gateway(
@@ -203,6 +210,7 @@ def _gateway(
         mode=uploads.mode,
         readiness=readiness,
         uploads=uploads,
+        transfer=transfer,
         doors=doors,
         api=GatewayApi(
             uploads,
@@ -240,8 +248,8 @@ def _open_doors(
 
 
 def _spooling(
-    worker: _Worker, local: ObjectStore, remote: ObjectStore
-) -> tuple[SpoolJournal, SpoolTransfer]:
+    worker: _Worker, here: Acceptor, local: ObjectStore, remote: ObjectStore
+) -> tuple[SpoolJournal, SpoolAcceptor, SpoolTransfer]:
     """Create what a spool adds: a journal that its next process continues, and the transfer."""
     clock, ids, authority = worker.clock, worker.ids, worker.authority
     created_ns = UnixNs(authority.created_at_unix_ns)
@@ -264,7 +272,8 @@ def _spooling(
         authority=authority,
     )
     interval_s = worker.settings.object_landing_interval_ms / 1000
-    return journal, SpoolTransfer(stores, worker.metrics, interval_s)
+    accepts = SpoolAcceptor(stores, here, worker.metrics)
+    return journal, accepts, SpoolTransfer(stores, accepts, worker.metrics, interval_s)
 
 
 def _spool_capacity(

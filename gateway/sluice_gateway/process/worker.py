@@ -179,7 +179,7 @@ async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event
             task.cancel()
     transferred = await _transfer_rest(gateway)
     # A worker without a spool refuses what still runs; a spool may still accept it.
-    landed = transferred and (drained or gateway.uploads.transfer is None)
+    landed = transferred and (drained or gateway.transfer is None)
     await gateway.uploads.journal.close(landed=landed)
     log.info("gateway_drained", complete=drained, transferred=transferred)
     return drained and transferred
@@ -187,7 +187,7 @@ async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event
 
 async def _transfer_rest(gateway: Gateway) -> bool:
     """Transfer the last records, so that a stopped spool can be switched away from."""
-    transfer = gateway.uploads.transfer
+    transfer = gateway.transfer
     if transfer is None:
         return True
     reason = "the authority did not accept them"
@@ -254,8 +254,8 @@ def start_background_tasks(
         write_high_water(gateway),
         gateway.uploads.journal.run(),
     ]
-    if gateway.uploads.transfer is not None:
-        tasks.append(gateway.uploads.transfer.run())
+    if gateway.transfer is not None:
+        tasks.append(gateway.transfer.run())
     else:  # a spool is locked while it runs: no command can switch away from it
         tasks.append(follow_mode(gateway, next_number, stop))
     return [group.create_task(task) for task in tasks]

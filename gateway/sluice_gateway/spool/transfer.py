@@ -25,7 +25,7 @@ from typing import Final
 import structlog
 
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.spool.expiry import SpoolExpiry
+from sluice_gateway.spool.acceptor import SpoolAcceptor
 from sluice_gateway.spool.records import (
     RECORDS,
     SpoolBlobs,
@@ -37,12 +37,11 @@ from sluice_gateway.spool.records import (
     read_spooled_record,
     untransferred_keys,
 )
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads.acceptor import AcceptanceRun
 from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.errors import (
     BadUsage,
-    ErrorCode,
     InvalidFrame,
     InvalidRecord,
     SluiceError,
@@ -65,7 +64,6 @@ from sluice_protocol.manifests import TransferResult, decode_accepted
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store.concurrent_requests import run_concurrently
-from sluice_web.problems import HttpRefusal
 
 CONCURRENCY: Final = 8
 LANDED_MAX: Final = 512
@@ -216,96 +214,33 @@ class RecordTransfer:
 
 
 class SpoolTransfer:
-    """Transfers records: accepted ones before the conflicts that refer to them.
+    """Transfers records: accepted ones before the conflicts that refer to them."""
 
-    Attributes:
-        blobs: The blobs of the spool.
-        expiry: The manifests that were removed after the retry horizon.
-    """
-
-    def __init__(self, spool: SpoolStores, metrics: GatewayMetrics, interval_s: float) -> None:
+    def __init__(
+        self,
+        spool: SpoolStores,
+        accepted: SpoolAcceptor,
+        metrics: GatewayMetrics,
+        interval_s: float,
+    ) -> None:
         """Bind a spool; the first pass scans it."""
         self._spool = spool
+        self._accepted = accepted
         self._metrics = metrics
         self._interval_s = interval_s
-        self._pending: dict[ObjectKey, int] = {}
         self._scanned_ns: int | None = None
         self._landed: dict[ObjectKey, int] = {}
-        self._unsure: dict[ObjectKey, None] = {}
-        self.blobs = SpoolBlobs(spool.local, spool.capacity)
-        self._records = RecordTransfer(spool, self.blobs)
-        self.expiry = SpoolExpiry(
-            spool.local,
-            spool.authority,
-            spool.clock,
-            lambda key: key in self._pending or key in self._unsure,
-        )
+        self._records = RecordTransfer(spool, accepted.blobs)
 
     @property
     def pending(self) -> int:
         """The number of records that are known and not transferred."""
-        return len(self._pending)
+        return len(self._accepted.pending)
 
     @property
     def is_empty(self) -> bool:
         """Whether the spool was scanned and has no record to transfer."""
-        return self._scanned_ns is not None and not self._pending and not self._unsure
-
-    async def accept(self, upload: Upload, acceptor: Acceptor) -> AcceptanceRun:
-        """Accept an upload: into the spool, or into the authority if its manifest may have expired.
-
-        Raises:
-            SluiceError: The store that decides is unreachable, or refused in a way that no further
-                try can change.
-        """
-        async with self.expiry.uploading(upload.identity):
-            if await self.expiry.may_have_expired(upload.identity):
-                return await self._accept_remotely(upload)
-            return await self._accept_here(upload, acceptor)
-
-    async def _accept_remotely(self, upload: Upload) -> AcceptanceRun:
-        """Accept an upload into the authority; the journal names it before the response."""
-        try:
-            await self._spool.journal.register()
-        except BadUsage as error:  # another spool claimed the authority: this gateway will stop
-            raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, str(error)) from error
-        run = await self._spool.acceptor.accept(upload)
-        if isinstance(run.verdict, Accepted):
-            self._spool.journal.note_landed(run.manifest)
-            await self._spool.journal.flush()
-        return run
-
-    async def _accept_here(self, upload: Upload, acceptor: Acceptor) -> AcceptanceRun:
-        self._spool.capacity.require_room(len(upload.frame))
-        created = False
-        async with self.blobs.uploading(upload.digest):
-            try:
-                run = await acceptor.accept(upload)
-                created = self._add(upload, run)
-            finally:
-                if not created:  # a write whose outcome is unknown may have created the record
-                    self._unsure[accepted_key(upload.identity)] = None
-                    self._unsure[quarantine_key(upload.identity, upload.digest)] = None
-        return run
-
-    def _add(self, upload: Upload, run: AcceptanceRun) -> bool:
-        """Add the record that an upload created in the spool; return False if that is unknown."""
-        match run.verdict:
-            case Accepted():
-                self._spool.capacity.stored(blob_key(upload.digest), len(upload.frame))
-                self._add_key(accepted_key(upload.identity))
-            case Conflict():
-                self._spool.capacity.stored(blob_key(upload.digest), len(upload.frame))
-                self._add_key(quarantine_key(upload.identity, upload.digest))
-            case _:
-                return False
-        return True
-
-    def _add_key(self, key: ObjectKey) -> None:
-        self._pending[key] = self._pending.get(key, 0) + 1
-        if key.startswith(ACCEPTED):
-            self._spool.journal.rules.landed.add(key)
-        self._metrics.spool_pending.set(self.pending)
+        return self._scanned_ns is not None and not self.pending and not self._accepted.unsure
 
     async def run(self) -> None:
         """Transfer until cancelled; an error of the authority only delays the transfer.
@@ -325,9 +260,9 @@ class SpoolTransfer:
 
     async def _sweep(self) -> None:
         try:
-            if not self.blobs.swept:
-                await self.blobs.sweep_page()
-            self._metrics.spool_expired.inc(await self.expiry.expire_page())
+            if not self._accepted.blobs.swept:
+                await self._accepted.blobs.sweep_page()
+            self._metrics.spool_expired.inc(await self._accepted.expiry.expire_page())
         except SluiceError as error:
             log.warning("spool_sweep_delayed", reason=str(error))
 
@@ -345,7 +280,7 @@ class SpoolTransfer:
         while idle_passes < FINISH_PASSES_MAX:
             before = self.pending
             await self.transfer_once()
-            if not self.pending and not self._unsure:
+            if not self.pending and not self._accepted.unsure:
                 return True
             idle_passes = idle_passes + 1 if self.pending == before else 0
             await self._spool.clock.sleep(min(self._interval_s, FINISH_PAUSE_S))
@@ -360,13 +295,13 @@ class SpoolTransfer:
         """
         if self._due():
             await self._scan(RECORDS)
-            await self.blobs.count()
+            await self._accepted.blobs.count()
             self._scanned_ns = self._spool.clock.monotonic_ns()
             self._spool.journal.rules.landed.scanned = True
         await self._find_unsure()
         await self._spool.journal.prepare()
         for prefix in RECORDS:
-            left = [key for key in self._pending if key.startswith(prefix)]
+            left = [key for key in self._accepted.pending if key.startswith(prefix)]
             keys = [key for key in left if key not in self._landed]
             for first in range(0, max(1, len(keys)), LANDED_MAX):
                 some = keys[first : first + LANDED_MAX]
@@ -396,9 +331,9 @@ class SpoolTransfer:
 
     def _finish(self, key: ObjectKey, result: TransferResult, added: int) -> None:
         """Forget a record, unless an upload added it again: then a further pass drops its blob."""
-        if self._pending.get(key) != added:
+        if self._accepted.pending.get(key) != added:
             return
-        del self._pending[key]
+        del self._accepted.pending[key]
         self._metrics.spool_landed.labels(result).inc()
         self._metrics.spool_pending.set(self.pending)
 
@@ -410,18 +345,18 @@ class SpoolTransfer:
     async def _scan(self, prefixes: tuple[str, ...]) -> None:
         """Find every record without a marker."""
         async for key in untransferred_keys(self._spool.local, prefixes):
-            self._add_key(key)
+            self._accepted.add(key)
 
     async def _find_unsure(self) -> None:
         """Find the records of uploads without a known outcome; the scan finds one that is late."""
-        for key in list(self._unsure):
+        for key in list(self._accepted.unsure):
             if isinstance(await self._spool.local.head(key), ObjectInfo):
-                self._add_key(key)
-            self._unsure.pop(key, None)
+                self._accepted.add(key)
+            self._accepted.unsure.pop(key, None)
 
     async def _transfer(self, key: ObjectKey) -> None:
         """Transfer one record; it stays pending where that fails, or until it is journaled."""
-        added = self._pending[key]
+        added = self._accepted.pending[key]
         try:
             outcome = await self._records.transfer(key)
         except (StoreError, InvalidRecord, InvalidFrame, UnsupportedVersion) as error:

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from sluice_gateway.journal.writer import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
-from sluice_gateway.spool.transfer import SpoolTransfer
+from sluice_gateway.spool.acceptor import SpoolAcceptor
 from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads.admission import BodyBudget, ModeWatch, RunningUploads, check_head
 from sluice_gateway.uploads.frame_reader import FrameReader, ReceivedBody
@@ -126,10 +126,9 @@ class UploadService:
         frames: Reads and validates frames.
         cache: The frames that this worker has accepted.
         mode: Whether the acceptance mode of the authority is known.
-        acceptor: Accepts a validated upload into the store.
+        acceptor: Accepts a validated upload into the store, or into a spool.
         decisions: The decisions of operators, among them quarantined agents.
         high_water: The marks that agents report.
-        transfer: In `local_spool`, transfers accepted records to the authority.
         journal: The acceptance journal of this worker.
     """
 
@@ -145,10 +144,9 @@ class UploadService:
     frames: FrameReader
     cache: AcceptedCache
     mode: ModeWatch
-    acceptor: Acceptor
+    acceptor: Acceptor | SpoolAcceptor
     decisions: DecisionsReader
     high_water: HighWaterMarks
-    transfer: SpoolTransfer | None
     journal: UploadJournal
 
     def sender_of(self, request: web.Request) -> VerifiedSender:
@@ -265,10 +263,7 @@ class UploadService:
     async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
         self.mode.require_known()  # here, because the body may have begun before a switch
         self.journal.require_room()
-        if self.transfer is None:
-            run = await self.acceptor.accept(upload)
-        else:
-            run = await self.transfer.accept(upload, self.acceptor)
+        run = await self.acceptor.accept(upload)
         phases.add(run.phases_s)
         if run.own_write_met:
             self.metrics.own_write_412.inc()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.gateway import CountingStore, TestKey, bodies_under, frame_of, identity, run, running
 
+from sluice_gateway.uploads.acceptor import Acceptor
 from sluice_protocol.errors import StoreDenied, StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of
 from sluice_protocol.outcomes import (
@@ -117,7 +118,9 @@ def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tu
                 bounded = faults.mode == "never" or faults.for_good
                 for limit_s in (0.4 if bounded else 20.0, 20.0):
                     # Only a call that must time out gets little time: the machine may be busy.
-                    served.gateway.uploads.acceptor._time_s_max = limit_s
+                    acceptor = served.gateway.uploads.acceptor
+                    assert isinstance(acceptor, Acceptor)
+                    acceptor._time_s_max = limit_s
                     answer = await served.client.upload(frame_of(text="mine"))
                     kind = answer.body.get("code", str(answer.body.get("duplicate")))
                     said.append((answer.status, kind))

@@ -122,11 +122,11 @@ def test_manifests_expire_after_the_horizon_and_not_before(tmp_path: Path) -> No
     async def main() -> None:
         site = await Site.landed(tmp_path)
         site.clock.ahead_s = KEPT_S - 60
-        assert await (await site.start()).transfer.expiry.expire_page() == 0
+        assert await (await site.start()).acceptor.expiry.expire_page() == 0
         assert len(await site.keys(ACCEPTED)) == COUNT
         site.clock.ahead_s = KEPT_S + 60
         process = await site.start()
-        assert await process.transfer.expiry.expire_page() == COUNT
+        assert await process.acceptor.expiry.expire_page() == COUNT
         assert await site.keys(ACCEPTED) == []
         assert await site.keys(f"{TRANSFER_MARKERS}{ACCEPTED}") == []
         assert len(await site.keys(EXPIRED)) == 1
@@ -174,9 +174,9 @@ def test_a_damaged_mark_stops_no_expiry_and_leaves_decisions_to_the_authority(
         await open_memory_store(site.local)[0].create(mark, b"damaged")
         site.clock.ahead_s = KEPT_S + 60
         process = await site.start()
-        assert await process.transfer.expiry.expire_page() == COUNT
+        assert await process.acceptor.expiry.expire_page() == COUNT
         assert await site.keys(ACCEPTED) == []
-        assert await process.transfer.expiry.may_have_expired(identity(seq=100))
+        assert await process.acceptor.expiry.may_have_expired(identity(seq=100))
         await site.check_owners()
         verdict = await process.upload(identity(seq=100))
         assert isinstance(verdict, Accepted)
@@ -191,7 +191,7 @@ def test_a_kill_at_every_call_of_the_expiry_changes_no_owner(tmp_path: Path, fau
         process = await site.start(plan)
         started = site.calls.calls
         with suppress(Crashed):
-            await process.transfer.expiry.expire_page()
+            await process.acceptor.expiry.expire_page()
         return started
 
     async def main() -> None:
@@ -218,7 +218,7 @@ def test_without_the_authority_only_later_numbers_are_accepted(tmp_path: Path) -
     async def main() -> None:
         site = await Site.landed(tmp_path)
         site.clock.ahead_s = KEPT_S + 60
-        await (await site.start()).transfer.expiry.expire_page()
+        await (await site.start()).acceptor.expiry.expire_page()
         remote = Away(open_memory_store(site.remote)[0])
         process = await site.start(remote=remote)
         remote.away = True
@@ -238,14 +238,14 @@ def test_a_manifest_in_use_does_not_expire(tmp_path: Path) -> None:
         site = await Site.landed(tmp_path)
         site.clock.ahead_s = KEPT_S + 60
         process = await site.start()
-        expiry = process.transfer.expiry
+        expiry = process.acceptor.expiry
         async with expiry.uploading(identity(seq=0)):
             assert isinstance(await process.upload(identity(seq=1)), Accepted)  # pending again
             assert await expiry.expire_page() == COUNT - 2
         assert len(await site.keys(ACCEPTED)) == 2
         assert await process.transfer.finish()
         later = await site.start()
-        assert await later.transfer.expiry.expire_page() == 2
+        assert await later.acceptor.expiry.expire_page() == 2
 
     asyncio.run(main())
 
@@ -260,7 +260,7 @@ def test_a_batch_that_only_the_authority_accepted_is_in_its_journal(tmp_path: Pa
         assert await process.transfer.finish()
         site.clock.ahead_s = KEPT_S + 60
         process = await site.start()
-        await process.transfer.expiry.expire_page()
+        await process.acceptor.expiry.expire_page()
         verdict = await process.upload(identity(seq=5))
         assert isinstance(verdict, Accepted)
         assert not verdict.duplicate

@@ -28,6 +28,7 @@ from support.gateway import Running, run, running
 
 from sluice_doors.forward import server as forward_server
 from sluice_gateway.process.serving import serving_forward_port
+from sluice_gateway.uploads.acceptor import Acceptor
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +61,12 @@ def test_the_same_chunk_through_two_gateways_is_accepted_once(tmp_path: Path) ->
             client = await connect(port)
             await client.send(FORWARD["forward"])
             await client.receive()
+            acceptor = served.gateway.uploads.acceptor
+            assert isinstance(acceptor, Acceptor)
             again = running(
                 tmp_path / "b", HOST, SHOP, doors=("forward",), store=served.store.inner,
                 forward_listen="127.0.0.1:0", forward_principal="shop",
-                authority=served.gateway.uploads.acceptor._authority,
+                authority=acceptor._authority,
             )  # fmt: skip
             async with again as second, serving_forward_port(second.gateway) as other_port:
                 client = await connect(other_port)

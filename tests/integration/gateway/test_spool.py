@@ -113,7 +113,7 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
         gateway = build_gateway(local, agreed, settings, WRITER, transfers_to=remote)
         await gateway.uploads.journal.open()
         remote.calls.clear()
-        transfer = gateway.uploads.transfer
+        transfer = gateway.transfer
         assert transfer is not None
         sock = bind_shared("127.0.0.1", 0)
         port = sock.getsockname()[1]
