@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from benchmarks.doors_bodies import SHAPES, otlp_metrics
 from benchmarks.doors_decode import NOW_NS
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_doors import protobuf as arrow_roads
+from sluice_doors import protobuf
 from sluice_doors.decoded import DecodedRecords, content_digest
 from sluice_doors.loki.push import PROTOBUF, decode_loki
 from sluice_doors.otlp.http import decode_otlp_metrics
@@ -65,7 +65,7 @@ def metrics(body: bytes) -> Sequence[DecodedRecords]:
 def by_records(decode: Decode, body: bytes) -> Sequence[DecodedRecords]:
     """Decode without Arrow: the control."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_roads, "ARROW_BYTES_MIN", sys.maxsize)
+        patch.setattr(protobuf, "ARROW_BYTES_MIN", sys.maxsize)
         return decode(body)
 
 

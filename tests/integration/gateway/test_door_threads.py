@@ -13,7 +13,7 @@ from support.door_client import TestSender, post
 from support.gateway import Running, TestKey, run, running
 
 from sluice_doors.decoded import DecodedRecords
-from sluice_doors.json import ingest as json_lines
+from sluice_doors.json import ingest
 from sluice_doors.json.ingest import decode_json
 from sluice_gateway.doors.service import INLINE_BYTES_MAX, LARGE_BYTES
 
@@ -49,7 +49,7 @@ def test_large_bodies_are_decoded_one_at_a_time(
             body, time_field=time_field, message_field=message_field, received_ns=received_ns
         )
 
-    monkeypatch.setattr(json_lines, "decode_json", decode)
+    monkeypatch.setattr(ingest, "decode_json", decode)
 
     async def check(served: Running) -> None:
         async def send(body: bytes) -> int:
@@ -85,7 +85,7 @@ def test_a_body_reserves_the_memory_of_its_records(
             assert threading.current_thread().name.startswith("door-large")
             return decode_json(body, **fields)
 
-        monkeypatch.setattr(json_lines, "decode_json", decode)
+        monkeypatch.setattr(ingest, "decode_json", decode)
         token, sent = SHOP.token.token, gzip.compress(plain)
         assert len(sent) < INLINE_BYTES_MAX
         path, fields = "/v1/ingest", {**JSON, "Content-Encoding": "gzip"}

@@ -11,7 +11,7 @@ from support.otlp_requests import damaged
 from support.proto_bytes import integer, part
 from support.repetitions import times
 
-from sluice_doors import protobuf as arrow_roads
+from sluice_doors import protobuf
 from sluice_doors.arrow.texts import NotPlain
 from sluice_doors.decoded import (
     BodyTooLarge,
@@ -82,7 +82,7 @@ def shown(found: DecodedRecords | None) -> list[object]:
 def by_lines(body: bytes) -> DecodedRecords | None:
     """Decode a body that is too small for Arrow, or as if it were."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_roads, "_module", lambda name: None)
+        patch.setattr(protobuf, "_module", lambda name: None)
         found = decode_loki(body, PROTOBUF, received_ns=NOW)
     return found[0] if found else None
 
@@ -129,7 +129,7 @@ def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch
     """A damaged body is decoded or refused alike, whether Arrow is installed or not."""
     bodies = list(damaged(random.Random(25), [LOKI], count))
     slow = list(map(outcome, bodies))
-    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+    monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     differing = [body for body, one in zip(bodies, slow, strict=True) if outcome(body) != one]
     assert differing == []
 

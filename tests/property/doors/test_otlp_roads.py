@@ -20,7 +20,7 @@ from support.otlp_requests import (
 )
 from support.repetitions import times
 
-from sluice_doors import protobuf as arrow_roads
+from sluice_doors import protobuf
 from sluice_doors.arrow.pieces import find_records
 from sluice_doors.arrow.texts import NotPlain
 from sluice_doors.decoded import (
@@ -129,7 +129,7 @@ def outcome(body: bytes) -> object:
 @pytest.mark.parametrize("count", [200, pytest.param(times(1_000), marks=pytest.mark.long)])
 def test_damage_has_the_same_outcome_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage of lengths and tags is found before or while the pieces are decoded."""
-    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+    monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     bodies = list(damaged(random.Random(24), [LOG_REQUEST.SerializeToString()], count))
     whole = list(map(outcome, bodies))
     monkeypatch.setattr(otlp_arrow, "decode_logs", in_pieces)
@@ -225,12 +225,12 @@ def check_a_request_in_pieces_leads_to_the_same_metrics(
 @pytest.mark.parametrize("count", [300, pytest.param(times(1_000), marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["logs", "metrics"])
 @pytest.mark.parametrize(
-    ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, arrow_roads.ARROW_BYTES_MIN), (JSON, 0)]
+    ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, protobuf.ARROW_BYTES_MIN), (JSON, 0)]
 )
 def test_damaged_bodies_are_decoded_or_refused(
     kind: str, form: str, arrow_bytes_min: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", arrow_bytes_min)
+    monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", arrow_bytes_min)
     request = LOG_REQUEST if kind == "logs" else METRIC_REQUEST
     decode = decode_otlp_logs if kind == "logs" else decode_otlp_metrics
     good = request.SerializeToString() if form == PROTOBUF else otlp_json(request)

@@ -10,7 +10,7 @@ from support.otlp_requests import damaged
 from support.proto_bytes import double, has_group, integer, part
 from support.repetitions import times
 
-from sluice_doors import protobuf as arrow_roads
+from sluice_doors import protobuf
 from sluice_doors.arrow.texts import NotPlain
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, canonical, content_digest
 from sluice_doors.prometheus import arrow as prometheus_arrow
@@ -53,7 +53,7 @@ def shown(found: RemoteWrite) -> list[object]:
 
 def by_points(body: bytes) -> RemoteWrite:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_roads, "_module", lambda name: None)
+        patch.setattr(protobuf, "_module", lambda name: None)
         return decode_remote_write(body, "", received_ns=NOW)
 
 
@@ -110,7 +110,7 @@ def test_damage_has_the_same_outcome(count: int, monkeypatch: pytest.MonkeyPatch
     )
     bodies = list(damaged(random.Random(26), [plain, REMOTE_WRITE], count))
     slow = list(map(outcome, bodies))
-    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+    monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     other = [body for body, one in zip(bodies, slow, strict=True) if outcome(body) != one]
     # The parser of Arrow ignores a group whose end has another number (ADR 20).
     assert [body for body in other if not has_group(body)] == []

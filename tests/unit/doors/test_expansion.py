@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from sluice_doors import decoded as tally
+from sluice_doors import decoded
 from sluice_doors.decoded import BodyTooLarge
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.loki.push import decode_loki
@@ -53,14 +53,14 @@ def cloudwatch(records: int) -> object:
 def test_repeated_attributes_are_counted_before_records_are_made(
     decode: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "PAIRS_MAX", PAIRS * RECORDS)
+    monkeypatch.setattr(decoded, "PAIRS_MAX", PAIRS * RECORDS)
     made = 0
 
-    def add(self: tally.Tally, *_: object, **__: object) -> None:
+    def add(self: decoded.Tally, *_: object, **__: object) -> None:
         nonlocal made
         made += 1
 
-    monkeypatch.setattr(tally.Tally, "add", add)
+    monkeypatch.setattr(decoded.Tally, "add", add)
     decode(RECORDS)
     assert made
     made = 0
@@ -70,9 +70,9 @@ def test_repeated_attributes_are_counted_before_records_are_made(
 
 
 def test_text_that_many_records_repeat_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "EXPANDED_BYTES_MAX", 100)
-    counted = tally.Tally()
+    monkeypatch.setattr(decoded, "EXPANDED_BYTES_MAX", 100)
+    counted = decoded.Tally()
     counted.check_repeated([(10, [("key", "x" * 9)]), (1, [("key", "x" * 10)])])
     with pytest.raises(BodyTooLarge):
         counted.check_repeated([(10, [("key", "x" * 9)]), (1, [("key", "x" * 11)])])
-    assert counted == tally.Tally()
+    assert counted == decoded.Tally()

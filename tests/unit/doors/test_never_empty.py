@@ -14,7 +14,7 @@ from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import otlp_json
 from support.proto_bytes import double, integer, part
 
-from sluice_doors import protobuf as arrow_roads
+from sluice_doors import protobuf
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable, DecodedRecords
 from sluice_doors.forward.messages import decode_forward
@@ -164,7 +164,7 @@ def test_a_body_that_is_not_empty_has_a_record_or_is_refused(
 ) -> None:
     """Also the bodies of other doors; damage and deep nesting raise only the two errors."""
     if road == "arrow":
-        monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+        monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     empty: list[str] = []
     for shape, whole in {**GOOD, **WRONG}.items():
         body = whole
@@ -204,7 +204,7 @@ def test_a_request_of_another_kind_is_refused(
     sent: str, door: str, road: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if road == "arrow":
-        monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+        monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     assert records_of(door, WRONG.get(sent) or GOOD[sent]) is None
 
 
@@ -216,7 +216,7 @@ def lines(found: list[DecodedRecords] | None) -> list[dict]:
 @pytest.mark.parametrize("road", ["rows", "arrow"])
 def test_a_span_among_log_records_is_kept_raw(road: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if road == "arrow":
-        monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+        monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     found = lines(records_of("otlp logs", LOG_REQUEST.SerializeToString() + spans("")))
     raw = [one for one in found if "another kind" in one["attributes"].get("sluice.error", "")]
     assert len(raw) == 1
@@ -353,7 +353,7 @@ def test_large_integers_stay_exact(value: int, road: str, monkeypatch: pytest.Mo
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="x")
     metric.gauge.data_points.add(time_unix_nano=5, as_int=value)
     if road == "arrow":
-        monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+        monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     if road == "json":
         found = lines(records_of("otlp metrics json", otlp_json(request)))
     else:

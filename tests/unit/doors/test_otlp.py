@@ -10,7 +10,7 @@ from support.golden import golden
 from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import otlp_json
 
-from sluice_doors import protobuf as arrow_roads
+from sluice_doors import protobuf
 from sluice_doors.attributes import with_resource_in_records
 from sluice_doors.decoded import (
     BodyTooLarge,
@@ -20,7 +20,7 @@ from sluice_doors.decoded import (
     content_digest,
 )
 from sluice_doors.otlp import messages as otlp_messages
-from sluice_doors.otlp import protobuf as otlp_wire
+from sluice_doors.otlp import protobuf as otlp_protobuf
 from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp.metrics import exponential_buckets
 from sluice_protocol.ndjson import ndjson_from_columns
@@ -226,9 +226,9 @@ def test_a_request_that_expands_without_limit_is_refused() -> None:
 
 def test_protobuf_is_decoded_without_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     body = LOG_REQUEST.SerializeToString()
-    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", 0)
+    monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", 0)
     (fast,) = decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
-    monkeypatch.setattr(arrow_roads, "_module", lambda name: None)
+    monkeypatch.setattr(protobuf, "_module", lambda name: None)
     (slow,) = decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
     assert content_digest(fast) == content_digest(slow)
 
@@ -243,8 +243,8 @@ def test_only_large_bodies_are_decoded_through_arrow(
         nonlocal used
         used = name == "otlp.arrow_logs"
 
-    monkeypatch.setattr(arrow_roads, "ARROW_BYTES_MIN", len(body) + spare_bytes)
-    monkeypatch.setattr(arrow_roads, "_module", note)
+    monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", len(body) + spare_bytes)
+    monkeypatch.setattr(protobuf, "_module", note)
     decode_otlp_logs(body, PROTOBUF, received_ns=NOW)
     assert used == arrow
 
@@ -303,8 +303,8 @@ def test_the_messages_declare_every_field_of_the_protocol() -> None:
         "metrics.v1.Metric": otlp_messages.Metric,
         "metrics.v1.Exemplar": otlp_messages.Exemplar,
     }.items():
-        request = otlp_wire.METRICS_REQUEST if "metrics" in name else otlp_wire.LOGS_REQUEST
-        pool = otlp_wire.message_type(request).file.pool
+        request = otlp_protobuf.METRICS_REQUEST if "metrics" in name else otlp_protobuf.LOGS_REQUEST
+        pool = otlp_protobuf.message_type(request).file.pool
         theirs = pool.FindMessageTypeByName(f"sluice_doors.otlp.{name}")
         assert {field.name for field in theirs.fields} == set(ours.__struct_fields__), name
 
