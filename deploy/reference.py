@@ -24,7 +24,6 @@ from sluice_cli.deployment.redaction import is_secret_option
 from sluice_cli.environment import variable_of
 from sluice_console.metrics import ConsoleMetrics
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.plain_metrics import PlainCounter, PlainHistogram
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.settings import default_key_file
 from sluice_lake.tables import TABLES
@@ -265,10 +264,7 @@ def _metric_rows(metrics: object) -> Iterator[tuple[str, str, str, str]]:
         return
     for value in vars(metrics).values():
         for one in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(one, PlainCounter | PlainHistogram):
-                (plain,) = one.describe()
-                yield f"`{plain.name}`", plain.type, _labels(one.labels), plain.documentation
-            elif isinstance(one, MetricWrapperBase):
+            if isinstance(one, MetricWrapperBase):
                 (family,) = one.describe()
                 labels: Any = one._labelnames  # noqa: SLF001 - the library shows labels of samples only
                 yield f"`{family.name}`", family.type, _labels(labels), family.documentation

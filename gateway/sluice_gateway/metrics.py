@@ -38,9 +38,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from sluice_gateway.plain_metrics import PlainCounter, PlainHistogram
 from sluice_protocol.clock import Clock
 
 ACCEPTS: Final = "sluice_accepts"
@@ -79,10 +78,7 @@ _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class GatewayMetrics:
-    """The metrics of one worker in a separate registry.
-
-    Those that each upload or request of a door changes are plain numbers.
-    """
+    """The metrics of one worker in a separate registry."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -110,27 +106,27 @@ class GatewayMetrics:
         self._add_doors(registry)
 
     def _add_uploads(self, registry: CollectorRegistry) -> None:
-        self.accepts = PlainCounter(
+        self.accepts = Counter(
             ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry
         )
-        self.duration = PlainHistogram(
-            ACCEPT_DURATION, "Time of one upload.", bounds_s=_SECONDS, registry=registry
+        self.duration = Histogram(
+            ACCEPT_DURATION, "Time of one upload.", buckets=_SECONDS, registry=registry
         )
-        self.phase = PlainHistogram(
-            ACCEPT_PHASE, "Time of one phase.", ["phase"], bounds_s=_SECONDS, registry=registry
+        self.phase = Histogram(
+            ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=registry
         )
-        self.accepted_bytes = PlainCounter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
-        self.store_requests = PlainCounter(
+        self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
+        self.store_requests = Counter(
             STORE_REQUESTS, "Store calls.", ["op", "result"], registry=registry
         )
-        self.store_seconds = PlainHistogram(
+        self.store_seconds = Histogram(
             STORE_REQUEST_SECONDS,
             "Time of a store call.",
             ["op"],
-            bounds_s=_SECONDS,
+            buckets=_SECONDS,
             registry=registry,
         )
-        self.cache_hits = PlainCounter(
+        self.cache_hits = Counter(
             CACHE_HITS, "Duplicates accepted without a store call.", registry=registry
         )
 
@@ -160,29 +156,29 @@ class GatewayMetrics:
         )
 
     def _add_doors(self, registry: CollectorRegistry) -> None:
-        self.door_requests = PlainCounter(
+        self.door_requests = Counter(
             DOOR_REQUESTS, "Requests to doors.", ["door", "outcome"], registry=registry
         )
-        self.door_records = PlainCounter(
+        self.door_records = Counter(
             DOOR_RECORDS, "Records accepted, duplicates too.", ["door"], registry=registry
         )
-        self.door_unreadable = PlainCounter(
+        self.door_unreadable = Counter(
             DOOR_UNREADABLE, "Records kept raw.", ["door"], registry=registry
         )
-        self.door_combined_batches = PlainCounter(
+        self.door_combined_batches = Counter(
             DOOR_COMBINED, "Batches of small requests accepted.", registry=registry
         )
 
     def finish_upload(self, phases: "UploadPhases", outcome: str) -> None:
         """Count an upload with its outcome, and observe its times."""
-        self.accepts.inc(outcome)
+        self.accepts.labels(outcome).inc()
         self.duration.observe(phases.total_s())
         self.observe_phases(phases)
 
     def observe_phases(self, phases: "UploadPhases") -> None:
         """Observe the times of an upload, or of what several uploads of one request share."""
         for name, spent_s in phases.seconds.items():
-            self.phase.observe(spent_s, name)
+            self.phase.labels(name).observe(spent_s)
 
 
 class _PhaseBlock(AbstractContextManager[None]):

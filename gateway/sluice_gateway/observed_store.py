@@ -112,11 +112,12 @@ class ObservedStore(WrappedStore):
     def ended(self, op: str, outcome: object, size_bytes: int, started_ns: int) -> None:
         """Count and time the call, and record what it shows about the store."""
         failed = isinstance(outcome, BaseException)
-        self._metrics.store_requests.inc(op, "error" if failed else type(outcome).__name__.lower())
+        result = "error" if failed else type(outcome).__name__.lower()
+        self._metrics.store_requests.labels(op, result).inc()
         if op == "list":
             return
         now_ns = self._clock.monotonic_ns()
-        self._metrics.store_seconds.observe((now_ns - started_ns) / 1e9, op)
+        self._metrics.store_seconds.labels(op).observe((now_ns - started_ns) / 1e9)
         if not failed:
             answer = outcome.info if isinstance(outcome, Found) else outcome
             self.answered_ns = getattr(answer, "date_ns", self.answered_ns)

@@ -286,7 +286,7 @@ class UploadService:
                 )
                 self.cache.remember(upload.digest, entry)
                 if not verdict.duplicate:
-                    self.metrics.accepted_bytes.inc(amount=len(upload.frame))
+                    self.metrics.accepted_bytes.inc(len(upload.frame))
                 return accepted_response(upload.identity, upload.digest, verdict, self.collector_id)
             case Conflict():
                 return _conflict(upload, run, self.decisions.current)

@@ -32,11 +32,11 @@ def health(metrics: GatewayMetrics) -> GatewayHealth:
 
 def test_a_healthy_gateway_has_nothing_to_report() -> None:
     metrics = GatewayMetrics()
-    metrics.accepts.inc("new", amount=990)
-    metrics.accepts.inc("identity_conflict", amount=10)
+    metrics.accepts.labels("new").inc(990)
+    metrics.accepts.labels("identity_conflict").inc(10)
     for _ in range(200):
-        metrics.store_requests.inc("create", "applied")
-        metrics.store_seconds.observe(0.02, "create")
+        metrics.store_requests.labels("create", "applied").inc()
+        metrics.store_seconds.labels("create").observe(0.02)
     metrics.journal_age.set(1)
     found = health(metrics)
     assert found.refused == pytest.approx(0.01)
@@ -46,7 +46,7 @@ def test_a_healthy_gateway_has_nothing_to_report() -> None:
 
 def test_failed_store_calls_are_counted_per_second() -> None:
     metrics = GatewayMetrics()
-    metrics.store_requests.inc("create", "error", amount=5)
+    metrics.store_requests.labels("create", "error").inc(5)
     assert health(metrics).errors_per_s == 0.5
 
 
@@ -57,16 +57,16 @@ def test_one_reading_has_no_rate() -> None:
 
 def test_few_uploads_are_no_share() -> None:
     metrics = GatewayMetrics()
-    metrics.accepts.inc("identity_conflict", amount=19)
+    metrics.accepts.labels("identity_conflict").inc(19)
     assert health(metrics).refused == 0
 
 
 def test_a_gateway_that_was_restarted_is_no_successor() -> None:
     before, after = GatewayMetrics(), GatewayMetrics()
-    before.accepts.inc("new", amount=2)
-    after.accepts.inc("new", amount=1)
+    before.accepts.labels("new").inc(2)
+    after.accepts.labels("new").inc(1)
     assert not is_successor(reading(before), reading(after))
-    after.accepts.inc("new", amount=1)
+    after.accepts.labels("new").inc(1)
     assert is_successor(reading(before), reading(after))
 
 
@@ -124,8 +124,8 @@ def test_a_nearly_full_spool_is_found_by_share_and_by_free_space() -> None:
 def test_slow_calls_are_those_above_five_seconds() -> None:
     metrics = GatewayMetrics()
     for seconds in (4.9, 5.1, 31.0, *([0.01] * 97)):
-        metrics.store_requests.inc("get", "found")
-        metrics.store_seconds.observe(seconds, "get")
+        metrics.store_requests.labels("get", "found").inc()
+        metrics.store_seconds.labels("get").observe(seconds)
     assert health(metrics).slow == pytest.approx(0.02)
 
 
@@ -153,8 +153,8 @@ def test_a_text_without_a_metric_of_a_gateway_is_an_error(text: str) -> None:
 def test_only_the_lines_that_are_used_are_parsed() -> None:
     """A gateway serves many more: of 100 gateways, all of them would cost a second a sample."""
     metrics = GatewayMetrics()
-    metrics.store_requests.inc("get", "found", amount=100)
-    metrics.store_seconds.observe(6.0, "get")
+    metrics.store_requests.labels("get", "found").inc(100)
+    metrics.store_seconds.labels("get").observe(6.0)
     text = generate_latest(metrics.registry).decode()
     assert parse_reading(f"{text}broken{{ line\n", 0) == parse_reading(text, 0)
     with pytest.raises(ValueError, match=r".+"):
