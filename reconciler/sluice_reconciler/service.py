@@ -22,10 +22,9 @@ from sluice_reconciler.events import HintQueue
 from sluice_reconciler.high_water import HighWaterReader
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
-from sluice_reconciler.journals.parts import JournalDependencies
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
-from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.journals.route import JournalDependencies, JournalRoute
 from sluice_reconciler.lanes.rebuild import Fence
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep

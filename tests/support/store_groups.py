@@ -10,10 +10,10 @@ from support.gc_world import MovedClock
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
-from sluice_store.local.create_queue import GroupLimits
 from sluice_store.local.durability import GroupSync, LogicalClock, fsync_directory
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.layout import Layout
+from sluice_store.local.store import GroupLimits
 
 ALWAYS_GROUPS = GroupLimits(separate_max=0, group_min=1)
 """Every create is part of a group, also a single one."""

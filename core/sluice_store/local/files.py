@@ -41,7 +41,7 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.local.disk_errors import store_error, translated
 from sluice_store.local.durability import DirectorySync, StoreTimes
-from sluice_store.local.durable_names import DurableNames
+from sluice_store.local.durable_names import DurableNames, remove_empty_partitions
 from sluice_store.local.filesystem_sync import FileSystemSync, NoFileSystemSync
 from sluice_store.local.group_writes import (
     GroupOutcome,
@@ -50,9 +50,7 @@ from sluice_store.local.group_writes import (
 )
 from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
 from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
-from sluice_store.local.partitions import remove_empty_partitions
-from sluice_store.local.verified_digest import read_verified
-from sluice_store.local.visibility import FileState, Visibility, applied_at, state_of
+from sluice_store.local.visibility import FileState, Visibility, applied_at, read_verified, state_of
 from sluice_store.port import NewObject
 
 _Outcome = TypeVar("_Outcome")

@@ -12,8 +12,7 @@ from sluice_protocol.errors import ChecksumRefused
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_store.local.durability import StoreTimes
-from sluice_store.local.verified_digest import write_verified
-from sluice_store.local.visibility import NEW_FILE
+from sluice_store.local.visibility import NEW_FILE, write_verified
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 

@@ -16,7 +16,9 @@ of the lane. If lanes are shared, only the lane is remembered, and the object is
 lane is handed over. If not, the entries are kept and processed after `takeover_after_s`.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -29,14 +31,17 @@ from sluice_protocol.journals import (
     decide_frontier,
     ended_processes,
 )
+from sluice_protocol.keys import accepted_key, lane_of
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_queue.lane import Runtime
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import (
     IDLE_STEP_S,
     DiscoveryClaim,
+    DiscoveryStore,
     lane_times,
 )
-from sluice_reconciler.journals.named_entries import NamedEntries
-from sluice_reconciler.journals.parts import JournalDependencies
 from sluice_reconciler.journals.progress import (
     ProcessJournal,
     WaitingObject,
@@ -52,17 +57,151 @@ from sluice_reconciler.journals.reader import (
     entry_weight,
     is_cut_short,
 )
+from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.replacing_passes import (
     NamedBatches,
     named_batches,
     wanted_pass_ns,
 )
-from sluice_reconciler.journals.report import JournalReport
-from sluice_reconciler.metrics import Stage
-from sluice_reconciler.pipeline import PipelineResult
+from sluice_reconciler.lanes.worker import LaneWorkers
+from sluice_reconciler.live_reader import LiveReader
+from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
+from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import read_history
+from sluice_store.port import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalDependencies:
+    """What the journal route uses.
+
+    Attributes:
+        store: The acceptance authority.
+        lanes: Number of lanes of each queue.
+        pipeline: Verifies, indexes and enqueues.
+        workers: The lanes.
+        discovery: The published record.
+        registry: Which gateways write no journal.
+        backlog: Batches pending at each stage.
+        live: Is informed of batches that another reconciler enqueued.
+        requests: The bound on requests in flight.
+        clock: The store's time.
+        runtime: Time and ids.
+        metrics: Where the route counts.
+        settings: The settings of the reconciler.
+    """
+
+    store: ObjectStore
+    lanes: int
+    pipeline: BatchPipeline
+    workers: LaneWorkers
+    discovery: DiscoveryStore
+    registry: GatewayRegistry
+    backlog: StageBacklog
+    live: LiveReader
+    requests: RequestLimit
+    clock: StoreClock
+    runtime: Runtime
+    metrics: ReconcilerMetrics
+    settings: ReconcilerSettings
+
+
+class NamedEntries:
+    """Copies of manifests, by key. A copy proves no manifest; it saves reading an equal one."""
+
+    def __init__(self, lanes: int) -> None:
+        """Divide entries by the lanes of this deployment."""
+        self._lanes = lanes
+        self.manifests: dict[ObjectKey, AcceptedManifest] = {}
+
+    @property
+    def extra_weight(self) -> int:
+        """How many plain entries need as much memory as the parts of these entries."""
+        return sum(entry_weight(one) - 1 for one in self.manifests.values())
+
+    def divide(
+        self, manifests: Iterable[AcceptedManifest], lanes: frozenset[int]
+    ) -> tuple[dict[ObjectKey, int], list[AcceptedManifest]]:
+        """Return the entries of these lanes, which are remembered, and the manifests of others."""
+        mine: dict[ObjectKey, int] = {}
+        others: list[AcceptedManifest] = []
+        for manifest in manifests:
+            lane = lane_of(manifest.agent_id, self._lanes)
+            if lane in lanes:
+                key = accepted_key(manifest.identity)
+                mine[key] = lane
+                self.manifests[key] = manifest
+            else:
+                others.append(manifest)
+        return mine, others
+
+    def lanes_of(self, manifests: Iterable[AcceptedManifest]) -> frozenset[int]:
+        """Return the lanes of manifests."""
+        return frozenset(lane_of(one.agent_id, self._lanes) for one in manifests)
+
+    def find(self, keys: Iterable[ObjectKey]) -> list[AcceptedManifest]:
+        """Return the manifests that are remembered under these keys."""
+        return [self.manifests[key] for key in keys if key in self.manifests]
+
+    def forget(self, keys: Iterable[ObjectKey]) -> None:
+        """Drop entries that are done."""
+        for key in keys:
+            self.manifests.pop(key, None)
+
 
 log = structlog.get_logger()
+
+GATEWAYS_LABELLED: Final = 100
+"""Gateways with a separate label, at most."""
+OTHER_GATEWAYS: Final = "(other)"
+"""The label that the other gateways share."""
+
+
+class JournalReport:
+    """Logs each lapsed process once, and sets the gauges of the journals."""
+
+    def __init__(self, metrics: ReconcilerMetrics, clock: StoreClock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._lapsed: set[str] = set()
+
+    def observe(self, journals: Mapping[str, ProcessJournal], ended: Collection[str]) -> None:
+        """Report the state after a listing.
+
+        Args:
+            journals: The journal of each registered process.
+            ended: The processes whose journals no longer bound the frontier.
+        """
+        self._report_lapsed(journals, ended)
+        self._set_lags(journals, ended)
+
+    def _report_lapsed(
+        self, journals: Mapping[str, ProcessJournal], ended: Collection[str]
+    ) -> None:
+        lapsed = {process for process, one in journals.items() if one.is_replaced()}
+        for process in lapsed - self._lapsed - set(ended):
+            journal = journals[process]
+            log.warning(
+                "gateway_process_lapsed",
+                gateway=journal.registration.collector_id,
+                process=process,
+                complete_through_unix_ns=journal.complete_through_ns,
+            )
+        self._lapsed = lapsed
+
+    def _set_lags(self, journals: Mapping[str, ProcessJournal], ended: Collection[str]) -> None:
+        self._metrics.journal_entries_waiting.set(entries_waiting(journals.values()))
+        lags: defaultdict[str, float] = defaultdict(float)
+        for process, journal in journals.items():
+            if process not in ended:
+                name = journal.registration.collector_id
+                label = name if name in lags or len(lags) < GATEWAYS_LABELLED else OTHER_GATEWAYS
+                lags[label] = max(lags[label], self._clock.age_s(journal.complete_through_ns))
+        self._metrics.journal_lag.clear()
+        for label, lag_s in lags.items():
+            self._metrics.journal_lag.labels(label).set(lag_s)
+
 
 WAITING_MAX: Final = 16_384
 """Entries that were read and are not processed, over all journals; then reading pauses. One with

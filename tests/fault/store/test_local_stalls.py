@@ -28,7 +28,7 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import DeleteOutcome
 from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_store.local import open_local_store
-from sluice_store.local.create_queue import GroupLimits
+from sluice_store.local.store import GroupLimits
 from sluice_store.port import ObjectStore
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
 from sluice_reconciler.lanes.retirement import ShownPass
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus, ListedBatch
 from sluice_reconciler.lanes.state import LaneRecord
-from sluice_reconciler.passes.boot_comparison import BootComparison
+from sluice_reconciler.passes.full_pass import BootComparison
 
 DAILY = (0, 1, 7)
 """Each planted bug is found by one of these seeds."""

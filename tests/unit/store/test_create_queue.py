@@ -12,7 +12,7 @@ from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.units import ObjectKey
 from sluice_store.local import LocalStore, open_local_store
-from sluice_store.local.create_queue import GROUP_BODY_MAX, GroupLimits
+from sluice_store.local.store import GROUP_BODY_MAX, GroupLimits
 
 
 class Watched(CountedSync):

@@ -13,8 +13,7 @@ from sluice_protocol.outcomes import Applied, Deleted, Found
 from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_store.deletion import delete_versions
 from sluice_store.local import open_local_store
-from sluice_store.local.create_queue import GroupLimits
-from sluice_store.local.store import LocalStore
+from sluice_store.local.store import GroupLimits, LocalStore
 
 LIMITS = pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["separate", "group"])
 
