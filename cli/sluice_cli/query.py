@@ -159,7 +159,7 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
     given.setdefault("from", [_default_from(options)])
     if not viewed:
         return parse_query(given, now_ns, flag_of)
-    from sluice_query.view_parameters import parse_histogram, parse_values  # noqa: PLC0415 - numpy
+    from sluice_query.parameters import parse_histogram, parse_values  # noqa: PLC0415 - numpy
 
     return (parse_histogram if options.histogram else parse_values)(given, now_ns, flag_of)
 
@@ -284,8 +284,8 @@ def query(
 async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[str, ...]:
     """Return a line for each name of a query without results that no record of its range has."""
     from sluice_cli.settings_file import near_names  # noqa: PLC0415 - only without results
-    from sluice_query.field_values import FieldListResult, TopValuesResult  # noqa: PLC0415
-    from sluice_query.view_parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
+    from sluice_query.parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
+    from sluice_query.views import FieldListResult, TopValuesResult  # noqa: PLC0415
 
     kind = "metrics" if options.metric is not None else options.kind
     given = {"from": [options.since or _default_from(options)], "to": [options.until]}
@@ -461,9 +461,8 @@ def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> No
 
 
 def _print_view(view: "ViewResult") -> None:
-    from sluice_query.bars import draw_histogram, draw_values  # noqa: PLC0415 - imports numpy
-    from sluice_query.field_values import TopValuesResult  # noqa: PLC0415
-    from sluice_query.histogram import HistogramResult  # noqa: PLC0415
+    from sluice_query.plot import draw_histogram, draw_values  # noqa: PLC0415 - imports numpy
+    from sluice_query.views import HistogramResult, TopValuesResult  # noqa: PLC0415 - the same
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if isinstance(view, HistogramResult):

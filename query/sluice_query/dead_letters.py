@@ -15,12 +15,12 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.units import NS_PER_S
 from sluice_query.engine import QueryEngine
-from sluice_query.held import read_manifest
 from sluice_query.pending import may_match
 from sluice_query.pruning import select_partitions
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import dead_letter_hours_sql, dead_letters_condition, dead_letters_sql
+from sluice_query.unqueued import read_manifest
 from sluice_store.port import ObjectStore
 
 CLOCK_AHEAD_NS: Final = 86_400 * NS_PER_S

@@ -16,7 +16,7 @@ from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
 from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_query.errors import DataFilesUnreadable, QueryTimedOut, QueryTooLarge
 from sluice_query.settings import QuerySettings
-from sluice_query.statements import SqlStatement
+from sluice_query.sql import SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"

@@ -6,8 +6,7 @@ from typing import Final
 from sluice_query.engine import QueryEngine
 from sluice_query.request import Query
 from sluice_query.result import HIGHLIGHTS, Row
-from sluice_query.sql import SEARCHED
-from sluice_query.statements import SqlStatement
+from sluice_query.sql import SEARCHED, SqlStatement
 
 RANGES_MAX: Final = 100
 _START: Final = "\ue0f5"

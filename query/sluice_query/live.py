@@ -20,14 +20,15 @@ from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
-from sluice_query.applied_deletes import applying_deletes, read_deletes
 from sluice_query.engine import PENDING, open_engine
 from sluice_query.errors import ReconcilerUnreachable
 from sluice_query.highlights import add_highlights
+from sluice_query.reading import applying_deletes
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row
 from sluice_query.search import Searcher
 from sluice_query.sql import RecordSources, records_sql, returned_columns
+from sluice_store.stored_deletes import read_active_deletes
 
 PAGE_LINES: Final = 10_000
 WAIT_S: Final = 20
@@ -166,7 +167,7 @@ async def select_lines(
     """
     if not lines:
         return []
-    active = await read_deletes(searcher.store, searcher.deletes)
+    active = await read_active_deletes(searcher.store, searcher.deletes)
     deletes = applying_deletes(active, query)
     with open_engine(searcher.settings) as engine:
         for pattern in query.patterns:

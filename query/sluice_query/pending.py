@@ -4,9 +4,16 @@ The order of reading matters: queue, then ledger, then records. A batch leaves t
 it has entered the ledger, and enters the ledger only after its records are in the lake. With this
 order, a batch that is missing from an earlier place is found in a later one. With the opposite
 order a batch could be missed in every place.
+
+Work lists never change, so a searcher keeps those that it has read: a query reads every list of the
+pending entries, and reads the queue a second time if journals name further batches. The exception
+is a lost list that `sluice rebuild` wrote again: it has the same batches and perhaps more, which
+other entries contain too. A query that remembers the first list may return such a batch twice while
+it is in the records and not yet in the ledger.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -26,12 +33,55 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.work_lists import WorkListCache
 from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
-from sluice_queue.pending import PendingBatch
+from sluice_queue.pending import PendingBatch, read_pending_batches
 from sluice_store.port import ObjectStore, read_bodies
+
+BATCHES_MAX: Final = 32_768
+"""Batches of all remembered lists together, about 1 KiB each."""
+
+_Place = tuple[Lane, int, ObjectKey]
+
+
+class WorkListCache:
+    """The batches of entries that were read lately; the entry used longest ago is dropped first.
+
+    Args:
+        batches_max: Batches that are remembered, at most.
+    """
+
+    def __init__(self, batches_max: int = BATCHES_MAX) -> None:
+        self._batches_max = batches_max
+        self._known: OrderedDict[_Place, list[PendingBatch]] = OrderedDict()
+        self._batches = 0
+
+    def find(self, lane: Lane, entry: Descriptor) -> list[PendingBatch] | None:
+        """Return the batches of an entry, if they are remembered."""
+        place = (lane, entry.sequence, entry.location)
+        found = self._known.get(place)
+        if found is not None:
+            self._known.move_to_end(place)
+        return found
+
+    async def read(self, store: ObjectStore, lane: Lane, entry: Descriptor) -> list[PendingBatch]:
+        """Read the work list of an entry, and remember its batches.
+
+        Raises:
+            WorkListMissing: As `read_pending_batches`.
+            InvalidRecord: As `read_pending_batches`.
+            StoreError: As `read_pending_batches`.
+        """
+        found = await read_pending_batches(store, lane, entry)
+        place = (lane, entry.sequence, entry.location)
+        self._batches += len(found) - len(self._known.pop(place, ()))
+        self._known[place] = found
+        while self._batches > self._batches_max:
+            _, dropped = self._known.popitem(last=False)
+            self._batches -= len(dropped)
+        return found
+
 
 GROUP_MAX: Final = 256
 """Small batches that are read together."""

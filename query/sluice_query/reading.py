@@ -22,15 +22,14 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.applied_deletes import applying_deletes, read_deletes
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
 from sluice_query.engine import QueryEngine
 from sluice_query.errors import DataFilesUnreadable
-from sluice_query.ledger import read_ledger
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
+    WorkListCache,
     choose_newest,
     choose_pending,
     fetch_batches,
@@ -40,9 +39,9 @@ from sluice_query.pending import (
 from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
 from sluice_query.request import Query
 from sluice_query.result import QuerySummary
-from sluice_query.rollup_plan import SampleFiles
 from sluice_query.rollups import (
     ChosenRollups,
+    SampleFiles,
     choose_rollups,
     needs_rollups,
     open_rollups,
@@ -55,10 +54,10 @@ from sluice_query.unqueued import (
     choose_unqueued,
     confirm_named,
     leave_out_repeated,
+    read_ingested,
 )
-from sluice_query.work_lists import WorkListCache
 from sluice_store.port import ObjectStore
-from sluice_store.stored_deletes import DeletesCache
+from sluice_store.stored_deletes import DeletesCache, read_active_deletes
 
 _NS_PER_MS: Final = NS_PER_S // 1000
 
@@ -66,7 +65,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchTarget:
+class SearchedStore:
     """One store to search, and how.
 
     Attributes:
@@ -121,7 +120,7 @@ class SearchRead:
 class SourceReader:
     """The reading of one query in progress."""
 
-    target: SearchTarget
+    target: SearchedStore
     engine: QueryEngine
     query: Query
     started_ns: int
@@ -150,7 +149,7 @@ class SourceReader:
         in_spool = await self._read_spool()
         unqueued = in_spool.with_named(coverage.named)
         pending = await read_pending(store, settings, self.target.work_lists)
-        active = await read_deletes(store, self.target.deletes)
+        active = await read_active_deletes(store, self.target.deletes)
         rollups = await self._choose_rollups(coverage, active)
         query = rollups.extended(self.query)
         opened = await self.bounded(
@@ -275,7 +274,7 @@ class SourceReader:
         later = await read_pending(store, settings, self.target.work_lists)
         url = self.target.store_url
         ledger = await self.bounded(
-            lambda: read_ledger(self.engine, url, unqueued.batches, find_table(url, BATCHES))
+            lambda: read_ingested(self.engine, url, unqueued.batches, find_table(url, BATCHES))
         )
         queues = (pending, later)
         left = choose_unqueued(unqueued, queues, ledger, files.lanes)
@@ -331,7 +330,7 @@ class SourceReader:
         wanted = [one for one in pending.manifests if is_of_agents(one, query)]
         wanted += [one.manifest for one in coverage.new or ()]
         opened = find_table(url, BATCHES)
-        ledger = [row.identity for row in read_ledger(self.engine, url, wanted, opened)]
+        ledger = [row.identity for row in read_ingested(self.engine, url, wanted, opened)]
         acknowledged = pending.acknowledged
         in_ledger = read_positions(url, BATCHES, opened, sorted(acknowledged))
         lanes = range(coverage.lane_count) if every_lane else self._lanes(pending, coverage)
@@ -397,3 +396,19 @@ def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySumma
 def time_text(at_ns: int | None) -> str | None:
     """Return an instant as RFC 3339; None for None."""
     return None if at_ns is None else format_rfc3339(at_ns)
+
+
+def applying_deletes(deletes: Sequence[DeleteRecord], query: Query) -> tuple[DeleteRecord, ...]:
+    """Return the deletes that may hide records of a query."""
+    return tuple(record for record in deletes if delete_applies(record, query))
+
+
+def delete_applies(record: DeleteRecord, query: Query) -> bool:
+    """Return False if kind, agent and times show that a delete hides no record of the query."""
+    if record.kind != query.kind:
+        return False
+    if query.agents and record.agent_id is not None and record.agent_id not in query.agents:
+        return False
+    starts_late = record.from_unix_ns is not None and record.from_unix_ns >= query.to_ns
+    ends_early = record.to_unix_ns is not None and record.to_unix_ns <= query.from_ns
+    return not starts_late and not ends_early

@@ -1,4 +1,4 @@
-"""A query as a value: a time range and conditions, and the check that it can be answered."""
+"""A query as a value, what is computed from its records, and whether it can be answered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,67 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.filters import FILTERS_MAX, PATTERN_OPERATORS, RecordFilter
-from sluice_query.views import Neighbourhood, View
+from sluice_query.filters import FILTERS_MAX, PATTERN_OPERATORS, RecordField, RecordFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """The number of records in each bucket of time.
+
+    Attributes:
+        step_ns: Width of a bucket, ns. Buckets start at its multiples since 1970.
+        by: The field by whose values each bucket is divided, or None.
+        top: How many values have a separate count.
+    """
+
+    step_ns: int
+    by: RecordField | None = None
+    top: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldList:
+    """The fields that the records have.
+
+    Attributes:
+        keys_max: Most keys of attributes and resources to list.
+    """
+
+    keys_max: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopValues:
+    """The most frequent values of one field.
+
+    Attributes:
+        field: The field.
+        limit: Most values.
+    """
+
+    field: RecordField
+    limit: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """The records before and after one record of one boot of an agent.
+
+    Attributes:
+        boot_id: The boot. The agent is that of the query.
+        seq: Sequence number of the record.
+        before: Most records before it.
+        after: Most records after it.
+    """
+
+    boot_id: str
+    seq: int
+    before: int = 10
+    after: int = 10
+
+
+View = Histogram | FieldList | TopValues | Neighbourhood
+
 
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000

@@ -4,18 +4,185 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from msgspec.structs import replace as copy_with
 
-from sluice_query.engine import open_engine
+from sluice_lake.data_files import DataFile
+from sluice_query.delete_counts import count_matches
+from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.errors import DataFilesUnreadable
-from sluice_query.evaluation import Evaluator
-from sluice_query.reading import SearchRead, SearchTarget, SourceReader
-from sluice_query.request import Query, check_query
-from sluice_query.result import QueryResult
+from sluice_query.highlights import add_highlights
+from sluice_query.pruning import newest_files
+from sluice_query.reading import SearchedStore, SearchRead, SourceReader, time_text
+from sluice_query.request import (
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    Query,
+    TopValues,
+    View,
+    check_query,
+)
+from sluice_query.result import (
+    NeighboursResult,
+    QueryResult,
+    QuerySummary,
+    Row,
+    ViewResult,
+    record_json,
+)
+from sluice_query.series import SeriesInput, compute_series
+from sluice_query.sql import RecordSources, counts_sql, records_sql, returned_columns
+from sluice_query.views import (
+    SequenceWindow,
+    WindowSources,
+    fields_sql,
+    find_neighbours,
+    histogram_sql,
+    make_fields,
+    make_histogram,
+    make_values,
+    values_sql,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searcher(SearchTarget):
+class Evaluator:
+    """Computes the result of one query from what was read for it.
+
+    Attributes:
+        engine: The engine.
+        query: The query.
+        read: What was read for it.
+        records_max: Most records that are counted for fields and values.
+    """
+
+    engine: QueryEngine
+    query: Query
+    read: SearchRead
+    records_max: int
+
+    def result(self) -> QueryResult:
+        """Return the result, with a summary of the records only."""
+        query, read = self.query, self.read
+        if query.series is not None:
+            given = SeriesInput(
+                query=read.query,
+                location=read.files.location,
+                samples=read.divided,
+                pending=read.fetched.tables,
+                deletes=read.deletes,
+                rollups=read.rollups,
+            )
+            points = compute_series(self.engine, query.series, given)
+            summary = QuerySummary(results=len(points))
+            return QueryResult(kind=query.kind, points=points, summary=summary)
+        if query.view is not None:
+            return self._view(query.view)
+        sources = self.sources(read.files.read)
+        if not sources.names:
+            return QueryResult(kind=query.kind, summary=QuerySummary())
+        return self._records(sources)
+
+    def sources(self, files: tuple[DataFile, ...], *, pending_first: bool = False) -> RecordSources:
+        """Register files, and the pending batches, as the sources of a statement.
+
+        Args:
+            files: The files of the record table.
+            pending_first: Whether they come before the files, for a bounded sample of the newest.
+        """
+        names = []
+        if files:
+            self.engine.register_files(LAKE, files, self.read.files.location)
+            names.append(LAKE)
+        if self.read.fetched.tables:
+            self.engine.register_table(PENDING, pa.concat_tables(self.read.fetched.tables))
+            names.insert(0 if pending_first else len(names), PENDING)
+        return RecordSources(names=tuple(names), deletes=self.read.deletes)
+
+    def rows(self, found: list[tuple[object, ...]]) -> list[Row]:
+        """Return rows of the returned columns as records, highlighted if the query wants that."""
+        columns = returned_columns(self.query.kind)
+        records: list[Row] = [dict(zip(columns, row, strict=True)) for row in found]
+        if self.query.highlight:
+            add_highlights(self.engine, self.query, records)
+        return records
+
+    def _records(self, sources: RecordSources) -> QueryResult:
+        query, kind = self.query, self.query.kind
+        if query.deleting is not None:
+            found_in = count_matches(self.engine, query, query.deleting, sources)
+            total = sum(one.records for one in found_in)
+            return QueryResult(kind=kind, matches=found_in, summary=QuerySummary(results=total))
+        if query.stats_only:
+            count, first, last = self.engine.rows(counts_sql(query, sources))[0]
+            summary = QuerySummary(
+                results=count, first_ts=time_text(first), last_ts=time_text(last)
+            )
+            return QueryResult(kind=kind, summary=summary)
+        found = self.engine.rows(records_sql(query, sources))
+        records = self.rows(found[: query.limit])
+        summary = QuerySummary(results=len(records), more=len(found) > query.limit)
+        return QueryResult(kind=kind, records=records, summary=summary)
+
+    def _view(self, view: View) -> QueryResult:
+        query, most = self.query, self.records_max
+        if isinstance(view, Neighbourhood):
+            return self._neighbours(view)
+        sources = self.sources(newest_files(self.read.files.read), pending_first=True)
+        empty = not sources.names
+        match view:
+            case Histogram():
+                rows = [] if empty else self.engine.rows(histogram_sql(query, view, sources))
+                histogram = make_histogram(query, view, rows)
+                total = sum(one.count for one in histogram.buckets)
+                return _viewed(query, histogram, total)
+            case FieldList():
+                statement = fields_sql(query, view, sources, records_max=most)
+                rows = [] if empty else self.engine.rows(statement)
+                fields = make_fields(query, view, rows, records_max=most)
+                return _viewed(query, fields, fields.records)
+            case TopValues():
+                statement = values_sql(query, view, sources, records_max=most)
+                rows = [] if empty else self.engine.rows(statement)
+                values = make_values(view, rows, records_max=most)
+                return _viewed(query, values, values.records)
+
+    def _neighbours(self, around: Neighbourhood) -> QueryResult:
+        query = self.query
+        found = find_neighbours(self.engine, query, around, self._window_sources)
+        before = self.rows(found.before[-around.before :] if around.before else [])
+        records = [] if found.record is None else self.rows([found.record])
+        after = self.rows(found.after[: around.after])
+        result = NeighboursResult(
+            before=tuple(record_json(query.kind, row) for row in before),
+            record=record_json(query.kind, records[0]) if records else None,
+            after=tuple(record_json(query.kind, row) for row in after),
+            more_before=len(found.before) > around.before,
+            more_after=len(found.after) > around.after,
+        )
+        return _viewed(query, result, len(before) + len(records) + len(after))
+
+    def _window_sources(self, window: SequenceWindow) -> WindowSources:
+        files, earlier, later = [], False, False
+        for file in self.read.files.read:
+            first, last = file.record_seqs or (window.first, window.last)
+            if last < window.first:
+                earlier = True
+            elif first > window.last:
+                later = True
+            else:
+                files.append(file)
+        sources = self.sources(tuple(files))
+        return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
+
+
+def _viewed(query: Query, view: ViewResult, results: int) -> QueryResult:
+    return QueryResult(kind=query.kind, view=view, summary=QuerySummary(results=results))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searcher(SearchedStore):
     """Runs queries over one store."""
 
     async def search(self, query: Query) -> QueryResult:

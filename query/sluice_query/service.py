@@ -5,16 +5,14 @@ from collections.abc import Callable
 from aiohttp import web
 
 from sluice_protocol.system_clock import SystemIds
-from sluice_query.dead_letters_api import DeadLettersApi
 from sluice_query.deletes import Deletes
 from sluice_query.deletes_api import DeletesApi
 from sluice_query.download_api import DownloadApi
+from sluice_query.read_api import DeadLettersApi, StreamsApi, ViewsApi
 from sluice_query.runner import QueryRunner
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
-from sluice_query.streams_api import StreamsApi
 from sluice_query.tail_api import TailApi
-from sluice_query.views_api import ViewsApi
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.bounded_listening import listening

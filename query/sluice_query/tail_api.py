@@ -1,34 +1,178 @@
-"""`/v1/tail`: new records as server-sent events."""
+"""`/v1/tail`: new records as server-sent events, with positions to resume after a pause.
+
+A position is an acceptance time through which every record was returned, or a cursor of a
+reconciler's live records. A poll selects what was accepted after the position, so a record is
+found however old its own time is.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
-from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_protocol.authority import SKEW_S_MAX, UPLOAD_TIME_S_MAX
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import BadUsage, SluiceError, retryable
 from sluice_protocol.manifests import Kind
+from sluice_protocol.timestamps import parse_rfc3339
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.errors import TooManyClients
-from sluice_query.live import TIMEOUT_S, LiveRecordsClient
+from sluice_query.following import unreadable
+from sluice_query.live import TIMEOUT_S, LiveRecordsClient, follow_live
 from sluice_query.parameters import TAILED, check_given, parse_query
-from sluice_query.read_endpoints import given_parameters, read_endpoint
-from sluice_query.request import Query, plain_name
-from sluice_query.responses import LateResponse
-from sluice_query.result import QueryResult, record_json
+from sluice_query.request import END_NS, FIRST_NS, LIMIT_MAX, Query, plain_name
+from sluice_query.responses import LateResponse, given_parameters, read_endpoint
+from sluice_query.result import QueryResult, QuerySummary, Row, record_json
 from sluice_query.runner import QueryRunner
+from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
-from sluice_query.tailing import (
-    TailGroup,
-    TailState,
-    parse_position,
-    tail_by_polling,
-    tail_live,
-)
 from sluice_web.endpoints import Endpoint
+
+INTERVAL_S: Final = 1.0
+OVERLAP_NS: Final = (UPLOAD_TIME_S_MAX + SKEW_S_MAX + 1) * NS_PER_S
+"""How much earlier than it is acknowledged a batch may have been accepted: its time is fixed before
+the first try of the manifest, and the store states whole seconds.
+"""
+UNKNOWN_NS: Final = 60 * NS_PER_S
+"""Age of a position where the store does not report one."""
+_POLLED: Final = "p."
+_LIVE: Final = "r."
+_CURSOR_CHARS_MAX: Final = 500
+
+
+class TailState(msgspec.Struct, frozen=True, kw_only=True):
+    """How complete a tail is, and where to resume it.
+
+    Attributes:
+        position: Every record that was accepted before it was sent; send it to resume.
+        accepted_until: Every batch that was acknowledged before this time was sent; null if no
+            such time is known.
+        partial: Whether records may be missing.
+        reasons: Why records may be missing.
+        more: Whether older records were left out because there were more than the limit.
+    """
+
+    position: str
+    accepted_until: str | None = None
+    partial: bool = False
+    reasons: tuple[str, ...] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailGroup:
+    """New records, oldest first, and the state after them."""
+
+    records: tuple[Row, ...]
+    state: TailState
+
+
+def parse_position(text: str) -> UnixNs | str:
+    """Return the acceptance time or the cursor of a position.
+
+    Raises:
+        BadUsage: It is no position.
+    """
+    rest = text[len(_POLLED) :]
+    if text.startswith(_POLLED) and rest.isascii() and rest.isdecimal() and len(rest) <= 18 + 1:
+        return UnixNs(min(int(rest), END_NS))
+    if text.startswith(_LIVE) and rest and len(rest) <= _CURSOR_CHARS_MAX:
+        return rest
+    raise BadUsage(f"after is not a position of this service: omit it, after=`{text[:40]}`")
+
+
+async def tail_by_polling(
+    search: Callable[[Query], Awaitable[QueryResult]],
+    clock: Clock,
+    query: Query,
+    after_ns: UnixNs | None,
+) -> AsyncGenerator[TailGroup]:
+    """Yield the latest records of a query, then new ones once a second, without an end.
+
+    Args:
+        search: Runs one query.
+        clock: Time.
+        query: A query for records. Its time range applies to the first group only.
+        after_ns: The position to resume from; the first group then has what was accepted later.
+
+    Raises:
+        SluiceError: As `Searcher.search`, for the first query of a tail without a position. A later
+            one that may succeed again is repeated, and the groups say so.
+    """
+    position_ns, seen = after_ns, frozenset[tuple[object, ...]]()
+    # Records over the limit of the query are not shown, and must not appear in a later group.
+    wide = replace(query, to_ns=END_NS, newest_first=True, limit=LIMIT_MAX)
+    while True:
+        wanted = wide
+        if position_ns is not None:
+            since_ns = UnixNs(max(position_ns - OVERLAP_NS, 0))
+            wanted = replace(wide, from_ns=FIRST_NS, accepted_from_ns=since_ns)
+        now_ns = clock.now_ns()
+        try:
+            found = await search(wanted)
+        except SluiceError as error:
+            if position_ns is None or not retryable(error.code):
+                raise
+            state = _state_of(unreadable(error), f"{_POLLED}{position_ns}", more=False)
+            yield TailGroup(records=(), state=state)
+            await clock.sleep(INTERVAL_S)
+            continue
+        new = [row for row in reversed(found.records) if _key(row) not in seen]
+        seen = frozenset(map(_key, found.records))
+        position_ns = _next_position(found, position_ns, now_ns)
+        more = found.summary.more and bool(new)
+        shown = new[-query.limit :]
+        more = more or len(new) > len(shown)
+        state = _state_of(found.summary, f"{_POLLED}{position_ns}", more=more)
+        yield TailGroup(records=tuple(shown), state=state)
+        await clock.sleep(INTERVAL_S)
+
+
+async def tail_live(
+    searcher: Searcher, query: Query, client: LiveRecordsClient, after: str | None
+) -> AsyncGenerator[TailGroup]:
+    """Yield the latest records of a query from a reconciler, then new ones, without an end.
+
+    Args:
+        searcher: Its store contains the deletes.
+        query: A query for records. The end of its time range is ignored.
+        client: Client of the reconciler.
+        after: The cursor to resume from.
+
+    Raises:
+        SluiceError: As `follow_live`.
+    """
+    async for found in follow_live(searcher, query, client, after):
+        shown = found.records[-query.limit :]
+        more = len(shown) < len(found.records)
+        state = _state_of(found.summary, f"{_LIVE}{found.position}", more=more)
+        yield TailGroup(records=tuple(shown), state=state)
+
+
+def _next_position(found: QueryResult, position_ns: UnixNs | None, now_ns: UnixNs) -> UnixNs:
+    until = found.summary.accepted_until
+    reached_ns = now_ns - UNKNOWN_NS if until is None else parse_rfc3339(until)
+    return UnixNs(max(reached_ns, position_ns or 0))
+
+
+def _state_of(summary: QuerySummary, position: str, *, more: bool) -> TailState:
+    return TailState(
+        position=position,
+        accepted_until=summary.accepted_until,
+        partial=summary.partial,
+        reasons=summary.reasons,
+        more=more,
+    )
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return row["agent_id"], row["boot_id"], row["seq"]
+
 
 EVENT_STREAM: Final = "text/event-stream"
 TAILS_MAX: Final = 32

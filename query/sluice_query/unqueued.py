@@ -1,4 +1,4 @@
-"""Accepted batches that were found outside of the queue: in a spool, or named by journals.
+"""Accepted batches outside of the queue: held, in a spool, or named by journals.
 
 The order of reading is spool and journals, queue, ledger, records, **then queue and ledger a second
 time**:
@@ -18,23 +18,139 @@ shown. Source: ADR 36.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from deltalake import DeltaTable
 from msgspec.structs import replace as copy_with
 
-from sluice_protocol.errors import SluiceError
+from sluice_lake.data_files import list_files
+from sluice_lake.locations import lake_location
+from sluice_lake.tables import BATCHES, accepted_hour
+from sluice_protocol.discovery import UNHEALTHY, HoldRecord
+from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import AcceptedManifest, readable_parts
+from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    decode_accepted,
+    decode_record,
+    readable_parts,
+)
+from sluice_protocol.outcomes import Found
 from sluice_protocol.request_parts import RecordRange, joined_ranges
-from sluice_query.held import read_manifest
-from sluice_query.ledger import LedgerRow
+from sluice_protocol.units import ObjectKey
+from sluice_query.engine import QueryEngine
 from sluice_query.pending import PendingSnapshot, choose_newest, may_match
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
+from sluice_query.sql import ledger_sql
 from sluice_store.port import ObjectStore
+
+HELD_MAX: Final = 1_000
+"""Hold records that a query reads; further ones make every answer partial."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBatch:
+    """An accepted batch that the reconciler does not enqueue, and why."""
+
+    key: str
+    reason: str
+
+
+async def read_held(
+    store: ObjectStore, query: Query, settings: QuerySettings
+) -> tuple[tuple[HeldBatch, ...], tuple[str, ...]]:
+    """Return the held batches that may match, and what could not be read."""
+    places: list[ObjectKey] = []
+    async for page in store.list(UNHEALTHY):
+        places += [one.key for one in page.objects]
+        if len(places) > HELD_MAX:
+            return (), (
+                f"more than {HELD_MAX} batches are held back: see `sluice reconciler status`",
+            )
+    limit = asyncio.Semaphore(settings.fetches)
+    found = await asyncio.gather(*(_read_hold(store, place, query, limit) for place in places))
+    return tuple(one for one in found if one is not None), ()
+
+
+async def _read_hold(
+    store: ObjectStore, place: ObjectKey, query: Query, limit: asyncio.Semaphore
+) -> HeldBatch | None:
+    """Return a held batch, or None if no record of the query is in it."""
+    async with limit:
+        read = await store.get(place)
+        if not isinstance(read, Found):
+            return None  # released: it was enqueued before
+        try:
+            record = decode_record(place, read.body, HoldRecord)
+        except InvalidRecord as error:
+            return HeldBatch(key=place, reason=error.reason)
+        if not record.key.startswith(ACCEPTED):
+            return None  # a conflict, which was never accepted
+        held = HeldBatch(key=record.key, reason=record.reason)
+        try:
+            who = parse_accepted_key(record.key)
+        except InvalidRecord:
+            return held
+        if query.agents and who.agent_id not in query.agents:
+            return None
+        manifest = await read_manifest(store, ObjectKey(record.key))
+    return held if manifest is None or may_match(manifest, query) else None
+
+
+async def read_manifest(store: ObjectStore, key: ObjectKey) -> AcceptedManifest | None:
+    """Read an accepted manifest; None if it does not exist or is not a manifest."""
+    read = await store.get(key)
+    try:
+        return decode_accepted(key, read.body) if isinstance(read, Found) else None
+    except InvalidRecord:
+        return None
+
+
+_LEDGER: Final = "ledger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestedBatch:
+    """One batch that is in the lake, and the queue entry that delivered it."""
+
+    identity: Identity
+    lane: int
+    sequence: int
+
+
+def read_ingested(
+    engine: QueryEngine,
+    store_url: str,
+    manifests: Sequence[AcceptedManifest],
+    opened: DeltaTable | None,
+) -> list[IngestedBatch]:
+    """Read the part of a state of the ledger that may contain these batches.
+
+    Returns:
+        Rows of the batches' agents in the batches' hours. Other batches may be among them.
+
+    Raises:
+        TableRefused: The ledger cannot be used safely.
+    """
+    hours = {accepted_hour(manifest.accepted_at_unix_ns) for manifest in manifests}
+    files = list_files(opened, BATCHES, lambda hour: hour in hours) if hours and opened else []
+    if not files:
+        return []
+    engine.register_files(_LEDGER, files, lake_location(store_url, BATCHES.name))
+    agents = sorted({manifest.agent_id for manifest in manifests})
+    return [
+        IngestedBatch(
+            identity=Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end),
+            lane=lane,
+            sequence=sequence,
+        )
+        for agent, boot, start, end, lane, sequence in engine.rows(ledger_sql(_LEDGER, agents))
+    ]
+
 
 _LEFT_OUT: Final = (
     "batches that are not enqueued yet were left out, the queue could not be read completely: retry"
@@ -67,7 +183,7 @@ class UnqueuedBatches:
 def choose_unqueued(
     unqueued: UnqueuedBatches,
     queues: tuple[PendingSnapshot, PendingSnapshot],
-    ledger: Iterable[LedgerRow],
+    ledger: Iterable[IngestedBatch],
     lane_versions: Mapping[int, int],
 ) -> UnqueuedBatches:
     """Return the batches that neither the pending batches nor the records contain.

@@ -17,16 +17,16 @@ from sluice_protocol.active_deletes import is_retention, retention_cut_ns, rollu
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
-from sluice_query.applied_deletes import applying_deletes
+from sluice_query.reading import applying_deletes
 from sluice_query.request import Query, Series
-from sluice_query.rollup_plan import (
+from sluice_query.rollups import (
     HOUR_NS,
     MINUTE_NS,
     RollupCoverage,
     RollupPlan,
     plan_rollups,
 )
-from sluice_query.series_sql import SampleSource, SeriesSources, series_sql
+from sluice_query.series import SampleSource, SeriesSources, series_sql
 
 LANES = 2
 SIZES = {"1m": MINUTE_NS, "1h": HOUR_NS}

@@ -14,8 +14,7 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS
 from sluice_protocol.units import UnixNs
 from sluice_query.engine import QueryEngine, open_engine
-from sluice_query.fields import RecordField
-from sluice_query.filters import FilterOperator, RecordFilter
+from sluice_query.filters import FilterOperator, RecordField, RecordFilter
 from sluice_query.request import Query
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings

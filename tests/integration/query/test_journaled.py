@@ -25,12 +25,12 @@ from sluice_query.settings import QuerySettings
 STEPS = (
     "read_coverage",
     "read_pending",
-    "read_deletes",
-    "read_ledger",
+    "read_active_deletes",
+    "read_ingested",
     "select_files",
     "choose_pending",
     "read_pending 2",
-    "read_ledger 2",
+    "read_ingested 2",
     "choose_unqueued",
     "confirm_named",
     "fetch_batches",
@@ -38,8 +38,8 @@ STEPS = (
 """The steps of one query in their order."""
 DAILY = {
     "ingested": (
-        *("read_pending", "read_ledger", "select_files"),
-        *("read_pending 2", "read_ledger 2", "confirm_named", "fetch_batches"),
+        *("read_pending", "read_ingested", "select_files"),
+        *("read_pending 2", "read_ingested 2", "confirm_named", "fetch_batches"),
     ),
     "enqueued": ("read_pending", "read_pending 2", "confirm_named"),
 }

@@ -259,7 +259,7 @@ def test_rollups_that_do_not_match_the_samples_are_not_used(
     "step",
     [
         "read_pending",
-        pytest.param("read_deletes", marks=pytest.mark.long),
+        pytest.param("read_active_deletes", marks=pytest.mark.long),
         "open_rollups",
         pytest.param("choose_rollups", marks=pytest.mark.long),
         "select_files",

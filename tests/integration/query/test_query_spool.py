@@ -39,13 +39,13 @@ STEPS = (
     "read_coverage",
     "read_spooled",
     "read_pending",
-    "read_deletes",
-    "read_ledger",
+    "read_active_deletes",
+    "read_ingested",
     "select_files",
     "prune_by_index",
     "choose_pending",
     "read_pending 2",
-    "read_ledger 2",
+    "read_ingested 2",
     "choose_unqueued",
     "fetch_batches",
 )
@@ -53,10 +53,10 @@ STEPS = (
 DAILY = (
     "read_spooled",
     "read_pending",
-    "read_ledger",
+    "read_ingested",
     "select_files",
     "read_pending 2",
-    "read_ledger 2",
+    "read_ingested 2",
     "fetch_batches",
 )
 """The steps that read what moves. Before another step, a move is one before the next of these."""
@@ -209,7 +209,7 @@ def test_a_batch_that_leaves_the_bounds_of_the_spool_is_found_in_the_queue(
     assert _found(here, settings_with(QuerySettings, landed_s=0.0)) == ["moving"]
 
 
-@pytest.mark.parametrize("step", ["read_ledger", "select_files", "read_pending 2"])
+@pytest.mark.parametrize("step", ["read_ingested", "select_files", "read_pending 2"])
 def test_a_batch_between_the_two_commits_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -222,7 +222,7 @@ def test_a_batch_between_the_two_commits_is_found_once(
     assert _found(here) == ["moving"]
 
 
-@pytest.mark.parametrize("step", ["prune_by_index", "read_pending 2", "read_ledger 2"])
+@pytest.mark.parametrize("step", ["prune_by_index", "read_pending 2", "read_ingested 2"])
 def test_a_batch_whose_ledger_row_is_late_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

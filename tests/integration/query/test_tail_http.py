@@ -19,7 +19,7 @@ from support.spark_local import ingest_locally
 from support.store_versitygw import free_port
 
 from sluice_protocol.units import NS_PER_S
-from sluice_query import export
+from sluice_query import download_api
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_app
@@ -221,7 +221,7 @@ def test_a_download_has_all_records_in_order(
     full: Deployment, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when they are more than one part, or exactly one."""
-    monkeypatch.setattr(export, "ROWS_PER_PART", ROWS_PER_PART)
+    monkeypatch.setattr(download_api, "ROWS_PER_PART", ROWS_PER_PART)
 
     async def story(client: QueryClient) -> None:
         given = {"limit": limit, **RANGE}

@@ -10,7 +10,7 @@ from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_query.pending import end_ns
 from sluice_query.pruning import time_bound_ns
-from sluice_query.waves import (
+from sluice_query.streaming import (
     BATCH_COST_BYTES,
     FIRST_WAVE_BYTES,
     KeyedRow,

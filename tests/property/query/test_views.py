@@ -19,12 +19,18 @@ from support.query_views import (
 
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.field_values import fields_sql, make_fields, make_values, values_sql
 from sluice_query.filters import FilterOperator, RecordFilter
-from sluice_query.histogram import choose_width, histogram_sql, make_histogram
-from sluice_query.request import Query
+from sluice_query.request import FieldList, Histogram, Query, TopValues
 from sluice_query.result import Row
-from sluice_query.views import FieldList, Histogram, TopValues
+from sluice_query.views import (
+    choose_width,
+    fields_sql,
+    histogram_sql,
+    make_fields,
+    make_histogram,
+    make_values,
+    values_sql,
+)
 
 EXAMPLES = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 2**32)

@@ -2,9 +2,14 @@
 
 import pytest
 
-from sluice_query.bars import bar_of, draw_histogram, draw_values
-from sluice_query.field_values import TopValuesResult, ValueCount
-from sluice_query.histogram import HistogramBucket, HistogramResult, HistogramSplit
+from sluice_query.plot import bar_of, draw_histogram, draw_values
+from sluice_query.views import (
+    HistogramBucket,
+    HistogramResult,
+    HistogramSplit,
+    TopValuesResult,
+    ValueCount,
+)
 
 TS = "2026-09-21T14:13:20.000000000Z"
 

@@ -4,8 +4,14 @@ import pytest
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
-from sluice_query.fields import RecordField, parse_field
-from sluice_query.filters import FilterOperator, RecordFilter, agents_of, parse_filter
+from sluice_query.filters import (
+    FilterOperator,
+    RecordField,
+    RecordFilter,
+    agents_of,
+    parse_field,
+    parse_filter,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from sluice_cli.query import QueryOptions, parse_options
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
 from sluice_query.parameters import parse_duration, parse_instant, parse_query
-from sluice_query.request import Aggregate, Query, Series
-from sluice_query.views import Histogram
+from sluice_query.request import Aggregate, Histogram, Query, Series
 
 NOW = UnixNs(1_790_000_000_000_000_000)
 HOUR_NS = 3600 * 10**9

@@ -4,11 +4,10 @@ from support.query_lake import DAY0_NS, log_batch, make_query, metric_batch
 from support.spark_lake import Sent
 
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_query.applied_deletes import delete_applies
-from sluice_query.ledger import LedgerRow
 from sluice_query.pending import PendingSnapshot, choose_newest, choose_pending, may_match
+from sluice_query.reading import delete_applies
 from sluice_query.settings import QuerySettings
-from sluice_query.unqueued import UnqueuedBatches, choose_unqueued
+from sluice_query.unqueued import IngestedBatch, UnqueuedBatches, choose_unqueued
 from sluice_queue.pending import PendingBatch
 
 FIRST, SECOND = log_batch(["a"]), log_batch(["b"], start=1)
@@ -27,8 +26,8 @@ def spooled(*batches: Sent) -> UnqueuedBatches:
     return UnqueuedBatches(batches=tuple(batch.manifest for batch in batches))
 
 
-def row(batch: Sent, sequence: int) -> LedgerRow:
-    return LedgerRow(identity=batch.manifest.identity, lane=0, sequence=sequence)
+def row(batch: Sent, sequence: int) -> IngestedBatch:
+    return IngestedBatch(identity=batch.manifest.identity, lane=0, sequence=sequence)
 
 
 def test_pending_batches_that_the_lake_does_not_contain_are_chosen() -> None:

@@ -9,7 +9,7 @@ from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
 from sluice_query.request import Query, Series
-from sluice_query.rollup_plan import (
+from sluice_query.rollups import (
     HOUR_NS,
     MINUTE_NS,
     SPANS_MAX,

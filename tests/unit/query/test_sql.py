@@ -16,9 +16,10 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Aggregate, Query, Series
-from sluice_query.series_sql import SampleSource, SeriesSources, series_sql
+from sluice_query.series import SampleSource, SeriesSources, series_sql
 from sluice_query.sql import (
     RecordSources,
+    SqlStatement,
     condition,
     counts_sql,
     dead_letters_condition,
@@ -26,7 +27,6 @@ from sluice_query.sql import (
     records_sql,
     returned_columns,
 )
-from sluice_query.statements import SqlStatement
 
 CUT_OFF_NS = DAY0_NS
 LATE_NS = DAY0_NS + NS_PER_S

@@ -13,7 +13,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row
-from sluice_query.tailing import tail_by_polling
+from sluice_query.tail_api import tail_by_polling
 
 ROW: Row = {"agent_id": "host-1", "boot_id": "b", "seq": 0}
 
