@@ -76,7 +76,7 @@ STRANGERS_QUESTIONS = {
     "when other bytes become a conflict": "core/sluice_protocol/acceptance.py",
     "how long a reconciler waits for a gateway's journal": "core/sluice_protocol/journals.py",
     "a column of the logs table": "core/sluice_lake/tables.py",
-    "where an ingest commits positions with data": "spark/sluice_spark/microbatch.py",
+    "where an ingest commits positions with data": "spark/sluice_spark/ingest/microbatch.py",
     "what proves that a blob may be deleted": "core/sluice_protocol/blob_deletion.py",
     "a statement of the bucket policy": "policies/sluice_policies/bucket_policy.py",
     "an option of `sluice query`": "cli/sluice_cli/query.py",
