@@ -9,7 +9,7 @@ sequences of its source range go. A plan divides the time range of a query:
 
 Every sample is therefore counted once. Windows are used only where their rows contain exactly the
 samples that a query over samples would find. Where retention has removed the samples, they are used
-in any case, because nothing else remains. ADR 0088 states the rules and their reasons.
+in any case, because nothing else remains. ADR 34 states the rules and their reasons.
 
 The number of the source range is read from the same state of the table as the files. The rollup job
 creates the object of a source range before it commits the rows, so the newest object may describe
