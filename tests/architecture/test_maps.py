@@ -72,7 +72,7 @@ def test_what_to_change_exists() -> None:
 
 
 STRANGERS_QUESTIONS = {
-    "the JSON of the response to an accepted upload": "gateway/sluice_gateway/uploads.py",
+    "the JSON of the response to an accepted upload": "gateway/sluice_gateway/uploads/upload.py",
     "when other bytes become a conflict": "core/sluice_protocol/acceptance.py",
     "how long a reconciler waits for a gateway's journal": "core/sluice_protocol/journals.py",
     "a column of the logs table": "core/sluice_lake/tables.py",
@@ -81,7 +81,7 @@ STRANGERS_QUESTIONS = {
     "a statement of the bucket policy": "policies/sluice_policies/bucket_policy.py",
     "an option of `sluice query`": "cli/sluice_cli/query.py",
     "what the agent does when its spool is full": "agent/sluice_agent/spool.py",
-    "the meaning of a store's response to a PUT": "core/sluice_protocol/resolution.py",
+    "the meaning of a store's response to a PUT": "core/sluice_protocol/exchange_verdicts.py",
 }
 """Questions of a stranger, and the file that the map must lead to."""
 
