@@ -29,7 +29,7 @@ from sluice_query.settings import QuerySettings, ServeSettings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_query.dead_letter_list import DeadLetterList
+    from sluice_query.dead_letters import DeadLetterList
     from sluice_query.result import QueryResult, QuerySummary, ViewResult
     from sluice_query.search import Searcher
 
@@ -365,7 +365,7 @@ def dead_letters(
     Returns:
         0 if there are none, 1 if there are some.
     """
-    from sluice_query.dead_letter_list import list_dead_letters  # noqa: PLC0415 - imports DuckDB
+    from sluice_query.dead_letters import list_dead_letters  # noqa: PLC0415 - imports DuckDB
 
     found = asyncio.run(
         _with_searcher((store, None), _SETTINGS, lambda one: list_dead_letters(one, agent, limit))

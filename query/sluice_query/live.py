@@ -22,11 +22,10 @@ from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
 from sluice_query.engine import PENDING, open_engine
 from sluice_query.errors import ReconcilerUnreachable
-from sluice_query.highlights import add_highlights
 from sluice_query.reading import applying_deletes
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row
-from sluice_query.search import Searcher
+from sluice_query.search import Searcher, add_highlights
 from sluice_query.sql import RecordSources, records_sql, returned_columns
 from sluice_store.stored_deletes import read_active_deletes
 

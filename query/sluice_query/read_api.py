@@ -8,7 +8,7 @@ from aiohttp import web
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import UnixNs
-from sluice_query.dead_letter_list import DeadLetterList, list_dead_letters
+from sluice_query.dead_letters import DeadLetterList, list_dead_letters
 from sluice_query.parameters import (
     CONTEXT,
     FIELDS,

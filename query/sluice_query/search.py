@@ -1,8 +1,9 @@
-"""One query from start to result."""
+"""One query from start to result: what the engine computes, and the ranges that match."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 from msgspec.structs import replace as copy_with
@@ -11,7 +12,6 @@ from sluice_lake.data_files import DataFile
 from sluice_query.delete_counts import count_matches
 from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.errors import DataFilesUnreadable
-from sluice_query.highlights import add_highlights
 from sluice_query.pruning import newest_files
 from sluice_query.reading import SearchedStore, SearchRead, SourceReader, time_text
 from sluice_query.request import (
@@ -24,6 +24,7 @@ from sluice_query.request import (
     check_query,
 )
 from sluice_query.result import (
+    HIGHLIGHTS,
     NeighboursResult,
     QueryResult,
     QuerySummary,
@@ -32,7 +33,14 @@ from sluice_query.result import (
     record_json,
 )
 from sluice_query.series import SeriesInput, compute_series
-from sluice_query.sql import RecordSources, counts_sql, records_sql, returned_columns
+from sluice_query.sql import (
+    SEARCHED,
+    RecordSources,
+    SqlStatement,
+    counts_sql,
+    records_sql,
+    returned_columns,
+)
 from sluice_query.views import (
     SequenceWindow,
     WindowSources,
@@ -44,6 +52,53 @@ from sluice_query.views import (
     make_values,
     values_sql,
 )
+
+RANGES_MAX: Final = 100
+_START: Final = "\ue0f5"
+_END: Final = "\ue0f6"
+"""Characters for private use; a text that contains one is not highlighted."""
+_ABOVE_BMP: Final = 0xFFFF
+
+
+def add_highlights(engine: QueryEngine, query: Query, records: Sequence[Row]) -> None:
+    """Add the matching ranges to records, under the name `highlights`."""
+    if query.text is None or not records:
+        return
+    column = SEARCHED[query.kind]
+    texts = [str(row[column]) for row in records]
+    marked = [str(found) for (found,) in engine.rows(_marking_sql(query, query.text, texts))]
+    for row, text, with_marks in zip(records, texts, marked, strict=True):
+        hidden = _START in text or _END in text
+        row[HIGHLIGHTS] = [] if hidden else marked_ranges(with_marks)
+
+
+def _marking_sql(query: Query, text: str, texts: list[str]) -> SqlStatement:
+    options = "g" + ("" if query.regex else "l") + ("i" if query.ignore_case else "")
+    return SqlStatement(
+        f"SELECT regexp_replace(found, ?, '{_START}\\0{_END}', '{options}')"  # noqa: S608 - constants
+        " FROM (SELECT unnest(?) AS found)",
+        (text, texts),
+    )
+
+
+def marked_ranges(marked: str) -> list[tuple[int, int]]:
+    """Return the ranges between marks, in UTF-16 code units of the text without the marks.
+
+    Empty ranges are left out. At most `RANGES_MAX` are returned.
+    """
+    ranges: list[tuple[int, int]] = []
+    place = start = 0
+    for letter in marked:
+        if letter == _START:
+            start = place
+        elif letter == _END:
+            if place > start:
+                ranges.append((start, place))
+            if len(ranges) == RANGES_MAX:
+                break
+        else:
+            place += 2 if ord(letter) > _ABOVE_BMP else 1
+    return ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
