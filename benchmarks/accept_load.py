@@ -25,7 +25,6 @@ from yarl import URL
 from benchmarks.accept_servers import KEY, MANIFEST, store_url
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
-from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.signatures import content_digest, sign_request
@@ -35,6 +34,8 @@ from sluice_protocol.upload_http import (
     FRAME_MEDIA_TYPE,
     UPLOAD_LIST_PATH,
     UPLOAD_PATH,
+    ListedFrame,
+    encode_frame_list,
 )
 from sluice_store import open_store
 from sluice_store.s3.exchange import encode_checksum

@@ -30,8 +30,7 @@ from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key
-from sluice_protocol.compression import COMPRESSION_LEVEL, compress_column
-from sluice_protocol.zstd_frames import compress_zstd
+from sluice_protocol.compression import COMPRESSION_LEVEL, compress_column, compress_zstd
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 BLOCK_BYTES: Final = 4 * 1024 * 1024

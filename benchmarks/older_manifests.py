@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.reconcile_world import AGENTS, LANES, manifest, pending, who_is
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import accepted_key, digest_of, lane_of
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S

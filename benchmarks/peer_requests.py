@@ -16,7 +16,6 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from benchmarks.accept_load import AT_NS, plain_headers, signed_headers
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
-from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
 from sluice_protocol.upload_http import (
@@ -24,6 +23,8 @@ from sluice_protocol.upload_http import (
     FRAME_MEDIA_TYPE,
     UPLOAD_LIST_PATH,
     UPLOAD_PATH,
+    ListedFrame,
+    encode_frame_list,
 )
 
 OTLP_PATH: Final = "/v1/logs"

@@ -17,8 +17,8 @@ from aiohttp.test_utils import make_mocked_request
 from sluice_doors.api import routes_of
 from sluice_doors.table import DoorName
 from sluice_gc.errors import RefusalRule
-from sluice_protocol.discovery import HoldReason
 from sluice_protocol.errors import BadUsage, Effect, ErrorCode, effect_of, retryable, status_of
+from sluice_protocol.journals import HoldReason
 from sluice_web.json_bodies import JSON_TYPE
 from sluice_web.problems import problem_of
 

@@ -24,7 +24,7 @@ from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
 from sluice_agent.spool_format import FileCheckpoint
 from sluice_agent.spool_retries import until_done
 from sluice_protocol.clock import Clock
-from sluice_protocol.column_joins import join_columns
+from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S, UnixNs

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 
 NAME: Final = "files.json"
 PATHS_MAX: Final = 100

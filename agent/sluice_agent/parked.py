@@ -14,8 +14,7 @@ from sluice_agent.disk import Disk, RealDisk
 from sluice_agent.errors import CorruptEntry
 from sluice_agent.spool_directory import naming_file
 from sluice_agent.spool_format import PREFIX, ParkedReason, decode_header, header_end, is_entry
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,7 @@ from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.signing_key import SigningKey
 from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
@@ -33,6 +31,8 @@ from sluice_protocol.upload_http import (
     SHED_HEADER,
     UPLOAD_LIST_PATH,
     UPLOAD_PATH,
+    ListedFrame,
+    encode_frame_list,
 )
 from sluice_web.response_bodies import read_up_to
 

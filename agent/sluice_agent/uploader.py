@@ -45,8 +45,8 @@ from sluice_agent.upload_decisions import (
 )
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode
-from sluice_protocol.frame_lists import FRAMES_MAX, LIST_OVERHEAD_BYTES_MAX, listed_bytes
 from sluice_protocol.units import NS_PER_S
+from sluice_protocol.upload_http import FRAMES_MAX, LIST_OVERHEAD_BYTES_MAX, listed_bytes
 
 LIST_BYTES_MAX: Final = 256 * 1024 - LIST_OVERHEAD_BYTES_MAX
 """A longer list saves no more."""

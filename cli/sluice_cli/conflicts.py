@@ -9,8 +9,15 @@ from sluice_cli.confirmation import is_confirmed
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, print_columns
 from sluice_cli.user_name import user_name
-from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
-from sluice_protocol.conflicts import ACCEPT_EXISTING, Decision, DecisionAction, parse_conflict_id
+from sluice_protocol.conflicts import (
+    ACCEPT_EXISTING,
+    ConflictPage,
+    ConflictView,
+    Decision,
+    DecisionAction,
+    ResolveRequest,
+    parse_conflict_id,
+)
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339

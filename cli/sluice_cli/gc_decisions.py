@@ -8,8 +8,8 @@ from cyclopts import Parameter
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_cli.user_name import user_name
+from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.plan_approvals import ApprovalRuling, PlanApproval
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest
 from sluice_store import open_deployment

@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time, print_columns
+from sluice_protocol.blob_deletion import PlanState
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.plan_approvals import PlanState
 from sluice_protocol.units import UnixNs
 from sluice_store import StoreMode, open_deployment
 

@@ -23,8 +23,8 @@ from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import list_lane_items
 from sluice_console.policy_attention import PolicyTotals, list_policy_items
 from sluice_maintain.status import MaintenanceStatus
+from sluice_protocol.blob_deletion import PlanState
 from sluice_protocol.journals import HEARTBEAT_S
-from sluice_protocol.plan_approvals import PlanState
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState

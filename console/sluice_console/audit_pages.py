@@ -9,10 +9,10 @@ from aiohttp import web
 from sluice_console.access import check_operator
 from sluice_maintain.status import MaintenanceStatus
 from sluice_maintain.stored_status import read_stored_status
+from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_protocol.keys import parse_digest
-from sluice_protocol.plan_approvals import ApprovalRuling, PlanApproval
 from sluice_protocol.units import Digest
 from sluice_reconciler.audit_summaries import (
     AuditOverview,

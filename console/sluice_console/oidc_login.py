@@ -25,7 +25,7 @@ from sluice_console.oidc import (
 from sluice_console.sessions import LoginLimit, Role, SessionBook
 from sluice_console.settings import OidcSettings
 from sluice_protocol.clock import Clock
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.units import NS_PER_S
 from sluice_web.addresses import LOOPBACK_NAMES
 from sluice_web.endpoints import Endpoint

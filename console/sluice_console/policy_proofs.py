@@ -17,8 +17,7 @@ from sluice_policies.denial_job import DenialAnswer, DenialRequest
 from sluice_policies.denials import DenialOutcome, DenialReport, describe_denial
 from sluice_policies.settings import Target
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 PROOF_S_MAX: Final = 300.0

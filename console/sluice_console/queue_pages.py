@@ -9,7 +9,7 @@ from aiohttp import web
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_console.sampler import Sampler
-from sluice_protocol.discovery import HoldRecord
+from sluice_protocol.journals import HoldRecord
 from sluice_protocol.units import ObjectKey
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status

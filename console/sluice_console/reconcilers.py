@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from sluice_console.attention_items import ServiceState
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_reconciler.completeness import BootList
 from sluice_web.metric_samples import samples_of
 from sluice_web.refused_clients import REFUSED_PATH, RefusedDoor

@@ -14,7 +14,7 @@ from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json.values import integer_of
 from sluice_doors.otlp.messages import KeyValue, OtlpResource, Scope
 from sluice_doors.values import entities_text, free_name, key_of, value_text
-from sluice_protocol.envelope import RESOURCE_ENTRIES_MAX, Resource
+from sluice_protocol.frame import RESOURCE_ENTRIES_MAX, Resource
 from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.records import attribute_columns
 from sluice_protocol.times import TS_END

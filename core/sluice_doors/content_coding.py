@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
+from sluice_protocol.compression import ZstdError, open_zstd, read_zstd_head
 from sluice_protocol.distribution import describe_missing_package
-from sluice_protocol.zstd_frames import ZstdError, open_zstd, read_zstd_head
 
 MEMBERS_MAX: Final = 1_000
 """Limit of gzip members and zstd frames in a body: each one copies the bytes after it."""

@@ -14,6 +14,7 @@ from typing import Final
 import cbor2
 import numpy as np
 
+from sluice_protocol.column_codings import encode_columns
 from sluice_protocol.columns import (
     I32,
     I64,
@@ -24,9 +25,8 @@ from sluice_protocol.columns import (
     TextColumn,
     kind_of,
 )
-from sluice_protocol.envelope import Resource
 from sluice_protocol.errors import ErrorCode, SluiceError
-from sluice_protocol.frame_columns import encode_columns
+from sluice_protocol.frame import Resource
 
 ERROR_ATTRIBUTE: Final = "sluice.error"
 """The attribute of a record that was kept raw; its value is the reason."""

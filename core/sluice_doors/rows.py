@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar, cast
 
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
 from sluice_doors.values import free_name
-from sluice_protocol.column_joins import join_columns
+from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import LogColumns, MetricColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import (

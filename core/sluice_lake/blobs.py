@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.frame import Frame, decode_frame
+from sluice_protocol.frame import Envelope, Frame, decode_frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey

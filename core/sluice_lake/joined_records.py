@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice_lake.records import Ints, number_array
-from sluice_protocol.envelope import Envelope
+from sluice_protocol.frame import Envelope
 
 _NS_PER_US: Final = 1000
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")

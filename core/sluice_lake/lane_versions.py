@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_lake.log_errors import LogDamaged, log_errors_translated
 from sluice_lake.tables import ingest_app_id
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 
 ENTRIES_MAX: Final = 256
 """Log entries that are read before delta-rs searches for the remaining lanes."""

@@ -16,10 +16,9 @@ from sluice_lake.joined_records import BatchHead, head_arrays, resource_array
 from sluice_lake.records import Ints, payload_arrays
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
-from sluice_protocol.envelope import Envelope
+from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.frame import decode_head, raw_columns
-from sluice_protocol.frame_columns import RawColumns
+from sluice_protocol.frame import Envelope, decode_head, raw_columns
 from sluice_protocol.joined_frames import join_columns_of
 from sluice_protocol.manifests import AcceptedManifest, Kind
 

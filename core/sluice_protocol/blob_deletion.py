@@ -11,14 +11,28 @@ Why these clauses keep every accepted blob. A gateway responds 200 only if the m
 less than `retry_horizon - margin` after it proved the blob. An audit that started later than the
 version's Last-Modified plus `retry_horizon` has therefore read every manifest that depends on this
 version. A later manifest depends on another version, which is not deleted with it.
+
+An approval of a plan by an operator names the exact bytes of the plan, so it does not extend to
+another plan under the same key. It is created once. An operator who changes his mind stops the
+plan, and a stopped plan is never executed. Where a run requires an approval, a missing, unreadable
+or different one refuses the plan. The role that deletes blobs cannot write approvals (ADR 39).
+
+Every swap of a register, every vacuumed file of a table and every removed record leaves a
+noncurrent version or a delete marker on a versioned store. Under `EXPIRING` all of them are derived
+data or state that only the current version defines. Under `PERMANENT` an older version can be the
+only copy of accepted bytes, of a decision or of evidence.
 Source: `docs/protocol.md`, Deletion.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
+import msgspec
+
+from sluice_protocol import keys
+from sluice_protocol.keys import GC_APPROVALS
 from sluice_protocol.units import NULL_VERSION, Digest, ObjectKey, ObjectVersion, UnixNs
 
 
@@ -294,3 +308,180 @@ NONCURRENT_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
 def clock_fell(highest_ns: int, now_ns: int, margin_ns: int) -> bool:
     """Return True if the store's clock fell by more than half the margin: deletion stops."""
     return highest_ns - now_ns > margin_ns // 2
+
+
+class PlanApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of an operator that a plan may be executed.
+
+    Attributes:
+        plan_id: ULID of the plan.
+        plan_sha256: The sha256 of the stored bytes of the plan.
+        by: The operator.
+        note: Why.
+        approved_at_unix_ns: The store's clock at the approval.
+    """
+
+    schema: Literal["sluice.gc_approval.v1"] = "sluice.gc_approval.v1"
+    plan_id: str
+    plan_sha256: Digest
+    by: str
+    note: str
+    approved_at_unix_ns: int
+
+
+class PlanState(StrEnum):
+    """The state of a stored plan."""
+
+    PLANNED = "planned"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+
+
+class ApprovalRuling(StrEnum):
+    """Whether a plan may be approved, or why not."""
+
+    ALLOWED = "allowed"
+    UNKNOWN = "unknown"
+    """There is no such plan."""
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    OTHER_BYTES = "other_bytes"
+    """The stored plan is not the one that the operator saw."""
+
+
+class ExecutionRuling(StrEnum):
+    """Whether the approval of a plan allows its execution, or why not."""
+
+    ALLOWED = "allowed"
+    NOT_APPROVED = "not_approved"
+    OTHER_BYTES = "other_bytes"
+    """The approval is of other bytes, or of another plan."""
+
+
+def approval_key(plan_id: str) -> ObjectKey:
+    """Return the key of the approval of a plan."""
+    return ObjectKey(f"{GC_APPROVALS}{plan_id}.json")
+
+
+def decide_approval(
+    *, state: PlanState | None, stored_sha256: Digest | None, shown_sha256: Digest
+) -> ApprovalRuling:
+    """Decide whether an operator may approve a plan.
+
+    Args:
+        state: The state of the plan; None if there is no such plan.
+        stored_sha256: The sha256 of its stored bytes; None if there is no such plan.
+        shown_sha256: The sha256 of the plan that the operator saw.
+    """
+    if state is None or stored_sha256 is None:
+        return ApprovalRuling.UNKNOWN
+    if state is PlanState.STOPPED:
+        return ApprovalRuling.STOPPED
+    if state is PlanState.FINISHED:
+        return ApprovalRuling.FINISHED
+    if stored_sha256 != shown_sha256:
+        return ApprovalRuling.OTHER_BYTES
+    return ApprovalRuling.ALLOWED
+
+
+def decide_execution(
+    *, required: bool, plan_id: str, plan_sha256: Digest, approval: PlanApproval | None
+) -> ExecutionRuling:
+    """Decide whether a plan may be executed as far as its approval is concerned.
+
+    Args:
+        required: Whether the settings of the run require an approval.
+        plan_id: The plan.
+        plan_sha256: The sha256 of the bytes that would be executed.
+        approval: The stored approval; None if there is none.
+    """
+    if not required:
+        return ExecutionRuling.ALLOWED
+    if approval is None:
+        return ExecutionRuling.NOT_APPROVED
+    if (approval.plan_id, approval.plan_sha256) != (plan_id, plan_sha256):
+        return ExecutionRuling.OTHER_BYTES
+    return ExecutionRuling.ALLOWED
+
+
+EXPIRING: Final = (
+    *(keys.GATEWAYS, keys.INDEX, keys.LAKE, keys.MAINTAIN, keys.WORK_LISTS),
+    *(keys.QUEUE, keys.RECONCILER, keys.ROLLUP),
+)
+"""Prefixes whose noncurrent versions and delete markers expire, in the order of their keys."""
+
+SWEPT: Final = tuple(prefix for prefix in EXPIRING if prefix != keys.GATEWAYS)
+"""Those under which a task deletes versions where the store has no lifecycle. Journals are created
+once, and the reconciler, which alone may delete them, deletes exact versions. So nothing noncurrent
+is left there, and no further role needs a right to delete."""
+
+PERMANENT: Final = (
+    *(keys.ACCEPTED, keys.RAW_BLOBS, keys.QUARANTINE, keys.AUDIT, "gc/v1/"),
+    *(keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
+    *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
+)
+"""Prefixes under which no version expires; only GC deletes there, with a proof."""
+
+
+class VersionRuling(StrEnum):
+    """What happens to one version, and why."""
+
+    DELETE = "delete"
+    PERMANENT = "permanent"
+    """It is not under a prefix whose versions expire."""
+    CURRENT = "current"
+    """A read of the key returns it, or it is a marker that hides an older version."""
+    NULL = "null"
+    """The next write without versioning would replace it under the same id."""
+    YOUNG = "young"
+    """It was superseded less than the retention ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVersion:
+    """One version as listed.
+
+    Attributes:
+        key: The key, relative to the deployment's prefix.
+        incarnation: The version id.
+        current: Whether it is the newest of its key.
+        marker: Whether it is a delete marker.
+        hides: Whether another version of the key remains below it.
+        last_modified_ns: When it was written.
+        superseded_at_ns: When the next newer version was written, or None if it is the newest.
+    """
+
+    key: ObjectKey
+    incarnation: ObjectVersion
+    current: bool
+    marker: bool
+    hides: bool
+    last_modified_ns: UnixNs
+    superseded_at_ns: UnixNs | None
+
+
+def decide_version(version: StoredVersion, *, now_ns: int, retention_ns: int) -> VersionRuling:
+    """Decide about one version, as S3 does for `NoncurrentVersionExpiration`.
+
+    A version counts from the moment at which it was superseded, not from its own time: a register
+    may have been current for years. A delete marker goes only after everything below it, because
+    the store would make the version below it current.
+
+    Args:
+        version: The version as listed.
+        now_ns: The store's clock.
+        retention_ns: How long a superseded version is kept.
+    """
+    if not version.key.startswith(EXPIRING):
+        return VersionRuling.PERMANENT
+    if version.incarnation == NULL_VERSION:
+        return VersionRuling.NULL
+    if version.current:
+        if not version.marker or version.hides:
+            return VersionRuling.CURRENT
+        since_ns = version.last_modified_ns
+    elif version.superseded_at_ns is None:
+        return VersionRuling.CURRENT
+    else:
+        since_ns = version.superseded_at_ns
+    return VersionRuling.DELETE if since_ns + retention_ns <= now_ns else VersionRuling.YOUNG

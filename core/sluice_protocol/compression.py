@@ -1,19 +1,131 @@
-"""The zstd rules of a column: one frame of a stated size, rejected before memory is allocated.
+"""zstd: compress in one call, decompress exactly one frame within a limit.
 
-The window is checked before the library sees the bytes, because it decompresses a frame that fits
-its buffer without a check of the window.
+A column is one frame of a stated size, rejected before memory is allocated. The window is checked
+before the library sees the bytes, because it decompresses a frame that fits its buffer without a
+check of the window. The library is `compression.zstd` of Python 3.14, or its backport.
+Source: PEP 784; RFC 8878, section 3.1.1.1; ADR 3.
 """
 
-from typing import Final
+import sys
+import threading
+from typing import Final, NamedTuple
 
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.zstd_frames import (
-    ZstdError,
-    ZstdTables,
-    compress_zstd,
-    decompress_zstd,
-    read_zstd_head,
-)
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ZSTD_VERSION: Final = zstd.zstd_version
+"""The version of the C library. Another one may compress the same bytes differently."""
+ZstdError = zstd.ZstdError
+_DESCRIPTOR_AT: Final = 4
+_SINGLE_SEGMENT: Final = 0x20
+_HEAD_BYTES_MAX: Final = 18
+_OF_THREAD: Final = threading.local()
+
+
+class ZstdHead(NamedTuple):
+    """What the header of a frame states.
+
+    Attributes:
+        window_bytes: Memory that a streaming decoder needs.
+        content_bytes: Size after decompression; None if it is not stated.
+        dictionary_id: The dictionary that it needs; 0 for none.
+    """
+
+    window_bytes: int
+    content_bytes: int | None
+    dictionary_id: int
+
+
+class ZstdTables(NamedTuple):
+    """The sizes of the tables in which the encoder finds earlier bytes, as powers of two.
+
+    Attributes:
+        long_log: Entries of 4 bytes for long matches.
+        short_log: Entries of 4 bytes for short matches.
+    """
+
+    long_log: int
+    short_log: int
+
+
+def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None = None) -> bytes:
+    """Return one frame that states its size, without checksum and dictionary.
+
+    Args:
+        raw: The bytes.
+        level: The level of the library.
+        tables: Tables of other sizes than those of the level. Any reader decodes the frame.
+    """
+    compressor = _compressor(level, tables)
+    try:
+        return compressor.compress(raw, compressor.FLUSH_FRAME)
+    except BaseException:
+        _OF_THREAD.__dict__.clear()  # it may have kept a part of these bytes
+        raise
+
+
+def _compressor(level: int, tables: ZstdTables | None) -> zstd.ZstdCompressor:
+    """Return this thread's compressor; a new one for each frame costs more than a small frame."""
+    known: dict[object, zstd.ZstdCompressor] = _OF_THREAD.__dict__.setdefault("known", {})
+    found = known.get((level, tables))
+    if found is None:
+        parameter = zstd.CompressionParameter
+        options: dict[int, int] = {parameter.compression_level: level}
+        if tables is not None:
+            options[parameter.hash_log] = tables.long_log
+            options[parameter.chain_log] = tables.short_log
+        found = known[level, tables] = zstd.ZstdCompressor(options=options)
+    return found
+
+
+def decompress_zstd(frame: bytes | memoryview, bytes_max: int) -> bytes:
+    """Decompress exactly one frame; at most one byte above the limit is decompressed.
+
+    Raises:
+        ZstdError: It is not one whole frame, bytes follow it, or it exceeds the limit.
+    """
+    decompressor = zstd.ZstdDecompressor()
+    raw = decompressor.decompress(frame, bytes_max + 1)
+    if len(raw) > bytes_max:
+        raise ZstdError(f"frame is larger than {bytes_max} bytes")
+    if not decompressor.eof:
+        raise ZstdError("frame is cut off")
+    if decompressor.unused_data:
+        raise ZstdError("bytes follow the frame")
+    return raw
+
+
+def open_zstd(*, window_log_max: int) -> zstd.ZstdDecompressor:
+    """Return a decompressor of one frame that refuses larger windows."""
+    return zstd.ZstdDecompressor(
+        options={zstd.DecompressionParameter.window_log_max: window_log_max}
+    )
+
+
+def read_zstd_head(frame: bytes | memoryview) -> ZstdHead:
+    """Read the header of a frame that begins with the magic of zstd.
+
+    Raises:
+        ZstdError: The header is cut off or not valid.
+    """
+    info = zstd.get_frame_info(frame[:_HEAD_BYTES_MAX])
+    descriptor = frame[_DESCRIPTOR_AT]
+    if descriptor & _SINGLE_SEGMENT:
+        window_bytes = info.decompressed_size or 0
+    else:
+        window = frame[_DESCRIPTOR_AT + 1]
+        base_bytes = 1 << (10 + (window >> 3))
+        window_bytes = base_bytes + (base_bytes >> 3) * (window & 7)
+    return ZstdHead(
+        window_bytes=window_bytes,
+        content_bytes=info.decompressed_size,
+        dictionary_id=info.dictionary_id,
+    )
+
 
 WINDOW_BYTES_MAX: Final = 8 << 20
 COMPRESSION_LEVEL: Final = 3

@@ -6,6 +6,9 @@ on which object, and what to do.
 """
 
 from enum import Enum, StrEnum
+from typing import Final
+
+import msgspec
 
 
 class ErrorCode(StrEnum):
@@ -376,3 +379,6 @@ class OutcomeUnknown(SluiceError):
             f"outcome unknown: send the same bytes again{why},"
             f" operation=`{self.operation}`, key=`{self.key}`, tries=`{self.tries}`"
         )
+
+
+UNREADABLE_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -27,9 +27,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zstd
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 
 MAGIC: Final = b"LMI1"
 GRAM_BYTES: Final = 6

@@ -19,6 +19,7 @@ from sluice_protocol.column_codings import (
     NAMES,
     TEXTS,
     WIDTH_MAXIMA,
+    RawColumns,
     width_of,
     width_place,
 )
@@ -34,7 +35,6 @@ from sluice_protocol.columns import (
     check_columns,
 )
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.frame_columns import RawColumns
 from sluice_protocol.manifests import Kind
 
 _Ints = npt.NDArray[np.int64]

@@ -20,8 +20,7 @@ from sluice_protocol.columns import (
     LogColumns,
     MetricColumns,
 )
-from sluice_protocol.errors import BadUsage, InvalidFrame
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, InvalidFrame
 from sluice_protocol.manifests import Kind
 from sluice_protocol.records import (
     EntryRecord,

@@ -26,8 +26,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, InvalidRecord
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Sequence
 
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.conflict_views import (
+from sluice_protocol.conflicts import (
+    ConflictName,
     ConflictPage,
     ConflictView,
+    Decision,
+    Decisions,
     ResolveRequest,
     conflict_item,
 )
-from sluice_protocol.conflicts import ConflictName, Decision, Decisions
 from sluice_protocol.outcomes import NotFound
 from sluice_store.conflicts import (
     CONFLICTS_PAGE_MAX,

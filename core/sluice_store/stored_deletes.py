@@ -8,26 +8,26 @@ that the listing finds, or that the next compaction adds.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sluice_protocol.active_deletes import (
-    ActiveDeletes,
-    decode_active_deletes,
-    needed_deletes,
-    through_id,
-    with_delete,
-)
 from sluice_protocol.clock import IdSource
-from sluice_protocol.delete_requests import (
-    DeleteRequest,
-    check_delete_id,
-    check_new_id,
-    decide_delete,
-    is_same_request,
-)
 from sluice_protocol.errors import ErrorCode, ExitCode, SluiceError
 from sluice_protocol.keys import ACTIVE_DELETES, DELETES
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo
-from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
+from sluice_protocol.record_deletes import (
+    ActiveDeletes,
+    DeleteRecord,
+    DeleteRequest,
+    check_delete_id,
+    check_new_id,
+    decide_delete,
+    decode_active_deletes,
+    decode_delete,
+    delete_key,
+    is_same_request,
+    needed_deletes,
+    through_id,
+    with_delete,
+)
 from sluice_protocol.units import ETag
 from sluice_store.packed_deletes import read_known_deletes
 from sluice_store.port import ObjectStore

@@ -1,8 +1,8 @@
 """The stored approvals of deletion plans."""
 
+from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
-from sluice_protocol.plan_approvals import PlanApproval, approval_key
 from sluice_store.port import ObjectStore
 
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sluice_protocol.blob_deletion import SWEPT, StoredVersion, VersionRuling, decide_version
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.outcomes import Deleted, HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_protocol.version_expiry import SWEPT, StoredVersion, VersionRuling, decide_version
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 

@@ -10,8 +10,14 @@ from typing import Final, Protocol, TypeVar
 import structlog
 from aiohttp import web
 
-from sluice_protocol.conflict_views import ConflictPage, ConflictView, ResolveRequest
-from sluice_protocol.conflicts import ConflictName, Decision, parse_conflict_id
+from sluice_protocol.conflicts import (
+    ConflictName,
+    ConflictPage,
+    ConflictView,
+    Decision,
+    ResolveRequest,
+    parse_conflict_id,
+)
 from sluice_protocol.errors import ErrorCode
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_body, json_response

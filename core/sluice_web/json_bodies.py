@@ -5,8 +5,7 @@ from typing import Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from sluice_protocol.errors import BadUsage, ErrorCode, TooLarge
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, ErrorCode, TooLarge
 from sluice_web.problems import HttpRefusal
 
 JSON_TYPE: Final = "application/json"

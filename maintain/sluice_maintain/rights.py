@@ -15,7 +15,7 @@ from sluice_maintain.settings import MaintainSettings, TaskPolicy
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreError
 from sluice_protocol.keys import DELETES
-from sluice_protocol.task_rights import LEASES, TASK_RIGHTS, TaskRights, union_of
+from sluice_protocol.maintenance import LEASES, TASK_RIGHTS, TaskRights, union_of
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store, with_profile

@@ -23,7 +23,7 @@ from sluice_maintain.messages import (
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TRAITS, TaskName, WorkerKind
 from sluice_protocol.clock import Clock
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.units import NS_PER_S
 from sluice_store.url import with_profile

@@ -11,8 +11,8 @@ from typing import Final
 
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
-from sluice_protocol.task_rights import CERTIFYING, LEASES, TASK_RIGHTS, TaskRights, union_of
-from sluice_protocol.version_expiry import SWEPT
+from sluice_protocol.blob_deletion import SWEPT
+from sluice_protocol.maintenance import CERTIFYING, LEASES, TASK_RIGHTS, TaskRights, union_of
 
 GC: Final = "gc/v1/"
 

@@ -11,7 +11,7 @@ from sluice_policies.model import Document, Json, compact, document_json
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import BlobClass, RoleName, Settings
 from sluice_protocol import keys
-from sluice_protocol.version_expiry import EXPIRING
+from sluice_protocol.blob_deletion import EXPIRING
 
 
 def _indented(text: str, by: int) -> str:

@@ -13,7 +13,7 @@ from sluice_policies.access_matrix import GC
 from sluice_policies.model import Json
 from sluice_policies.settings import BlobClass, Settings
 from sluice_protocol import keys
-from sluice_protocol.version_expiry import EXPIRING, PERMANENT
+from sluice_protocol.blob_deletion import EXPIRING, PERMANENT
 
 READABLE_CLASSES: Final = frozenset({"INTELLIGENT_TIERING", "GLACIER_IR", "STANDARD_IA"})
 """Storage classes in several zones whose objects are read without a restore."""

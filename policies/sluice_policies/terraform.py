@@ -8,7 +8,7 @@ from sluice_policies.model import Document, Json, compact
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import BlobClass, RoleName
 from sluice_protocol import keys
-from sluice_protocol.version_expiry import EXPIRING
+from sluice_protocol.blob_deletion import EXPIRING
 
 _HEAD = """\
 # Rendered by `sluice policies render`; change the settings, not this file.

@@ -28,10 +28,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.authority import VISIBILITY_S_MAX
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
-from sluice_protocol.journals import ProcessProgress, decide_frontier, ended_processes
+from sluice_protocol.journals import (
+    DISCOVERY,
+    DiscoveryRecord,
+    ProcessProgress,
+    decide_frontier,
+    ended_processes,
+)
 from sluice_protocol.keys import (
     ACCEPTED,
     INGEST_QUEUE,

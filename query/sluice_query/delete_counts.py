@@ -5,8 +5,7 @@ from typing import Final
 
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS
-from sluice_protocol.active_deletes import is_retention
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord, is_retention
 from sluice_protocol.units import NS_PER_S
 from sluice_query.engine import LAKE, PENDING, QueryEngine
 from sluice_query.pruning import select_files, select_partitions

@@ -17,13 +17,18 @@ from sluice_lake.delta import find_table
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS
-from sluice_protocol.active_deletes import implies
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.delete_requests import DeleteRequest, check_delete_id
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import DELETES
 from sluice_protocol.outcomes import Found
-from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
+from sluice_protocol.record_deletes import (
+    DeleteRecord,
+    DeleteRequest,
+    check_delete_id,
+    decode_delete,
+    delete_key,
+    implies,
+)
 from sluice_protocol.units import ObjectKey
 from sluice_query.delete_counts import applies_to_rollups, count_in_rollups, count_in_table
 from sluice_query.engine import QueryEngine, open_engine

@@ -6,10 +6,9 @@ from typing import Final
 import structlog
 from aiohttp import hdrs, web
 
-from sluice_protocol.delete_requests import DeleteRequest
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.keys import DELETES
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord, DeleteRequest
 from sluice_query.deletes import (
     PAGE_DEFAULT,
     PAGE_MAX,

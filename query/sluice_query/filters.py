@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 from sluice_protocol.manifests import Kind
 
 COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {

@@ -33,10 +33,9 @@ from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
 from sluice_lake.tables import ROLLUPS
-from sluice_protocol.active_deletes import retention_cut_ns, rollup_deletes
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import lane_of
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord, retention_cut_ns, rollup_deletes
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.pruning import SelectedFiles, may_have_agent
 from sluice_query.request import Query, Series

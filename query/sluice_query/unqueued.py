@@ -28,18 +28,19 @@ from msgspec.structs import replace as copy_with
 from sluice_lake.data_files import list_files
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import BATCHES, accepted_hour
-from sluice_protocol.discovery import UNHEALTHY, HoldRecord
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import UNHEALTHY, HoldRecord
 from sluice_protocol.keys import ACCEPTED, accepted_key, parse_accepted_key
 from sluice_protocol.manifests import (
     AcceptedManifest,
+    RecordRange,
     decode_accepted,
     decode_record,
+    joined_ranges,
     readable_parts,
 )
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_parts import RecordRange, joined_ranges
 from sluice_protocol.units import ObjectKey
 from sluice_query.engine import QueryEngine
 from sluice_query.pending import PendingSnapshot, choose_newest, may_match

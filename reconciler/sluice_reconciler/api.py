@@ -9,8 +9,8 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from sluice_protocol.discovery import HoldRecord
 from sluice_protocol.errors import ErrorCode
+from sluice_protocol.journals import HoldRecord
 from sluice_protocol.keys import AUDIT, GC_PLANS
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339

@@ -9,11 +9,11 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from sluice_protocol.blob_deletion import ExecutionRuling, PlanApproval, decide_execution
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import AUDIT_CHAIN, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
-from sluice_protocol.plan_approvals import ExecutionRuling, PlanApproval, decide_execution
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.certificate_keys import list_newest_certificate_keys
 from sluice_store.plan_folders import plan_folders, plan_folders_newest_first

@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord, StoreUnavailable
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import NS_PER_S, ETag, UnixNs

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import (
+    DISCOVERY,
     JOURNAL_REPLACED_AFTER_S,
+    DiscoveryRecord,
     GatewayProcess,
     ProcessProgress,
     bounded_through_ns,

@@ -20,8 +20,7 @@ import msgspec
 import structlog
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, InvalidRecord, SluiceError
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import run_all

@@ -7,7 +7,6 @@ from typing import Final
 
 from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds, seal_bounds
-from sluice_protocol.discovery import HoldRecord, hold_record_key
 from sluice_protocol.errors import (
     BadUsage,
     InvalidFrame,
@@ -17,6 +16,7 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import HoldRecord, hold_record_key
 from sluice_protocol.keys import (
     ACCEPTED,
     accepted_by_blob_prefix,

@@ -15,9 +15,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from sluice_protocol.errors import InvalidFrame, InvalidRecord, StoreError
+from sluice_protocol.errors import UNREADABLE_JSON, InvalidFrame, InvalidRecord, StoreError
 from sluice_protocol.identity import Identity
-from sluice_protocol.json_errors import UNREADABLE_JSON
 from sluice_protocol.keys import (
     RAW_BLOBS_BY_TIME,
     PackSpan,

@@ -26,10 +26,9 @@ from sluice_protocol.errors import (
 from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.journals import LATE_S, Frontier, ProcessProgress
 from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import AcceptedManifest, readable_parts
+from sluice_protocol.manifests import AcceptedManifest, joined_ranges, readable_parts
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_parts import joined_ranges
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.lanes.new_batches import RecentKeys
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreError
+from sluice_protocol.journals import HoldReason, HoldRecord
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit

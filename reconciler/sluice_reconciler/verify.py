@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from sluice_protocol.discovery import UNHEALTHY, HoldReason, HoldRecord, hold_record_key
 from sluice_protocol.errors import InvalidRecord, StoreError
+from sluice_protocol.journals import UNHEALTHY, HoldReason, HoldRecord, hold_record_key
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import (
     AcceptedManifest,

@@ -6,10 +6,11 @@ from support.builders import manifest
 from support.queue_store import SimClock, SimStore
 from ulid import ULID
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import (
+    DISCOVERY,
     FENCE_S,
+    DiscoveryRecord,
     GatewayProcess,
     JournalHeader,
     ProcessProgress,

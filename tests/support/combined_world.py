@@ -18,8 +18,13 @@ from support.reconciler_world import reconciler, run_slot
 from sluice_protocol.errors import Fenced, OutcomeUnknown
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key
-from sluice_protocol.manifests import AcceptedManifest, encode_record
-from sluice_protocol.request_parts import RequestPart, decode_parts, encode_parts
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    RequestPart,
+    decode_parts,
+    encode_parts,
+    encode_record,
+)
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes

@@ -16,7 +16,7 @@ from support.console_world import SETTINGS, ConsoleWorld, served_console
 
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gc.audit.certificate import AuditCounts, Certificate, sign_certificate
-from sluice_protocol.discovery import DISCOVERY
+from sluice_protocol.journals import DISCOVERY
 from sluice_protocol.keys import QUEUE, chain_key, digest_of
 from sluice_protocol.maintenance import (
     RunOutcome,

@@ -29,8 +29,8 @@ from support.gateway import (
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings
 from sluice_maintain.lake_reader import make_lake_reader
-from sluice_protocol.discovery import DISCOVERY
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import DISCOVERY
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S

@@ -17,8 +17,7 @@ from support.gc_world import MovedClock
 
 from sluice_lake.data_files import DataFile, TimeStats
 from sluice_lake.delete_ids import DeleteIdsReader
-from sluice_protocol.active_deletes import is_retention, needed_deletes
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord, is_retention, needed_deletes
 from sluice_spark.compaction import deleted_rows
 from sluice_spark.compaction.deleted_rows import (
     AppliedRecord,

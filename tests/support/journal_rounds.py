@@ -9,7 +9,7 @@ from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime

@@ -4,8 +4,12 @@ from typing import Any
 
 from support.gateway import Client, HttpResult, upload_fields
 
-from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
-from sluice_protocol.upload_http import FRAME_LIST_MEDIA_TYPE, UPLOAD_LIST_PATH
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    UPLOAD_LIST_PATH,
+    ListedFrame,
+    encode_frame_list,
+)
 
 
 def head_of(client: Client, body: bytes, **changed: str) -> dict[str, str]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from support.spark_lake import Deployment, Sent
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
 from sluice_protocol.journals import (
+    DISCOVERY,
+    DiscoveryRecord,
     GatewayProcess,
     JournalHeader,
     encode_journal,

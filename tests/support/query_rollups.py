@@ -13,9 +13,13 @@ import pyarrow as pa
 
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import METRICS, ROLLUPS
-from sluice_protocol.active_deletes import is_retention, retention_cut_ns, rollup_deletes
 from sluice_protocol.keys import lane_of
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import (
+    DeleteRecord,
+    is_retention,
+    retention_cut_ns,
+    rollup_deletes,
+)
 from sluice_protocol.units import UnixNs
 from sluice_query.reading import applying_deletes
 from sluice_query.request import Query, Series

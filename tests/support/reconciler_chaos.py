@@ -25,8 +25,7 @@ from support.reconciler_chaos_store import ChaosStore, LoopClock, Violated, make
 from support.reconciler_chaos_world import HORIZON_S, LANES, PASS_S, Plan, World
 from support.simloop import SimLoop, simulate
 
-from sluice_protocol.discovery import UNHEALTHY
-from sluice_protocol.journals import HEARTBEAT_S, JOURNAL_REPLACED_AFTER_S
+from sluice_protocol.journals import HEARTBEAT_S, JOURNAL_REPLACED_AFTER_S, UNHEALTHY
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES
 
 RECOVERY_S = JOURNAL_REPLACED_AFTER_S + 3 * 60.0 + 60.0

@@ -14,9 +14,9 @@ from typing import Any
 from support.queue_store import OneByOne, SimStore
 from support.simloop import SimLoop
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord, hold_record_key
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord, hold_record_key
 from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Applied

@@ -12,7 +12,7 @@ from support.reconciler_chaos_store import ChaosStore, Connection, LoopClock
 from support.simloop import SimLoop
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.manifests import decode_record
 from sluice_queue.lane import Runtime
 from sluice_reconciler.service import Reconciler

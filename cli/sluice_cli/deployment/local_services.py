@@ -13,7 +13,7 @@ import msgspec
 
 from sluice_console.attention_items import ServiceState
 from sluice_console.gateway_health import GatewayHealth
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 
 UP_STATE: Final = Path(".sluice-up") / "up.json"
 _REQUESTED: Final = ("reconciler", "query", "console", "maintain")

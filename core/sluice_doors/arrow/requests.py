@@ -29,9 +29,9 @@ from sluice_doors.attributes import (
 )
 from sluice_doors.decoded import DecodedRecords, Tally
 from sluice_doors.otlp.protobuf import read_resource, read_resource_of_group, read_scope
-from sluice_protocol.column_joins import join_columns
+from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import I64, LogColumns, MetricColumns
-from sluice_protocol.envelope import Resource
+from sluice_protocol.frame import Resource
 
 _FEW: Final = 16
 _PANIC: Final = "PanicException"

@@ -50,7 +50,7 @@ from sluice_doors.requests import (
 from sluice_doors.rows import log_pieces
 from sluice_doors.table import DOORS
 from sluice_doors.values import json_text
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import JSON_TYPE

@@ -49,8 +49,7 @@ from sluice_doors.rows import RowPieces, log_pieces, metric_pieces
 from sluice_doors.table import DOORS
 from sluice_doors.values import json_text, number
 from sluice_protocol.columns import LogColumns, MetricColumns
-from sluice_protocol.errors import ErrorCode
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON, ErrorCode
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, MetricPoint
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint

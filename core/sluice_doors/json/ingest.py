@@ -41,7 +41,7 @@ from sluice_doors.requests import (
     status_for,
 )
 from sluice_doors.table import DOORS
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.request_identity import IdentitySource
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import json_response

@@ -18,7 +18,7 @@ from sluice_doors.decoded import RECORDS_MAX, Tally
 from sluice_doors.json.records import RecordFields, columns_of, parse_time
 from sluice_doors.json.values import decode_objects, read_json_lines
 from sluice_protocol.columns import LogColumns
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 
 LINES_FORM: Final = "l1"
 EXPANSION: Final = 4

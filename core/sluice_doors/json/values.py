@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 
 BOM: Final = b"\xef\xbb\xbf"
 TOKENS_MAX: Final = 4 * 1024 * 1024

@@ -31,7 +31,7 @@ from sluice_doors.attributes import OWN, RESOURCE, shared_resource
 from sluice_doors.decoded import DecodedRecords, Tally
 from sluice_doors.loki.push import parse_labels, push_classes
 from sluice_protocol.columns import I64, LogColumns
-from sluice_protocol.envelope import Resource
+from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 

@@ -51,9 +51,9 @@ from sluice_doors.otlp.metrics import (
 )
 from sluice_doors.otlp.protobuf import METRICS_REQUEST, message_type, metrics_at
 from sluice_doors.rows import metric_pieces
-from sluice_protocol.column_joins import join_columns
+from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns
-from sluice_protocol.envelope import Resource
+from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
 

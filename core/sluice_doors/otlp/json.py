@@ -36,7 +36,7 @@ from sluice_doors.otlp.messages import (
 )
 from sluice_doors.otlp.metrics import has_points
 from sluice_doors.values import json_text
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 
 _UNIONS: Final = (Union, UnionType)
 

@@ -31,7 +31,7 @@ from sluice_doors.prometheus.write import (
     write_request_type,
 )
 from sluice_doors.rows import metric_pieces
-from sluice_protocol.column_joins import join_columns
+from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import I64, U32, MetricColumns
 from sluice_protocol.times import TS_END
 

@@ -32,7 +32,7 @@ from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import ErrorCode, InvalidFrame, SluiceError, TooLarge, retryable
 from sluice_protocol.frame import decode_head
 from sluice_protocol.keys import digest_of
-from sluice_protocol.request_parts import PARTS_MAX
+from sluice_protocol.manifests import PARTS_MAX
 from sluice_protocol.units import NS_PER_S
 from sluice_web.problems import HttpRefusal
 

@@ -20,17 +20,15 @@ from sluice_gateway.uploads.service import UploadService
 from sluice_gateway.uploads.upload import AcceptedResponse, Upload
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns
-from sluice_protocol.compression import LARGE_TABLES
-from sluice_protocol.envelope import ENCODER_KEY, Envelope
+from sluice_protocol.compression import LARGE_TABLES, ZSTD_VERSION
 from sluice_protocol.errors import ErrorCode, TooLarge
-from sluice_protocol.frame import decode_head, encode_frame
+from sluice_protocol.frame import ENCODER_KEY, Envelope, decode_head, encode_frame
 from sluice_protocol.identity import format_identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
 from sluice_protocol.request_identity import IdentitySource, RequestIdentity
 from sluice_protocol.units import Digest
-from sluice_protocol.zstd_frames import ZSTD_VERSION
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal, Problem
 

@@ -16,9 +16,8 @@ import msgspec
 from aiohttp import web
 
 from sluice_protocol.column_codings import NAMES
-from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import DigestMismatch, ErrorCode, TooLarge
-from sluice_protocol.frame import HEAD_BYTES_MAX, FrameHead, decode_body, decode_head
+from sluice_protocol.frame import HEAD_BYTES_MAX, Envelope, FrameHead, decode_body, decode_head
 from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import parse_content_digest
 from sluice_protocol.units import Digest

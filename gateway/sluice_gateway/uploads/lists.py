@@ -21,11 +21,14 @@ from sluice_gateway.uploads.principals import VerifiedSender
 from sluice_gateway.uploads.service import AcceptedFrame, UploadService
 from sluice_gateway.uploads.upload import AcceptedResponse, ConflictProblem, Upload
 from sluice_protocol.errors import ErrorCode, InvariantViolated
-from sluice_protocol.frame_lists import LIST_OVERHEAD_BYTES_MAX, parse_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import NS_PER_S
-from sluice_protocol.upload_http import FRAME_LIST_MEDIA_TYPE
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    LIST_OVERHEAD_BYTES_MAX,
+    parse_frame_list,
+)
 from sluice_web.problems import HttpRefusal, Problem, describe_error
 
 FRAMES_AT_ONCE: Final = 16

@@ -6,9 +6,8 @@ import msgspec
 
 from sluice_protocol.acceptance import Accepted
 from sluice_protocol.conflicts import ConflictName, DecisionAction, Decisions
-from sluice_protocol.envelope import WIRE_VERSION, Envelope
 from sluice_protocol.errors import ErrorCode
-from sluice_protocol.frame import FRAME_VERSION
+from sluice_protocol.frame import FRAME_VERSION, WIRE_VERSION, Envelope
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest

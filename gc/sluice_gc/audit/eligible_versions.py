@@ -20,7 +20,7 @@ from sluice_gc.audit.certificate import Certificate, shard_files
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, NAMES, read_table, read_tables
 from sluice_gc.plan.plan import VersionTally
-from sluice_protocol.json_errors import UNREADABLE_JSON
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_store.port import ObjectStore
 
 _BYTES: Final = 32

@@ -3,11 +3,7 @@
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan.plan import plan_key
 from sluice_gc.plan.plan_inputs import check_plan_id, is_finished, read_store_time, stopped_key
-from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import digest_of
-from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Found
-from sluice_protocol.plan_approvals import (
+from sluice_protocol.blob_deletion import (
     ApprovalRuling,
     ExecutionRuling,
     PlanApproval,
@@ -16,6 +12,10 @@ from sluice_protocol.plan_approvals import (
     decide_approval,
     decide_execution,
 )
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import digest_of
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known

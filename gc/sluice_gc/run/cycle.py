@@ -26,9 +26,9 @@ from sluice_gc.run.plan_runner import PlanRunner, SweepFacts
 from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, TrustedKeys
 from sluice_gc.task_engine import TaskEngine
+from sluice_protocol.blob_deletion import ExecutionRuling, PlanState
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.plan_approvals import ExecutionRuling, PlanState
 from sluice_protocol.units import NS_PER_S
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore

@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zstd
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.units import ObjectKey
-from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
 Life = tuple[str, str]

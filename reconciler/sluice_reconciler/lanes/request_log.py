@@ -28,10 +28,9 @@ import structlog
 
 from sluice_protocol.errors import InvalidRecord, StoreError, UnsupportedRecord
 from sluice_protocol.keys import RECONCILER, accepted_key, digest_of
-from sluice_protocol.manifests import AcceptedManifest, decode_accepted
+from sluice_protocol.manifests import REQUEST_BYTES, AcceptedManifest, decode_accepted
 from sluice_protocol.outcomes import Found
 from sluice_protocol.request_identity import is_combined_life
-from sluice_protocol.request_parts import REQUEST_BYTES
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch

@@ -24,12 +24,13 @@ from msgspec.structs import replace as copy_with
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import AcceptedManifest, readable_parts
-from sluice_protocol.request_parts import (
+from sluice_protocol.manifests import (
     REQUEST_BYTES,
+    AcceptedManifest,
     RecordRange,
     RequestPart,
     joined_ranges,
+    readable_parts,
 )
 from sluice_protocol.units import NS_PER_S
 

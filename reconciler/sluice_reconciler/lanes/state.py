@@ -26,12 +26,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zstd
 from sluice_protocol.errors import InvalidRecord, UnsupportedRecord, UnsupportedVersion
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ETag, ObjectKey, UnixNs
-from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_store.port import ObjectStore

@@ -11,8 +11,8 @@ from typing import Final
 import structlog
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DiscoveryRecord
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import DiscoveryRecord
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.lanes.new_batches import identity_of

@@ -15,9 +15,9 @@ import structlog
 from msgspec import structs
 
 from sluice_protocol.clock import Clock
-from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import HoldReason, HoldRecord
 from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import BootTally, StoreReport, StoreTally

@@ -7,8 +7,8 @@ walks over a bounded number of pages, and the next one continues.
 
 from typing import Final
 
-from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.journals import HoldReason, HoldRecord
 from sluice_protocol.keys import QUARANTINE, QUARANTINE_BY_BLOB, parse_quarantine_key
 from sluice_protocol.manifests import decode_conflict
 from sluice_protocol.outcomes import Found, NotFound

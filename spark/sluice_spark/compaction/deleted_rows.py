@@ -34,12 +34,11 @@ from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, remove_old_parts,
 from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.durable_files import require_durable
 from sluice_lake.tables import Table, accepted_date
-from sluice_protocol.active_deletes import is_retention
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import LAKE
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord, is_retention
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ObjectKey
 from sluice_spark.compaction.file_selection import may_contain_deleted, removes_whole_file

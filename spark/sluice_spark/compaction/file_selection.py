@@ -12,8 +12,7 @@ from typing import Final
 
 from sluice_lake.data_files import DataFile
 from sluice_lake.tables import accepted_date
-from sluice_protocol.active_deletes import is_retention
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord, is_retention
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.compaction.delete_matches import sql_literal
 

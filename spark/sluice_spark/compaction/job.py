@@ -18,9 +18,13 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
-from sluice_protocol.active_deletes import is_retention, needed_deletes, rollup_deletes
 from sluice_protocol.manifests import Kind
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import (
+    DeleteRecord,
+    is_retention,
+    needed_deletes,
+    rollup_deletes,
+)
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.commits import replace_files
 from sluice_spark.compaction.delete_matches import only_deleted, without_deleted

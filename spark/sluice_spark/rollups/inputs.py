@@ -27,9 +27,14 @@ from sluice_lake.locations import lake_location
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range, source_range_key
 from sluice_lake.tables import METRICS, ROLLUPS
-from sluice_protocol.active_deletes import needed_deletes, retention_cut_ns, rollup_deletes
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.record_deletes import (
+    DeleteRecord,
+    delete_key,
+    needed_deletes,
+    retention_cut_ns,
+    rollup_deletes,
+)
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.compaction.deleted_rows import FileDeletes, plan_deletes
 from sluice_spark.compaction.maintenance_input import read_maintenance_input

@@ -36,12 +36,12 @@ from sluice_lake.source_ranges import (
     source_range_key,
 )
 from sluice_lake.tables import ROLLUPS
+from sluice_protocol.compression import compress_zstd
 from sluice_protocol.keys import ROLLUP, hour_path, rollup_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_protocol.zstd_frames import compress_zstd
 from sluice_spark.errors import StopCheck
 from sluice_store import ObjectStore, open_store
 from sluice_store.concurrent_requests import run_concurrently

@@ -11,10 +11,9 @@ from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 from ulid import ULID
 
-from sluice_protocol.delete_requests import DeleteRequest
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACTIVE_DELETES, DELETES
-from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.record_deletes import DeleteRecord, DeleteRequest, delete_key
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_store.retry import Backoff

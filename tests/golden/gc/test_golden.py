@@ -37,9 +37,9 @@ from sluice_gc.plan.plan import (
     sign_plan,
     verify_plan,
 )
+from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.plan_approvals import PlanApproval, approval_key
 from sluice_protocol.units import ObjectKey
 
 

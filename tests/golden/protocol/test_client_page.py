@@ -17,12 +17,12 @@ from sluice_gateway.uploads.principals import parse_principals
 from sluice_gateway.uploads.upload import AcceptedResponse
 from sluice_protocol.errors import ErrorCode, InvalidFrame, TooLarge
 from sluice_protocol.frame import decode_frame, encode_frame
-from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.signatures import sign_request
 from sluice_protocol.units import FRAME_BYTES_MAX
+from sluice_protocol.upload_http import ListedFrame, encode_frame_list
 from sluice_web.problems import problem_of, problem_response
 
 PAGE = (Path(__file__).parents[3] / "docs" / "client.md").read_text(encoding="utf-8")

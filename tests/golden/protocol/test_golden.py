@@ -13,23 +13,19 @@ from support.builders import manifest
 from support.frames import assert_same, entries, identity, logs, metrics
 from support.golden import GOLDEN, golden
 
-from sluice_protocol.active_deletes import ActiveDeletes, decode_active_deletes
 from sluice_protocol.authority import Authority, decode_authority
 from sluice_protocol.columns import Columns
-from sluice_protocol.discovery import (
-    DiscoveryRecord,
-    HoldReason,
-    HoldRecord,
-    hold_record_key,
-)
-from sluice_protocol.envelope import Resource
-from sluice_protocol.frame import decode_frame, decode_head, encode_frame
+from sluice_protocol.frame import Resource, decode_frame, decode_head, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import (
+    DiscoveryRecord,
     GatewayProcess,
+    HoldReason,
+    HoldRecord,
     JournalHeader,
     decode_journal,
     encode_journal,
+    hold_record_key,
     journal_key,
     process_name,
     registration_key,
@@ -53,16 +49,23 @@ from sluice_protocol.maintenance import (
 from sluice_protocol.manifests import (
     AcceptedManifest,
     ConflictManifest,
+    RequestPart,
     WorkList,
     decode_accepted,
     decode_conflict,
     decode_record,
+    encode_parts,
     encode_record,
     encode_reference,
 )
-from sluice_protocol.record_deletes import DeleteRecord, decode_delete, delete_key
+from sluice_protocol.record_deletes import (
+    ActiveDeletes,
+    DeleteRecord,
+    decode_active_deletes,
+    decode_delete,
+    delete_key,
+)
 from sluice_protocol.records import LogRecord, logs_from_records
-from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_protocol.units import UnixNs
 
 RESOURCE = (("host.name", "web-1"), ("service.name", "größe"))

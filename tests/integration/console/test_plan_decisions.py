@@ -20,9 +20,9 @@ from sluice_cli.deployment.facts import read_facts
 from sluice_gc.plan.plan import Plan, PlanSummary, VersionTally, sign_plan
 from sluice_gc.plan.plan_inputs import OPERATOR_RULE, PlanStopped, stopped_key
 from sluice_gc.run.plan_runner import BatchDone, SweepFacts
+from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.keys import digest_of, trash_key
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.plan_approvals import PlanApproval, approval_key
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PLANS = [f"01ARZ3NDEKTSV4RRFFQ69G5FA{last}" for last in "VWXYZ"]

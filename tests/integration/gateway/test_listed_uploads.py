@@ -18,11 +18,16 @@ from support.listed_uploads import head_of, post, send_list
 
 from sluice_gateway.uploads.lists import FRAMES_AT_ONCE
 from sluice_protocol.errors import StoreUnavailable
-from sluice_protocol.frame_lists import FRAMES_MAX, ListedFrame, encode_frame_list
 from sluice_protocol.keys import accepted_key, blob_key, digest_of, high_water_key
 from sluice_protocol.outcomes import CreateOutcome, Found
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_protocol.upload_http import FRAME_LIST_MEDIA_TYPE, UPLOAD_LIST_PATH
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    FRAMES_MAX,
+    UPLOAD_LIST_PATH,
+    ListedFrame,
+    encode_frame_list,
+)
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))

@@ -20,12 +20,13 @@ from support.gateway import (
 )
 from support.gateway_tls import CLIENT, SERVER, Pem, TestAuthority
 
-from sluice_protocol.frame_lists import ListedFrame, encode_frame_list
 from sluice_protocol.upload_http import (
     FRAME_LIST_MEDIA_TYPE,
     FRAME_MEDIA_TYPE,
     UPLOAD_LIST_PATH,
     UPLOAD_PATH,
+    ListedFrame,
+    encode_frame_list,
 )
 
 HOST = TestKey("host-1", ("host-1",))

@@ -19,11 +19,11 @@ from sluice_gc.plan.plan_inputs import finished_key, stop_plan
 from sluice_gc.run.cycle import CycleRunner, execute_due_plan
 from sluice_gc.settings import CycleSettings
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval, approval_key
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Found
-from sluice_protocol.plan_approvals import ApprovalRuling, PlanApproval, approval_key
 from sluice_protocol.units import Digest
 from sluice_reconciler.audit_summaries import PlanOverview, list_newest_plans
 from sluice_store.port import ObjectStore

@@ -36,8 +36,7 @@ from support.simloop import seeds
 from support.spark_lake import Deployment
 from support.store_versitygw import free_port
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
-from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S
+from sluice_protocol.journals import DISCOVERY, JOURNAL_REPLACED_AFTER_S, DiscoveryRecord
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import parse_rfc3339

@@ -9,7 +9,7 @@ from support.query_lake import DAY0_NS, bodies, deployment, log_batch, make_quer
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import parse_rfc3339

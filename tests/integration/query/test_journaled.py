@@ -15,8 +15,8 @@ from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
 from sluice_protocol.keys import accepted_key
+from sluice_protocol.manifests import RequestPart, encode_parts
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_query import reading

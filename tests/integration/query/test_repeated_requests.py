@@ -15,8 +15,8 @@ from support.spark_local import ingest_locally, pending_rows
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import encode_frame
+from sluice_protocol.manifests import RequestPart, encode_parts
 from sluice_protocol.records import LogRecord, logs_from_records
-from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_query.pending import PendingSnapshot
 from sluice_query.unqueued import UnqueuedBatches, leave_out_repeated
 from sluice_queue.pending import PendingBatch

@@ -14,8 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from support.gateway import Client, GatewayProcess, TestKey, frame_of, gateways, identity
 from support.reconciler_seed import enqueued
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
-from sluice_protocol.journals import LATE_S
+from sluice_protocol.journals import DISCOVERY, LATE_S, DiscoveryRecord
 from sluice_protocol.keys import GATEWAY_JOURNALS
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.web_services import Services, served
 
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_store.local import open_local_store

@@ -18,8 +18,8 @@ from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
 from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki
 from sluice_doors.prometheus.write import VERSION_2, decode_remote_write
+from sluice_protocol.column_codings import encode_columns
 from sluice_protocol.columns import check_columns
-from sluice_protocol.frame_columns import encode_columns
 
 TIMED = b"\n".join(
     b'{"time":"2025-11-22T00:00:0%d.5Z","message":"line \\u00e9 %d","a":%d.25,"b":[null,{}]}'

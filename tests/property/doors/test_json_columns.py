@@ -12,7 +12,7 @@ from sluice_doors.decoded import DecodedRecords, Tally, canonical
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import SHAPES_MAX, RecordFields, columns_of, record_of
 from sluice_doors.otlp.logs import logs_from_rows
-from sluice_protocol.frame_columns import encode_columns
+from sluice_protocol.column_codings import encode_columns
 
 NOW = 1_763_000_000_000_000_000
 KEYS = st.sampled_from(["time", "message", "a", "b", "a.b", "at", "a.time", "", "é", "b#2"])

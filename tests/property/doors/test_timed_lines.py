@@ -12,8 +12,8 @@ from sluice_doors.decoded import DecodedRecords, canonical
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import SHAPES_MAX
 from sluice_doors.json.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines
-from sluice_protocol.column_joins import columns_bytes, join_columns
-from sluice_protocol.frame_columns import encode_columns
+from sluice_protocol.column_codings import encode_columns
+from sluice_protocol.column_slices import columns_bytes, join_columns
 
 TIMES = st.sampled_from(["2025-11-22T00:00:00.5Z", " 2025-11-22T00:00:00", 1_763_000_000.25, "1"])
 VALUES = (

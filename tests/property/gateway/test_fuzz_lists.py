@@ -13,11 +13,16 @@ from support.repetitions import times
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import decode_frame
-from sluice_protocol.frame_lists import ListedFrame, encode_frame_list, parse_frame_list
 from sluice_protocol.keys import accepted_key, digest_of
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.upload_http import FRAME_LIST_MEDIA_TYPE, UPLOAD_LIST_PATH
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    UPLOAD_LIST_PATH,
+    ListedFrame,
+    encode_frame_list,
+    parse_frame_list,
+)
 
 HOST = TestKey("host-1", ("host-1",))
 WORDS = st.sampled_from(["one", "two", "three"])

@@ -13,9 +13,14 @@ from support.builders import manifest_of
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.small_blobs import small_blobs_table
 from sluice_protocol.column_codings import checksum_of
-from sluice_protocol.envelope import encode_envelope
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame
+from sluice_protocol.frame import (
+    HEADER_BYTES,
+    decode_frame,
+    decode_head,
+    encode_envelope,
+    encode_frame,
+)
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest, Kind
 from sluice_protocol.records import (

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from support.golden import golden
 
 from sluice_protocol.errors import InvalidFrame, SluiceError, TooLarge, UnsupportedVersion
-from sluice_protocol.frame_lists import (
+from sluice_protocol.units import SEQ_END
+from sluice_protocol.upload_http import (
     FRAMES_MAX,
     LIST_OVERHEAD_BYTES_MAX,
     ListedFrame,
@@ -16,7 +17,6 @@ from sluice_protocol.frame_lists import (
     listed_bytes,
     parse_frame_list,
 )
-from sluice_protocol.units import SEQ_END
 
 HEADER_BYTES = 12
 FRAMES = st.builds(

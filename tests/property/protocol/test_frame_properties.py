@@ -13,19 +13,18 @@ from support.frames import assert_same
 from support.mutations import damaged
 from support.repetitions import times
 
-from sluice_protocol.column_codings import ZSTD, checksum_of
+from sluice_protocol.column_codings import ZSTD, checksum_of, encode_columns
 from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.envelope import encode_envelope
 from sluice_protocol.errors import InvalidFrame, SluiceError
 from sluice_protocol.frame import (
     HEADER_BYTES,
     Frame,
     decode_frame,
     decode_head,
+    encode_envelope,
     encode_frame,
     raw_columns,
 )
-from sluice_protocol.frame_columns import encode_columns
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.records import (

@@ -10,11 +10,13 @@ import zstandard
 from sluice_protocol.compression import (
     LARGE_BYTES,
     WINDOW_BYTES_MAX,
+    ZstdError,
     compress_column,
+    compress_zstd,
     decompress_column,
+    decompress_zstd,
 )
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.zstd_frames import ZstdError, compress_zstd, decompress_zstd
 
 SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
 

@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support.query_rollups import Figures, RollupWorld, Sample
 
-from sluice_protocol.active_deletes import retention_cut_ns
+from sluice_protocol.record_deletes import retention_cut_ns
 from sluice_protocol.units import UnixNs
 from sluice_query.request import Aggregate, Query, Series
 from sluice_query.rollups import HOUR_NS, MINUTE_NS, RollupPlan

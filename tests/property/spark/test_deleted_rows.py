@@ -13,8 +13,7 @@ from support.dying_store import Died
 
 from sluice_lake import delete_ids
 from sluice_lake.delete_ids import DeleteIdsReader
-from sluice_protocol.active_deletes import is_retention, needed_deletes
-from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.record_deletes import DeleteRecord, is_retention, needed_deletes
 from sluice_spark.compaction import deleted_rows
 from sluice_spark.compaction.deleted_rows import (
     applied_key,

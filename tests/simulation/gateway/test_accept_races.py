@@ -21,7 +21,7 @@ from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
-from sluice_protocol.envelope import Envelope
+from sluice_protocol.frame import Envelope
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import decode_accepted

@@ -15,8 +15,7 @@ from support.reconciler_chaos_world import Plan
 from support.repetitions import times
 from support.simloop import daily_seeds
 
-from sluice_protocol.discovery import HoldReason, HoldRecord
-from sluice_protocol.journals import Journal, JournalHeader, decode_journal
+from sluice_protocol.journals import HoldReason, HoldRecord, Journal, JournalHeader, decode_journal
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler import discovery as discovery_module
 from sluice_reconciler import pipeline as pipeline_module

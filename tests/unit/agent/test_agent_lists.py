@@ -17,8 +17,8 @@ from sluice_agent.uploader import (
     SMALL_BYTES_MAX,
     ListPlan,
 )
-from sluice_protocol.frame_lists import FRAMES_MAX, listed_bytes
 from sluice_protocol.units import Digest
+from sluice_protocol.upload_http import FRAMES_MAX, listed_bytes
 
 DIGEST = Digest("a" * 64)
 

@@ -15,8 +15,7 @@ from sluice_console.attention import (
 from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.lane_attention import WITHOUT_OWNER_S_MAX, lanes_without_owner
-from sluice_protocol.discovery import HoldReason
-from sluice_protocol.journals import HEARTBEAT_S
+from sluice_protocol.journals import HEARTBEAT_S, HoldReason
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus

@@ -11,8 +11,8 @@ from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted
 from sluice_protocol.authority import Authority
-from sluice_protocol.envelope import Envelope
 from sluice_protocol.errors import ChecksumRefused, StoreDenied
+from sluice_protocol.frame import Envelope
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, quarantine_by_blob_key
 from sluice_protocol.outcomes import CreateOutcome, ObjectInfo, OverwriteOutcome

@@ -20,17 +20,15 @@ from sluice_gateway.doors.combined_frames import (
     combined_bytes,
 )
 from sluice_gateway.doors.frames import RequestOrigin, make_frames
-from sluice_protocol.column_joins import columns_bytes, join_columns
-from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.column_codings import encode_columns
+from sluice_protocol.column_slices import columns_bytes, join_columns, slice_columns
 from sluice_protocol.columns import LogColumns, MetricColumns, TextColumn, check_columns
-from sluice_protocol.envelope import Resource
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.frame import decode_frame
-from sluice_protocol.frame_columns import encode_columns
+from sluice_protocol.frame import Resource, decode_frame
+from sluice_protocol.manifests import decode_parts
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.request_identity import request_identity
-from sluice_protocol.request_parts import decode_parts
 
 LANE = DoorLane(principal="shop", kind="logs", number=1)
 ORIGIN = RequestOrigin(principal="shop", door="json", key=b"", unique=b"u")

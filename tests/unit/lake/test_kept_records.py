@@ -9,7 +9,7 @@ from sluice_lake.kept_records import kept_batches
 from sluice_lake.records import records_table
 from sluice_lake.small_blobs import small_blobs_table
 from sluice_protocol.frame import encode_frame
-from sluice_protocol.request_parts import RecordRange
+from sluice_protocol.manifests import RecordRange
 
 FRAME = encode_frame(identity=make_identity(7, count=5), columns=log_columns(list("abcde")))
 

@@ -21,8 +21,8 @@ from sluice_maintain.tasks import TaskName
 from sluice_maintain.worker_pool import environment_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import AUDIT, DELETES, LAKE, RAW_BLOBS
+from sluice_protocol.maintenance import TASK_RIGHTS
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.task_rights import TASK_RIGHTS
 from sluice_protocol.units import ObjectKey
 from sluice_store.url import with_profile
 

@@ -23,7 +23,7 @@ from sluice_policies.prove import all_proved, lifecycle_verdicts
 from sluice_policies.settings import BlobClass, Target
 from sluice_policies.terraform import terraform_module
 from sluice_protocol import keys
-from sluice_protocol.version_expiry import EXPIRING, PERMANENT
+from sluice_protocol.blob_deletion import EXPIRING, PERMANENT
 
 COLD_BLOBS = 'blob_class = "intelligent-tiering"\nblob_class_days = 60\n'
 COLD = settings(("[notifications]", f"[lifecycle]\n{COLD_BLOBS}[notifications]"))

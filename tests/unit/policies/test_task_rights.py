@@ -6,7 +6,7 @@ from sluice_maintain.tasks import TaskName
 from sluice_policies.access_matrix import BASIS_OF_DELETION, MATRIX, Verb, prefixes_of
 from sluice_policies.settings import RoleName
 from sluice_protocol import keys
-from sluice_protocol.task_rights import LEASES, TASK_RIGHTS, TaskRights, union_of
+from sluice_protocol.maintenance import LEASES, TASK_RIGHTS, TaskRights, union_of
 
 
 def lacks(role: RoleName, rights: TaskRights) -> list[tuple[Verb, str]]:

@@ -4,17 +4,17 @@ import msgspec
 import pytest
 from ulid import ULID
 
-from sluice_protocol.delete_requests import (
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.record_deletes import (
     REASON_CHARS_MAX,
     WHERE_CHARS_MAX,
+    DeleteRecord,
     DeleteRequest,
     check_delete_id,
     check_new_id,
     decide_delete,
     is_same_request,
 )
-from sluice_protocol.errors import BadUsage
-from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 
 NOW_NS = 1_790_000_000 * NS_PER_S

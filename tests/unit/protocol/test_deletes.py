@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from sluice_protocol.active_deletes import retention_cut_ns, rollup_deletes
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import (
@@ -12,6 +11,8 @@ from sluice_protocol.record_deletes import (
     decode_delete,
     delete_key,
     parse_where,
+    retention_cut_ns,
+    rollup_deletes,
 )
 
 ID = "01K5N7W3M0000000000000000C"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.frames import T0_NS, all_kinds, assert_same, identity, logs, text
 
-from sluice_protocol import zstd_frames
+from sluice_protocol import compression
 from sluice_protocol.column_codings import decode_texts, load_column
 from sluice_protocol.columns import AttributeColumns, Columns
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_frame, decode_head, encode_frame
@@ -120,7 +120,7 @@ def test_a_failed_compression_leaves_nothing_for_the_next_frame(
         def compress(self, _raw: bytes, _mode: int) -> bytes:
             raise MemoryError
 
-    known = zstd_frames._OF_THREAD.__dict__["known"]
+    known = compression._OF_THREAD.__dict__["known"]
     for name in list(known):
         known[name] = Failing()
     with pytest.raises(MemoryError):

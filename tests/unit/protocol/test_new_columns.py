@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from support.frames import T0_NS, assert_same, identity, logs, metrics
 
-from sluice_protocol import frame_columns
+from sluice_protocol import column_codings
 from sluice_protocol.column_codings import (
     BYTES,
+    COLUMNS,
     COUNTS,
     NAMES,
     TEXTS,
@@ -20,16 +21,24 @@ from sluice_protocol.column_codings import (
     decode_names,
     decode_texts,
     decode_times,
+    encode_columns,
     encode_counts,
     encode_names,
     encode_numbers,
     encode_texts,
     encode_times,
+    write_columns,
 )
-from sluice_protocol.envelope import decode_envelope, encode_envelope
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.frame import HEADER_BYTES, decode_frame, decode_head, encode_frame, raw_columns
-from sluice_protocol.frame_columns import COLUMNS, encode_columns, write_columns
+from sluice_protocol.frame import (
+    HEADER_BYTES,
+    decode_envelope,
+    decode_frame,
+    decode_head,
+    encode_envelope,
+    encode_frame,
+    raw_columns,
+)
 
 LATER = {
     "observed_ts": TIMES,
@@ -62,7 +71,7 @@ def _later_frame(*, compress: bool) -> bytes:
 def test_a_later_build_reads_its_columns(compress: bool) -> None:
     """With the rows in the table, the same frame version has typed values of every form."""
     data = _later_frame(compress=compress)
-    with patch.object(frame_columns, "COLUMNS", {**COLUMNS, "logs": COLUMNS["logs"] | LATER}):
+    with patch.object(column_codings, "COLUMNS", {**COLUMNS, "logs": COLUMNS["logs"] | LATER}):
         assert_same(decode_frame(data).columns, logs())
         raw = raw_columns(decode_head(data), data)
     assert decode_times(raw["observed_ts"].data, "observed_ts").tolist() == OBSERVED.tolist()
@@ -82,7 +91,7 @@ def test_this_build_refuses_them_by_name() -> None:
 def test_a_later_kind_is_a_row_too() -> None:
     """The columns of a kind are known by the table alone."""
     with (
-        patch.object(frame_columns, "COLUMNS", {**COLUMNS, "logs": {}}),
+        patch.object(column_codings, "COLUMNS", {**COLUMNS, "logs": {}}),
         pytest.raises(InvalidFrame, match="no such column"),
     ):
         decode_frame(encode_frame(identity=identity(3), columns=logs()))

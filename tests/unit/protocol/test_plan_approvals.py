@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from sluice_protocol.keys import digest_of
-from sluice_protocol.plan_approvals import (
+from sluice_protocol.blob_deletion import (
     ApprovalRuling,
     ExecutionRuling,
     PlanApproval,
@@ -13,6 +12,7 @@ from sluice_protocol.plan_approvals import (
     decide_approval,
     decide_execution,
 )
+from sluice_protocol.keys import digest_of
 
 MINE, OTHER = digest_of(b"plan"), digest_of(b"another plan")
 

@@ -6,8 +6,7 @@ from support.builders import manifest
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import readable_parts
-from sluice_protocol.request_parts import RequestPart, encode_parts
+from sluice_protocol.manifests import RequestPart, encode_parts, readable_parts
 
 PART = RequestPart(request=b"r" * 16, start=2, count=3)
 BATCH = manifest(count=10)

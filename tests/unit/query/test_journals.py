@@ -9,8 +9,7 @@ from support.builders import manifest
 from support.query_lake import make_query
 
 from sluice_protocol.authority import VISIBILITY_S_MAX, Authority
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
-from sluice_protocol.journals import journal_key
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord, journal_key
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import UnixNs

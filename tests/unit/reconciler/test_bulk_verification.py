@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from support.builders import manifest
 from support.reconciler_seed import accept
 
-from sluice_protocol.discovery import HoldReason, HoldRecord
 from sluice_protocol.errors import StoreError
+from sluice_protocol.journals import HoldReason, HoldRecord
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import HeadOutcome, ObjectInfo

@@ -8,7 +8,7 @@ from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued, index_keys, refuse
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import HoldReason
+from sluice_protocol.journals import HoldReason
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey

@@ -8,8 +8,12 @@ from support.journal_writer import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore, UnversionedStore
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
-from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, registration_key
+from sluice_protocol.journals import (
+    DISCOVERY,
+    JOURNAL_REPLACED_AFTER_S,
+    DiscoveryRecord,
+    registration_key,
+)
 from sluice_protocol.keys import GATEWAYS
 from sluice_protocol.manifests import decode_record
 from sluice_queue.lane import Runtime

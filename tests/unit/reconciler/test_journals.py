@@ -18,9 +18,8 @@ from support.journal_writer import JournalWriter
 from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
 
-from sluice_protocol.discovery import DISCOVERY, HoldReason
 from sluice_protocol.errors import describe_version
-from sluice_protocol.journals import LATE_S, journal_key
+from sluice_protocol.journals import DISCOVERY, LATE_S, HoldReason, journal_key
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_reconciler.journals import route
 from sluice_reconciler.journals.reader import OBJECTS_MAX

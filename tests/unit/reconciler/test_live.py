@@ -14,9 +14,8 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import blob_key
-from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.manifests import AcceptedManifest, RequestPart, encode_parts
 from sluice_protocol.ndjson import columns_from_ndjson
-from sluice_protocol.request_parts import RequestPart, encode_parts
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.live_reader import LiveReader, newest_lines
 from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow

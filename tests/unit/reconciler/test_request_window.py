@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 from support.builders import ACCEPTED_AT_NS, manifest
 from support.queue_store import SimClock, SimIds, SimStore
 
-from sluice_protocol.discovery import DiscoveryRecord
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.request_parts import (
+from sluice_protocol.journals import DiscoveryRecord
+from sluice_protocol.manifests import (
+    AcceptedManifest,
     RequestPart,
     decode_parts,
     encode_parts,

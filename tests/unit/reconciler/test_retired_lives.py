@@ -8,7 +8,7 @@ from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DiscoveryRecord, HoldReason, HoldRecord, hold_record_key
+from sluice_protocol.journals import DiscoveryRecord, HoldReason, HoldRecord, hold_record_key
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.units import NS_PER_S

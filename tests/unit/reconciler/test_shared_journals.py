@@ -11,8 +11,7 @@ from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.discovery import DISCOVERY, DiscoveryRecord
-from sluice_protocol.journals import journal_key
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord, journal_key
 from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs

@@ -12,20 +12,21 @@ from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
-from sluice_protocol.active_deletes import (
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import ACTIVE_DELETES
+from sluice_protocol.manifests import Kind, encode_record
+from sluice_protocol.outcomes import Found
+from sluice_protocol.record_deletes import (
     ActiveDeletes,
+    DeleteRecord,
+    TimeRanges,
+    delete_key,
     implies,
     is_retention,
     needed_deletes,
     through_id,
 )
-from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import ACTIVE_DELETES
-from sluice_protocol.manifests import Kind, encode_record
-from sluice_protocol.outcomes import Found
-from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemIds
-from sluice_protocol.wider_deletes import TimeRanges
 from sluice_store.packed_deletes import read_known_deletes
 from sluice_store.retry import Backoff, create_known
 from sluice_store.stored_deletes import (

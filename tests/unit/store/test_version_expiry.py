@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from support.marked_store import MarkedStore, ProcessDied
 
 from sluice_protocol import keys
-from sluice_protocol.errors import StoreMisconfigured, StoreUnavailable
-from sluice_protocol.units import NS_PER_S, ObjectKey, ObjectVersion, UnixNs
-from sluice_protocol.version_expiry import (
+from sluice_protocol.blob_deletion import (
     EXPIRING,
     PERMANENT,
     SWEPT,
@@ -20,6 +18,8 @@ from sluice_protocol.version_expiry import (
     VersionRuling,
     decide_version,
 )
+from sluice_protocol.errors import StoreMisconfigured, StoreUnavailable
+from sluice_protocol.units import NS_PER_S, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
 
