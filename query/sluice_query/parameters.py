@@ -11,10 +11,19 @@ from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.filters import RecordField, agents_of, check_encodable, parse_field, parse_filter
 from sluice_query.request import (
+    BUCKETS_DEFAULT,
+    BUCKETS_MAX,
+    BUCKETS_MIN,
     END_NS,
     FIRST_NS,
     LIMIT_DEFAULT,
     LIMIT_MAX,
+    NEIGHBOURS_DEFAULT,
+    NEIGHBOURS_MAX,
+    TOP_DEFAULT,
+    TOP_MAX,
+    VALUES_DEFAULT,
+    VALUES_MAX,
     Aggregate,
     FieldList,
     Histogram,
@@ -23,21 +32,10 @@ from sluice_query.request import (
     Query,
     Series,
     TopValues,
-    check_query,
-    plain_name,
-)
-from sluice_query.views import (
-    BUCKETS_DEFAULT,
-    BUCKETS_MAX,
-    BUCKETS_MIN,
-    NEIGHBOURS_DEFAULT,
-    NEIGHBOURS_MAX,
-    TOP_DEFAULT,
-    TOP_MAX,
-    VALUES_DEFAULT,
-    VALUES_MAX,
     bucket_starts,
+    check_query,
     choose_width,
+    plain_name,
 )
 from sluice_web.parameters import (
     ChoiceParameter,

@@ -72,6 +72,16 @@ class Neighbourhood:
 View = Histogram | FieldList | TopValues | Neighbourhood
 
 
+BUCKETS_DEFAULT: Final = 60
+BUCKETS_MIN: Final = 4
+"""With fewer, the widest buckets could not cover all times."""
+BUCKETS_MAX: Final = 1_000
+TOP_DEFAULT: Final = 5
+TOP_MAX: Final = 20
+VALUES_DEFAULT: Final = 10
+VALUES_MAX: Final = 1_000
+NEIGHBOURS_DEFAULT: Final = 10
+NEIGHBOURS_MAX: Final = 1_000
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000
 STEPS_MAX: Final = 100_000
@@ -83,6 +93,34 @@ END_NS: Final = UnixNs((1 << 63) - 1)
 
 ParameterName = Callable[[str], str]
 """Returns the name under which the caller knows a parameter: a command line has `--by-agent`."""
+
+
+NS_PER_MS: Final = 1_000_000
+_S: Final = 1_000 * NS_PER_MS
+_MIN: Final = 60 * _S
+_HOUR: Final = 60 * _MIN
+_DAY: Final = 24 * _HOUR
+WIDTHS_NS: Final = (
+    *(number * NS_PER_MS for number in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    *(number * _S for number in (1, 2, 5, 10, 15, 30)),
+    *(number * _MIN for number in (1, 2, 5, 10, 15, 30)),
+    *(number * _HOUR for number in (1, 2, 3, 6, 12)),
+    *(number * _DAY for number in (1, 7, 30, 365, 3_650, 36_500, 100_000)),
+)
+"""The widths of buckets."""
+
+
+def choose_width(from_ns: int, to_ns: int, buckets: int) -> int:
+    """Return the smallest width with which a range needs at most `buckets` buckets, ns."""
+    for width_ns in WIDTHS_NS:
+        if len(bucket_starts(from_ns, to_ns, width_ns)) <= buckets:
+            return width_ns
+    return WIDTHS_NS[-1]
+
+
+def bucket_starts(from_ns: int, to_ns: int, width_ns: int) -> range:
+    """Return the starts of the buckets of a range, Unix ns."""
+    return range(from_ns // width_ns * width_ns, to_ns, width_ns)
 
 
 def plain_name(parameter: str) -> str:

@@ -9,7 +9,15 @@ import msgspec
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_query.engine import QueryEngine
 from sluice_query.filters import COLUMN_FIELDS, MAPS, RecordField
-from sluice_query.request import FieldList, Histogram, Neighbourhood, Query, TopValues
+from sluice_query.request import (
+    NS_PER_MS,
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    Query,
+    TopValues,
+    bucket_starts,
+)
 from sluice_query.result import ViewResult, number_json
 from sluice_query.sql import (
     RecordSources,
@@ -20,29 +28,10 @@ from sluice_query.sql import (
     select_sql,
 )
 
-BUCKETS_DEFAULT: Final = 60
-BUCKETS_MIN: Final = 4
-"""With fewer, the widest buckets could not cover all times."""
-BUCKETS_MAX: Final = 1_000
-TOP_DEFAULT: Final = 5
-TOP_MAX: Final = 20
 VALUE_CHARS_MAX: Final = 1_000
 """Longer values are cut."""
 
 _SAME_VALUE: Final = "counted.found IS NOT DISTINCT FROM ranked.found"
-_MS: Final = 1_000_000
-_S: Final = 1_000 * _MS
-_MIN: Final = 60 * _S
-_HOUR: Final = 60 * _MIN
-_DAY: Final = 24 * _HOUR
-WIDTHS_NS: Final = (
-    *(number * _MS for number in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
-    *(number * _S for number in (1, 2, 5, 10, 15, 30)),
-    *(number * _MIN for number in (1, 2, 5, 10, 15, 30)),
-    *(number * _HOUR for number in (1, 2, 3, 6, 12)),
-    *(number * _DAY for number in (1, 7, 30, 365, 3_650, 36_500, 100_000)),
-)
-"""The widths of buckets."""
 
 
 class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,19 +74,6 @@ class HistogramResult(ViewResult, frozen=True, kw_only=True):
     step_ms: int
     buckets: tuple[HistogramBucket, ...]
     split: HistogramSplit | None = None
-
-
-def choose_width(from_ns: int, to_ns: int, buckets: int) -> int:
-    """Return the smallest width with which a range needs at most `buckets` buckets, ns."""
-    for width_ns in WIDTHS_NS:
-        if len(bucket_starts(from_ns, to_ns, width_ns)) <= buckets:
-            return width_ns
-    return WIDTHS_NS[-1]
-
-
-def bucket_starts(from_ns: int, to_ns: int, width_ns: int) -> range:
-    """Return the starts of the buckets of a range, Unix ns."""
-    return range(from_ns // width_ns * width_ns, to_ns, width_ns)
 
 
 def histogram_sql(query: Query, histogram: Histogram, sources: RecordSources) -> SqlStatement:
@@ -154,7 +130,7 @@ def make_histogram(
     if histogram.by is not None:
         shown = tuple(shown_value(values[place]) for place in sorted(values))
         split = HistogramSplit(field=histogram.by.name, values=shown)
-    return HistogramResult(step_ms=step_ns // _MS, buckets=tuple(buckets), split=split)
+    return HistogramResult(step_ms=step_ns // NS_PER_MS, buckets=tuple(buckets), split=split)
 
 
 def shown_value(value: object) -> str | float | int | None:
@@ -166,8 +142,6 @@ def shown_value(value: object) -> str | float | int | None:
     return number
 
 
-VALUES_DEFAULT: Final = 10
-VALUES_MAX: Final = 1_000
 _UNREAD: Final = "body"
 """Every log has a body; reading all of them only to count would be slow."""
 
@@ -341,8 +315,6 @@ def _field_count(field: RecordField, count: int, distinct: int | None) -> FieldC
     return FieldCount(field=field.name, count=count, distinct=distinct)
 
 
-NEIGHBOURS_DEFAULT: Final = 10
-NEIGHBOURS_MAX: Final = 1_000
 _WINDOW_FIRST: Final = 1_000
 _WINDOW_GROWTH: Final = 32
 _SEQ_MAX: Final = (1 << 63) - 1

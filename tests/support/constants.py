@@ -60,7 +60,10 @@ def main() -> None:
         for owner in owners:
             place = getattr(place, owner)
         assert hasattr(place, attribute), name
-        if isinstance(place, type) and attribute in getattr(place, "__dataclass_fields__", ()):
+        is_option = dataclasses.is_dataclass(place) and attribute in {
+            field.name for field in dataclasses.fields(place)
+        }
+        if is_option:
             place.__init__.__kwdefaults__[attribute] = json.loads(value)  # type: ignore[misc]
         else:
             setattr(place, attribute, json.loads(value))

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+from support.constants import settings_with
 from support.query_lake import DAY0_NS
 from support.spark_lake import Deployment
 
@@ -62,7 +63,9 @@ async def served_queries(
             settings=settings or QuerySettings(threads=2),
             clock=SystemClock(),
         )
-        async with listening(make_app(searcher, ServeSettings(**serving)), "127.0.0.1:0") as urls:
+        async with listening(
+            make_app(searcher, settings_with(ServeSettings, **serving)), "127.0.0.1:0"
+        ) as urls:
             yield QueryClient(urls[0], session)
 
 

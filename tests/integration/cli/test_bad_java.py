@@ -85,6 +85,8 @@ def test_maintenance_states_it_as_the_reason_of_the_run(folder: Path) -> None:
         "compact",
         "--tasks",
         "index",
+        "--tasks",
+        "queue",
     )
     tasks = {one["task"]: one for one in json.loads(done.stdout)["tasks"]}
     assert tasks["rollup"]["last_reason"].startswith(f"no Java: {REMEDY}")

@@ -20,10 +20,9 @@ from support.query_views import (
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_query.filters import FilterOperator, RecordFilter
-from sluice_query.request import FieldList, Histogram, Query, TopValues
+from sluice_query.request import FieldList, Histogram, Query, TopValues, choose_width
 from sluice_query.result import Row
 from sluice_query.views import (
-    choose_width,
     fields_sql,
     histogram_sql,
     make_fields,

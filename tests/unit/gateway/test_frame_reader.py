@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from support.gateway import frame_of, identity
 
+from sluice_gateway.uploads import frame_reader
 from sluice_gateway.uploads.frame_reader import (
     BLOCK_BYTES_MIN,
     INLINE_COMPRESSED_BYTES_MAX,
@@ -15,7 +16,6 @@ from sluice_gateway.uploads.frame_reader import (
     FrameReader,
     decodes_inline,
 )
-from sluice_gateway.uploads.upload import frame_reader
 from sluice_protocol.columns import MetricColumns
 from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.frame import FrameHead, decode_body, decode_head, encode_frame

@@ -2,8 +2,14 @@
 
 import pytest
 
-from sluice_query.request import END_NS, FIRST_NS
-from sluice_query.views import BUCKETS_MIN, WIDTHS_NS, bucket_starts, choose_width
+from sluice_query.request import (
+    BUCKETS_MIN,
+    END_NS,
+    FIRST_NS,
+    WIDTHS_NS,
+    bucket_starts,
+    choose_width,
+)
 
 SECOND_NS = 1_000_000_000
 
