@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Generic, TypeVar, cast
 
+from sluice_doors.attributes import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
-from sluice_doors.values import free_name
 from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import LogColumns, MetricColumns
 from sluice_protocol.errors import InvalidFrame

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Final, Literal, NamedTuple
 
+from sluice_doors.attributes import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
 from sluice_doors.otlp.logs import logs_from_rows
-from sluice_doors.values import free_name
 from sluice_protocol.records import LogRecord
 from sluice_protocol.times import read_time, scan_time
 from sluice_protocol.utf8 import character_end

@@ -8,6 +8,12 @@ The rule for a path, of a directory or of a bucket, where delta-rs finds no tabl
 - Anything else is refused: treating it as empty would hide its data. Before the refusal the table
   is opened a second time, because another process may have created it since the first attempt. A
   creator commits before it writes data, so the second attempt finds every such table.
+
+delta-rs writes only to tables whose features it supports, and sluice adds and reads data files by
+itself. A feature is accepted only if both are correct with it. A feature that a table supports and
+does not use is harmless for some features; these are recognized by their property or column.
+
+Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Valid feature names".
 """
 
 import re
@@ -22,7 +28,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from sluice_lake.durable_files import make_folder, sync_new_table
 from sluice_lake.errors import CommitConflict, TableRefused
-from sluice_lake.features import unsupported_features
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import (
     TableLocation,
@@ -35,6 +40,50 @@ from sluice_lake.log_errors import first_line, log_errors_translated
 from sluice_lake.schemas import schema_json
 from sluice_lake.tables import TABLES, Table
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreUnavailable
+
+_ACCEPTED: Final = frozenset(
+    {"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"}
+)
+"""Harmless unless the table uses them; a change feed is correct without files of changes."""
+_BY_PROPERTY: Final = {
+    "delta.appendOnly": "appendOnly",
+    "delta.enableDeletionVectors": "deletionVectors",
+    "delta.enableRowTracking": "rowTracking",
+    "delta.enableInCommitTimestamps": "inCommitTimestamp",
+    "delta.enableTypeWidening": "typeWidening",
+}
+_COLUMN_MAPPING: Final = "delta.columnMapping.mode"
+_CONSTRAINT: Final = "delta.constraints."
+_BY_COLUMN: Final = {
+    "delta.generationExpression": "generatedColumns",
+    "delta.identity.start": "identityColumns",
+    "delta.invariants": "invariants",
+}
+
+
+def unsupported_features(opened: DeltaTable) -> list[str]:
+    """Return the names of the features because of which a table cannot be used, sorted."""
+    protocol = opened.protocol()
+    listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    columns = {name for field in opened.schema().fields for name in field.metadata}
+    used = _used_by_properties(opened.metadata().configuration)
+    used |= {feature for name, feature in _BY_COLUMN.items() if name in columns}
+    return sorted((listed - _ACCEPTED) | used)
+
+
+def _used_by_properties(properties: Mapping[str, str | None]) -> set[str]:
+    """Return the features that are on; a table of an old version does not list them."""
+    used = {
+        feature
+        for name, feature in _BY_PROPERTY.items()
+        if (properties.get(name) or "").lower() == "true"
+    }
+    if (properties.get(_COLUMN_MAPPING) or "none").lower() != "none":
+        used.add("columnMapping")
+    if any(name.startswith(_CONSTRAINT) for name in properties):
+        used.add("checkConstraints")
+    return used
+
 
 CONFIGURATION: Final = {
     "delta.enableDeletionVectors": "false",

@@ -6,22 +6,185 @@ it ends. The object exists before its rows. The table contains the rows of range
 version of its transaction `ROLLUP_APP` is at least n. A reader takes the number from the state of
 the table that it reads, never from a listing of the objects.
 
-A range honours a set of deletes, which may be of any size (`delete_ids`).
+A range honours a set of deletes of any size, whose record has a bounded size. Only a set of ids
+states exactly which deletes were applied. Ids and times do not order deletes: a writer may stop for
+days between the choice of an id and the creation of the record. A record therefore lists its newest
+ids and names objects, the parts, that contain the others. A part never changes. Each part contains
+more than twice as many ids as the next one, so 10 parts are enough for a million ids, and an id is
+written to a part about 10 times.
 """
 
-from collections.abc import Iterable
+import hashlib
+import zlib
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
-from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, with_ids
 from sluice_protocol.clock import IdSource
+from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import ROLLUP
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff
+from sluice_store.retry import Backoff, create_known
+
+LISTED_MAX: Final = 1_000
+"""Ids that a record lists before they become a part."""
+_GROWTH: Final = 2
+
+
+class IdsPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A reference to an object with ids, one a line, sorted and compressed by zlib.
+
+    Attributes:
+        key: Its key.
+        sha256: Digest of its bytes.
+        count: Number of its ids.
+        first: The lowest id.
+        last: The highest id.
+    """
+
+    key: str
+    sha256: str
+    count: int
+    first: str
+    last: str
+
+
+class DeleteIds(msgspec.Struct, frozen=True, kw_only=True):
+    """A set of ids of deletes: those that are listed, and those of the parts.
+
+    Attributes:
+        listed: Ids, sorted.
+        parts: The parts, the largest first.
+    """
+
+    listed: tuple[str, ...] = ()
+    parts: tuple[IdsPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteIdsReader:
+    """Reads sets of ids; a part is read once.
+
+    Attributes:
+        store: The store.
+        known: The ids of the parts that were read, by digest.
+    """
+
+    store: ObjectStore
+    known: MutableMapping[str, frozenset[str]] = field(default_factory=dict)
+
+    async def read(self, found: DeleteIds, wanted: Collection[str] | None = None) -> frozenset[str]:
+        """Return the ids of a set.
+
+        Args:
+            found: The set.
+            wanted: Only these ids are returned; parts that cannot contain them are not read. None
+                returns all.
+
+        Raises:
+            InvalidRecord: A part is missing or has other bytes.
+            StoreError: The store is unreachable.
+        """
+        ids = set(found.listed)
+        for part in found.parts:
+            if wanted is None or any(part.first <= one <= part.last for one in wanted):
+                ids |= await self._read_part(part)
+        return frozenset(ids if wanted is None else ids.intersection(wanted))
+
+    async def _read_part(self, part: IdsPart) -> frozenset[str]:
+        known = self.known.get(part.sha256)
+        if known is None:
+            read = await self.store.get(ObjectKey(part.key))
+            if not isinstance(read, Found):
+                raise InvalidRecord(part.key, "ids of deletes are missing")
+            known = self.known[part.sha256] = _decode_part(part, read.body)
+        return known
+
+
+def _decode_part(part: IdsPart, body: bytes) -> frozenset[str]:
+    if hashlib.sha256(body).hexdigest() != part.sha256:
+        raise InvalidRecord(part.key, "ids of deletes have another digest than their reference")
+    return frozenset(zlib.decompress(body).decode().splitlines())
+
+
+def _encode_part(ids: Sequence[str]) -> bytes:
+    return zlib.compress("\n".join(ids).encode(), 9)
+
+
+async def with_ids(
+    reader: DeleteIdsReader,
+    before: DeleteIds,
+    new: Iterable[str],
+    *,
+    prefix: str,
+    ids: IdSource,
+    backoff: Backoff,
+) -> DeleteIds:
+    """Return a set with more ids; write a part if too many would be listed.
+
+    A part exists before a record that names it. If the caller stops in between, the part is named
+    by no record and is removed at an age.
+
+    Args:
+        reader: Reads parts that are merged into a larger one.
+        before: The set.
+        new: The ids, which may be in the set already if they are listed.
+        prefix: Prefix of the key of a new part.
+        ids: Source of its name, which is never used again.
+        backoff: Time, jitter and bounds.
+
+    Raises:
+        InvalidRecord: A part is missing or has other bytes.
+        OutcomeUnknown: No attempt to create the part had a known outcome.
+        StoreError: The store is unreachable or refused a request.
+    """
+    listed = sorted({*before.listed, *new})
+    if len(listed) <= LISTED_MAX:
+        return DeleteIds(listed=tuple(listed), parts=before.parts)
+    parts, merged = list(before.parts), set(listed)
+    while parts and parts[-1].count <= _GROWTH * len(merged):
+        merged |= await reader.read(DeleteIds(parts=(parts.pop(),)))
+    found = sorted(merged)
+    body = _encode_part(found)
+    part = IdsPart(
+        key=f"{prefix}{ids.ulid()}.txt.z",
+        sha256=hashlib.sha256(body).hexdigest(),
+        count=len(found),
+        first=found[0],
+        last=found[-1],
+    )
+    await create_known(reader.store, ObjectKey(part.key), body, backoff)
+    return DeleteIds(parts=(*parts, part))
+
+
+async def remove_old_parts(
+    store: ObjectStore, prefix: str, named: Collection[str], before_ns: int
+) -> int:
+    """Delete the parts that were written before a time and that no record names; return how many.
+
+    Args:
+        store: The store.
+        prefix: Prefix of the parts.
+        named: Keys of the parts that a record names.
+        before_ns: Parts that are not older are kept: a record that names them may be written next.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    removed = 0
+    async for page in store.list_incarnations(prefix):
+        for one in page.incarnations:
+            is_old = not one.marker and one.last_modified_ns < before_ns
+            if is_old and one.key not in named:
+                await store.delete(one.key, one.incarnation)
+                removed += 1
+    return removed
+
 
 SOURCE_RANGES_PREFIX: Final = f"{ROLLUP}covers/"
 HONOURED_DELETES_PREFIX: Final = f"{ROLLUP}deletes/"

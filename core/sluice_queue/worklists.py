@@ -1,9 +1,14 @@
-"""Work lists: the objects that queue entries name."""
+"""Work lists, the objects that queue entries name, and pending batches.
+
+A batch is pending while it is in a queue entry that is not acknowledged yet.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.errors import InvalidRecord, InvariantViolated
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import lane_of, work_list_key
 from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
@@ -97,3 +102,54 @@ def by_lane(
     for batch in batches:
         split.setdefault(lane_of(batch.agent_id, lanes), []).append(batch)
     return {lane: tuple(found) for lane, found in split.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingBatch:
+    """One accepted batch as the queue delivers it.
+
+    Attributes:
+        lane: The lane.
+        sequence: The sequence of the queue entry.
+        position: The position in the entry's work list, from 0.
+        manifest: The accepted manifest.
+    """
+
+    lane: int
+    sequence: int
+    position: int
+    manifest: AcceptedManifest
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the batch."""
+        return self.manifest.identity
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The sort key of batches: lane, sequence, position."""
+        return (self.lane, self.sequence, self.position)
+
+
+def pending_batches(
+    lane: int, sequence: int, manifests: Sequence[AcceptedManifest]
+) -> list[PendingBatch]:
+    """Return the batches of one queue entry, given the manifests of its work list."""
+    return [
+        PendingBatch(lane=lane, sequence=sequence, position=position, manifest=manifest)
+        for position, manifest in enumerate(manifests)
+    ]
+
+
+async def read_pending_batches(
+    store: ObjectStore, lane: Lane, entry: Descriptor
+) -> list[PendingBatch]:
+    """Read the work list of one queue entry and return its batches.
+
+    Raises:
+        WorkListMissing: The work list does not exist.
+        InvalidRecord: The work list is malformed or is not the one that the entry names.
+        StoreError: The store is unreachable.
+    """
+    found = await read_work_list(store, lane, entry)
+    return pending_batches(lane.lane, entry.sequence, found.batches)

@@ -12,10 +12,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.log_errors import read_transaction
-from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
+from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import InvalidRecord

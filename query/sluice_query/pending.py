@@ -22,9 +22,7 @@ from typing import Final
 import pyarrow as pa
 
 from sluice_lake.blobs import RejectedBlob, fetch_frame, states_times_of
-from sluice_lake.kept_records import kept_batches
-from sluice_lake.records import records_table
-from sluice_lake.small_blobs import small_blobs_table
+from sluice_lake.records import kept_batches, records_table, small_blobs_table
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import Frame
 from sluice_protocol.identity import Identity
@@ -36,7 +34,7 @@ from sluice_query.settings import QuerySettings
 from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
-from sluice_queue.pending import PendingBatch, read_pending_batches
+from sluice_queue.worklists import PendingBatch, read_pending_batches
 from sluice_store.port import ObjectStore, read_bodies
 
 BATCHES_MAX: Final = 32_768

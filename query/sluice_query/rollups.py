@@ -27,11 +27,10 @@ from typing import Final, NamedTuple
 from deltalake import DeltaTable
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, list_files
-from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.log_errors import read_transaction
-from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range
+from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, SourceRange, read_source_range
 from sluice_lake.tables import ROLLUPS
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import lane_of

@@ -16,7 +16,7 @@ from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
 from sluice_lake.data_files import DataFile, TimeStats
-from sluice_lake.delete_ids import DeleteIdsReader
+from sluice_lake.source_ranges import DeleteIdsReader
 from sluice_protocol.record_deletes import DeleteRecord, is_retention, needed_deletes
 from sluice_spark.compaction import deleted_rows
 from sluice_spark.compaction.deleted_rows import (

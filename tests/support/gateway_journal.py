@@ -9,9 +9,8 @@ from support.gc_world import MovedClock
 from support.memory_bucket import Fault, MemoryBucket, open_memory_store
 from support.memory_bucket.faults import Call
 
-from sluice_gateway.journal.writer import AcceptanceJournal, JournalOwner, StoreRules
-from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.journal import AcceptanceJournal, JournalOwner, StoreRules
+from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_protocol.journals import (
     Frontier,
     GatewayProcess,

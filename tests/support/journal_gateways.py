@@ -24,7 +24,7 @@ from support.journal_types import (
     ticked,
 )
 
-from sluice_gateway.journal.book import JournalBook, PendingObject
+from sluice_gateway.journal import JournalBook, PendingObject
 from sluice_protocol.journals import decode_journal, encode_journal, parse_journal_key
 from sluice_protocol.units import UnixNs
 

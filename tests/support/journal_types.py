@@ -12,7 +12,7 @@ from typing import Any
 
 from support.builders import manifest
 
-from sluice_gateway.journal.book import JournalBook, PendingObject, must_register_again
+from sluice_gateway.journal import JournalBook, PendingObject, must_register_again
 from sluice_protocol.authority import AcceptanceMode
 from sluice_protocol.clock import MachineInstant
 from sluice_protocol.journals import FENCE_S, process_name

@@ -8,11 +8,10 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from support.query_rollups import RollupJob, Sample, rollups_table
 from support.spark_lake import Deployment
 
-from sluice_lake.delete_ids import DeleteIds
 from sluice_lake.delta import find_table, open_or_create_table
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
-from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, source_range_key
+from sluice_lake.source_ranges import ROLLUP_APP, DeleteIds, SourceRange, source_range_key
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.manifests import encode_record
 from sluice_store import open_store

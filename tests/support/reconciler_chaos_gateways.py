@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from support.builders import manifest
 from support.reconciler_chaos_store import ChaosStore, Connection, Killed, LoopClock
 
-from sluice_gateway.journal.book import JournalBook, must_register_again
+from sluice_gateway.journal import JournalBook, must_register_again
 from sluice_protocol.clock import MachineInstant
 from sluice_protocol.errors import StoreError
 from sluice_protocol.journals import (

@@ -15,7 +15,7 @@ from sluice_lake.delta import find_table
 from sluice_lake.tables import Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
-from sluice_queue.pending import PendingBatch, read_pending_batches
+from sluice_queue.worklists import PendingBatch, read_pending_batches
 from sluice_spark.commits import replace_files
 from sluice_spark.compaction.rewrite import write_ordered
 from sluice_spark.failpoints import (

@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_doors.arrow.texts import ArrowArray, NotPlain, check_text, lengths, text_of
-from sluice_doors.attributes import EMPTY_KEY, FIELD
+from sluice_doors.attributes import EMPTY_KEY, FIELD, free_name
 from sluice_doors.decoded import Tally
-from sluice_doors.values import free_name
 from sluice_protocol.columns import I64, U32, AttributeColumns
 
 

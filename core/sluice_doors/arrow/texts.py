@@ -8,9 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice_doors.attributes import double_text, value_text
 from sluice_doors.decoded import BodyUnreadable
 from sluice_doors.otlp.protobuf import read_array, read_map
-from sluice_doors.values import double_text, value_text
 from sluice_protocol.columns import I32, TextColumn
 
 ArrowArray = Any

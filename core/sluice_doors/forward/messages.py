@@ -13,7 +13,15 @@ from typing import Final, Literal, NamedTuple
 
 import msgpack
 
-from sluice_doors.attributes import BAD_TIME, FIELD, OWN, RESOURCE, merged, shared_resource
+from sluice_doors.attributes import (
+    BAD_TIME,
+    FIELD,
+    OWN,
+    RESOURCE,
+    json_text,
+    merged,
+    shared_resource,
+)
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import (
     ERROR_ATTRIBUTE,
@@ -36,7 +44,6 @@ from sluice_doors.forward.values import (
 )
 from sluice_doors.json.records import event_record, value_as_text
 from sluice_doors.rows import log_pieces
-from sluice_doors.values import json_text
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
 from sluice_protocol.times import TS_END, read_time
 from sluice_protocol.units import NS_PER_S

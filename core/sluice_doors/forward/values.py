@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgpack
 
-from sluice_doors.values import free_name, json_double, json_text
+from sluice_doors.attributes import free_name, json_double, json_text
 
 _HOOKED_BYTES_MIN: Final = 1024 * 1024
 """Values from this size on are counted while they are built: an empty map of one byte takes 70."""

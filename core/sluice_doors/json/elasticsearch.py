@@ -13,6 +13,7 @@ from typing import Final, Literal, cast, get_args
 import msgspec
 from aiohttp import hdrs, web
 
+from sluice_doors.attributes import json_text
 from sluice_doors.decoded import (
     REASON_CHARACTERS_MAX,
     BodyUnreadable,
@@ -34,7 +35,6 @@ from sluice_doors.requests import (
 )
 from sluice_doors.rows import log_pieces
 from sluice_doors.table import DOORS
-from sluice_doors.values import json_text
 from sluice_protocol.records import LogRecord
 from sluice_protocol.units import UnixNs
 from sluice_web.endpoints import Endpoint

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice_doors.attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
+from sluice_doors.attributes import FIELD, OWN, RESOURCE, Pairs, json_text, merged, shared_resource
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import (
     ERROR_ATTRIBUTE,
@@ -49,7 +49,6 @@ from sluice_doors.requests import (
 )
 from sluice_doors.rows import log_pieces
 from sluice_doors.table import DOORS
-from sluice_doors.values import json_text
 from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.records import LogRecord
 from sluice_protocol.units import UnixNs

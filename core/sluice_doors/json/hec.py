@@ -18,7 +18,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice_doors.attributes import FIELD, OWN, RESOURCE, Pairs, merged, shared_resource
+from sluice_doors.attributes import (
+    FIELD,
+    OWN,
+    RESOURCE,
+    Pairs,
+    json_text,
+    merged,
+    number,
+    shared_resource,
+)
 from sluice_doors.decoded import (
     ERROR_ATTRIBUTE,
     BodyUnreadable,
@@ -47,7 +56,6 @@ from sluice_doors.requests import (
 )
 from sluice_doors.rows import RowPieces, log_pieces, metric_pieces
 from sluice_doors.table import DOORS
-from sluice_doors.values import json_text, number
 from sluice_protocol.columns import LogColumns, MetricColumns
 from sluice_protocol.errors import UNREADABLE_JSON, ErrorCode
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, MetricPoint

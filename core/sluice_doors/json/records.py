@@ -22,11 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from sluice_doors.attributes import EMPTY_KEY, OWN, Pairs, merged
+from sluice_doors.attributes import EMPTY_KEY, OWN, Pairs, free_name, json_text, merged
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
 from sluice_doors.json.values import Unread
 from sluice_doors.rows import repaired_log
-from sluice_doors.values import free_name, json_text
 from sluice_protocol.columns import AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import LogRecord, string_column

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar, Union, cast, get_args, get_orig
 
 import msgspec
 
-from sluice_doors.attributes import RawRecord, ScopeGroup
+from sluice_doors.attributes import RawRecord, ScopeGroup, json_text
 from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable
 from sluice_doors.json.records import value_as_text
 from sluice_doors.json.values import Unread, decimal_of, integer_of, read_tolerantly
@@ -35,7 +35,6 @@ from sluice_doors.otlp.messages import (
     ScopeMetrics,
 )
 from sluice_doors.otlp.metrics import has_points
-from sluice_doors.values import json_text
 from sluice_protocol.errors import UNREADABLE_JSON
 
 _UNIONS: Final = (Union, UnionType)

@@ -19,11 +19,11 @@ from sluice_doors.attributes import (
     outer_pairs,
     outer_sources,
     pairs_of,
+    value_text,
 )
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
 from sluice_doors.otlp.messages import AnyValue, OtlpLog, PartlyReadLog
 from sluice_doors.rows import built_or_repaired, log_pieces, repaired_log
-from sluice_doors.values import value_text
 from sluice_protocol.columns import SEVERITY_MAX, LogColumns
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, logs_from_records
 

@@ -25,7 +25,11 @@ from sluice_doors.attributes import (
     ScopeGroup,
     Sources,
     choose_time,
+    double_text,
+    json_double,
+    json_text,
     merged,
+    number,
     outer_pairs,
     outer_sources,
     pairs_of,
@@ -42,7 +46,6 @@ from sluice_doors.otlp.messages import (
     Points,
 )
 from sluice_doors.rows import metric_pieces
-from sluice_doors.values import double_text, json_double, json_text, number
 from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint
 from sluice_protocol.units import NS_PER_S
 

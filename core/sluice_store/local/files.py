@@ -46,9 +46,10 @@ from sluice_store.local.filesystem_sync import FileSystemSync, NoFileSystemSync
 from sluice_store.local.group_writes import (
     GroupOutcome,
     GroupWrites,
+    HiddenFile,
+    HiddenFiles,
     split_groups,
 )
-from sluice_store.local.hidden_files import HiddenFile, HiddenFiles
 from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
 from sluice_store.local.visibility import FileState, Visibility, applied_at, read_verified, state_of
 from sluice_store.port import NewObject

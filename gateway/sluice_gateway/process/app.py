@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sluice_gateway.journal.writer import (
+from sluice_gateway.journal import (
     AcceptanceJournal,
     JournalOwner,
     JournalRules,
     StoreRules,
     UploadJournal,
 )
-from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.process.readiness import Readiness, WorkerConditions
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool.acceptor import SpoolAcceptor
@@ -27,10 +26,9 @@ from sluice_gateway.uploads.acceptor import Acceptor
 from sluice_gateway.uploads.admission import BodyBudget, ModeWatch, RunningUploads
 from sluice_gateway.uploads.api import GatewayApi
 from sluice_gateway.uploads.frame_reader import FrameReader
-from sluice_gateway.uploads.high_water import HighWaterMarks
 from sluice_gateway.uploads.lists import ListedUploads
 from sluice_gateway.uploads.principals import PrincipalsFile
-from sluice_gateway.uploads.service import AcceptedCache, UploadService
+from sluice_gateway.uploads.service import AcceptedCache, HighWaterMarks, UploadService
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource, MachineInstant, SuspendAwareClock
 from sluice_protocol.errors import BadUsage

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from sluice_gateway.journal.writer import UploadJournal
-from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.journal import UploadJournal
+from sluice_gateway.metrics import ObservedStore
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.uploads.admission import ModeWatch, RunningUploads
 from sluice_protocol.clock import Clock

@@ -24,7 +24,7 @@ from sluice_gateway.process.serving import (
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool.claim import lock_spool, mirror_authority
 from sluice_gateway.spool.mode_switch import adopt_records
-from sluice_gateway.uploads.high_water import FLUSH_INTERVAL_S, flush_guarded
+from sluice_gateway.uploads.service import FLUSH_INTERVAL_S, flush_guarded
 from sluice_protocol.authority import mode_switch_key
 from sluice_protocol.clock import machine_now
 from sluice_protocol.errors import InvalidRecord, SluiceError, StoreError

@@ -28,7 +28,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from sluice_gateway.journal.writer import AcceptanceJournal, ProcessStart
+from sluice_gateway.journal import AcceptanceJournal, ProcessStart
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError, StoreError
 from sluice_protocol.journals import JOURNAL_INTERVAL_S, process_name, started_ns_of

@@ -6,8 +6,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from sluice_gateway.metrics import UploadPhases
-from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.metrics import ObservedStore, UploadPhases
 from sluice_gateway.process.readiness import Readiness
 from sluice_gateway.uploads.lists import FrameResults, ListedUploads
 from sluice_gateway.uploads.service import UploadService

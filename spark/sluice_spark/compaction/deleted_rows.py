@@ -30,9 +30,9 @@ import msgspec
 import structlog
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, remove_old_parts, with_ids
 from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.durable_files import require_durable
+from sluice_lake.source_ranges import DeleteIds, DeleteIdsReader, remove_old_parts, with_ids
 from sluice_lake.tables import Table, accepted_date
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import LAKE

@@ -12,11 +12,10 @@ from functools import partial
 import structlog
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delete_ids import DeleteIdsReader
 from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.log_errors import read_transaction
-from sluice_lake.source_ranges import ROLLUP_APP, read_source_range
+from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import (

@@ -12,7 +12,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_store import open_store
 from sluice_store.port import ObjectStore
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import Column, ColumnType, Table
 from sluice_protocol.manifests import AcceptedManifest, RecordRange
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 
 _STRING, _LONG, _INTEGER = ColumnType.STRING, ColumnType.LONG, ColumnType.INTEGER
 

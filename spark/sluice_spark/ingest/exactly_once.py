@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import Kind
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_spark.errors import LakeInconsistent
 
 RowId = tuple[int, int, int]

@@ -19,7 +19,7 @@ from sluice_lake.tables import DEAD_LETTERS
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.ingest.descriptors import decode_descriptors
 from sluice_spark.ingest.fenced_consumers import FencedConsumers

@@ -19,7 +19,7 @@ from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, acce
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_spark.written_files import (
     UnreadableBatch,
     WrittenFile,

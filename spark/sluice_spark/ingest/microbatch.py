@@ -21,7 +21,7 @@ from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_spark.commits import commit_files, encode_commit_metadata, read_unreadable
 from sluice_spark.errors import LakeInconsistent
 from sluice_spark.failpoints import FailPoint

@@ -16,20 +16,19 @@ import pyarrow.parquet as pq
 
 from sluice_lake.blobs import RejectedBlob, decode_blob, states_times_of
 from sluice_lake.durable_files import make_folder, sync_file
-from sluice_lake.kept_records import kept_batches
 from sluice_lake.locations import (
     TableLocation,
     lake_location,
     open_filesystem,
 )
-from sluice_lake.records import DecodedBatch, records_table
+from sluice_lake.records import DecodedBatch, kept_batches, records_table
 from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.ingest.blob_reader import BlobReader
 from sluice_spark.session import Session

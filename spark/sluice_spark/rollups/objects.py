@@ -25,14 +25,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_lake.delete_ids import DeleteIdsReader, remove_old_parts
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.source_ranges import (
     HONOURED_DELETES_PREFIX,
     SOURCE_RANGES_PREFIX,
+    DeleteIdsReader,
     SourceRange,
     add_honoured,
     read_source_range,
+    remove_old_parts,
     source_range_key,
 )
 from sluice_lake.tables import ROLLUPS

@@ -16,7 +16,7 @@ from support.gateway import (
 )
 from support.gateway_journal import MachineClock, journals, named, registrations
 
-from sluice_gateway.journal.writer import AcceptanceJournal
+from sluice_gateway.journal import AcceptanceJournal
 from sluice_protocol.errors import ErrorCode, StoreDenied
 from sluice_protocol.journals import FENCE_S
 from sluice_protocol.keys import ACCEPTED, GATEWAY_PROCESSES, GATEWAYS, accepted_key

@@ -27,10 +27,9 @@ from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 from ulid import ULID
 
-from sluice_lake.delete_ids import DeleteIds
 from sluice_lake.delta import open_or_create_table
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, source_range_key
+from sluice_lake.source_ranges import ROLLUP_APP, DeleteIds, SourceRange, source_range_key
 from sluice_lake.tables import ROLLUPS
 from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import encode_record

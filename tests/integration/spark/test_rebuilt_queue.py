@@ -16,7 +16,7 @@ from sluice_cli.rebuild import rebuild
 from sluice_protocol.errors import BadUsage, Fenced
 from sluice_queue.errors import ResumeRefused
 from sluice_queue.lane import Lane
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_reconciler.app import run_once
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

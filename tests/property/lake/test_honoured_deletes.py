@@ -13,9 +13,8 @@ from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
-from sluice_lake import delete_ids
-from sluice_lake.delete_ids import DeleteIdsReader
-from sluice_lake.source_ranges import read_source_range
+from sluice_lake import source_ranges
+from sluice_lake.source_ranges import DeleteIdsReader, read_source_range
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.rollups import objects as rollup_objects
@@ -104,7 +103,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delete_ids, "LISTED_MAX", 6)
+    monkeypatch.setattr(source_ranges, "LISTED_MAX", 6)
     monkeypatch.setattr(rollup_objects, "NEW_DELETES_MAX", 10)
 
 
@@ -139,7 +138,7 @@ def test_source_ranges_honour_what_a_list_of_all_ids_would_contain(seed: int) ->
 def test_the_size_of_a_range_does_not_grow_with_the_deletes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delete_ids, "LISTED_MAX", 100)
+    monkeypatch.setattr(source_ranges, "LISTED_MAX", 100)
     monkeypatch.setattr(rollup_objects, "NEW_DELETES_MAX", 1_000)
 
     async def story() -> list[int]:

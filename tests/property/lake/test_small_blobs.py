@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from support import raw_frames
 from support.builders import manifest_of
 
-from sluice_lake.records import DecodedBatch, records_table
-from sluice_lake.small_blobs import small_blobs_table
+from sluice_lake.records import DecodedBatch, records_table, small_blobs_table
 from sluice_protocol.column_codings import checksum_of
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.frame import (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.deleted_lake import DAY_NS, HOUR_NS, START_NS, TABLE, Lake, Row, day_of, hides
 from support.dying_store import Died
 
-from sluice_lake import delete_ids
-from sluice_lake.delete_ids import DeleteIdsReader
+from sluice_lake import source_ranges
+from sluice_lake.source_ranges import DeleteIdsReader
 from sluice_protocol.record_deletes import DeleteRecord, is_retention, needed_deletes
 from sluice_spark.compaction import deleted_rows
 from sluice_spark.compaction.deleted_rows import (
@@ -26,7 +26,7 @@ from sluice_spark.compaction.file_selection import may_contain_deleted
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delete_ids, "LISTED_MAX", 4)
+    monkeypatch.setattr(source_ranges, "LISTED_MAX", 4)
     monkeypatch.setattr(deleted_rows, "TOGETHER_MAX", 2)
 
 

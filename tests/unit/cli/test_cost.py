@@ -12,7 +12,7 @@ from sluice_cli.cost import CostPlan, CostReport, Load, compute_cost, files_puts
 from sluice_cli.dispatch import run_command
 from sluice_gateway.doors.combined_frames import DOOR_LANES
 from sluice_gateway.doors.combiner import FRAME_INTERVAL_S
-from sluice_gateway.journal.writer import EARLY_ENTRIES
+from sluice_gateway.journal import EARLY_ENTRIES
 from sluice_gateway.settings import FLUSH_BYTES_MAX, FLUSH_MS_MAX
 from sluice_lake.delta import CONFIGURATION
 from sluice_lake.tables import RECORD_TABLES

@@ -18,6 +18,7 @@ from support.door_bodies import (
 from support.golden import golden
 from support.proto_bytes import double, integer, part, signed
 
+from sluice_doors.attributes import json_text
 from sluice_doors.decoded import (
     RECORDS_MAX,
     BodyTooLarge,
@@ -32,7 +33,6 @@ from sluice_doors.json.records import parse_time
 from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki, parse_labels
 from sluice_doors.otlp.metrics import STALE
 from sluice_doors.prometheus.write import VERSION_2, WrittenCounts, decode_remote_write
-from sluice_doors.values import json_text
 from sluice_protocol.columns import MetricColumns, check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
 

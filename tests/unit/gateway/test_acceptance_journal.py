@@ -14,8 +14,7 @@ from support.gateway_journal import (
 )
 from support.memory_bucket import Fault
 
-from sluice_gateway.journal.book import ENTRIES_BYTES_MAX
-from sluice_gateway.journal.writer import CLOSE_S_MAX, EARLY_ENTRIES
+from sluice_gateway.journal import CLOSE_S_MAX, EARLY_ENTRIES, ENTRIES_BYTES_MAX
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.journals import FENCE_S, HEARTBEAT_S
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GATEWAY_JOURNALS, GATEWAY_PROCESSES, GATEWAYS

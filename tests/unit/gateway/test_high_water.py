@@ -6,7 +6,7 @@ import pytest
 from support.gateway import CountingStore, identity
 from support.memory_bucket.transport import open_memory_store
 
-from sluice_gateway.uploads.high_water import BOOTS_MAX, HighWaterMarks
+from sluice_gateway.uploads.service import BOOTS_MAX, HighWaterMarks
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, decode_record
 from sluice_protocol.outcomes import Found, GetOutcome

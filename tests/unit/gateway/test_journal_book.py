@@ -3,7 +3,7 @@
 import pytest
 from support.builders import manifest
 
-from sluice_gateway.journal.book import (
+from sluice_gateway.journal import (
     OBJECT_BYTES_MAX,
     JournalBook,
     PendingObject,

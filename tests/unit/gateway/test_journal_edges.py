@@ -6,7 +6,7 @@ import pytest
 from support.gateway_journal import entry, journals, named, open_world, registrations
 from support.memory_bucket import Fault
 
-from sluice_gateway.journal.writer import SUPERSEDED_S_MAX
+from sluice_gateway.journal import SUPERSEDED_S_MAX
 from sluice_protocol.journals import FENCE_S
 from sluice_protocol.keys import GATEWAY_PROCESSES, GATEWAYS
 from sluice_web.problems import HttpRefusal

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from support.memory_bucket import Fault, Scripted, open_memory_store
 
-from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_protocol.errors import StoreError
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey

@@ -8,13 +8,13 @@ import pytest
 from support.memory_bucket import Fault, open_memory_store
 from support.memory_bucket.faults import Call
 
-from sluice_gateway.journal.writer import AcceptanceJournal, JournalOwner, StoreRules
-from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.observed_store import (
+from sluice_gateway.journal import AcceptanceJournal, JournalOwner, StoreRules
+from sluice_gateway.metrics import (
     PROBE_AFTER_S,
     PROBE_AGAIN_S,
     PROBE_BYTES,
     WRITE_AGE_S_MAX,
+    GatewayMetrics,
     ObservedStore,
     StoreHealth,
 )

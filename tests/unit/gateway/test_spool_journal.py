@@ -16,9 +16,8 @@ from support.gateway_journal import (
 from support.gc_world import MovedClock
 from support.memory_bucket import Crashed, Fault, MemoryBucket, open_memory_store
 
-from sluice_gateway.journal.writer import AcceptanceJournal, JournalOwner
-from sluice_gateway.metrics import GatewayMetrics
-from sluice_gateway.observed_store import ObservedStore
+from sluice_gateway.journal import AcceptanceJournal, JournalOwner
+from sluice_gateway.metrics import GatewayMetrics, ObservedStore
 from sluice_gateway.spool.journal import STATE, SpoolJournal, SpoolJournalState, SpoolRules
 from sluice_protocol.errors import StoreError, StoreUnavailable
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES, GATEWAYS

@@ -12,8 +12,8 @@ from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
-from sluice_lake import delete_ids
-from sluice_lake.delete_ids import DeleteIds, DeleteIdsReader, remove_old_parts, with_ids
+from sluice_lake import source_ranges
+from sluice_lake.source_ranges import DeleteIds, DeleteIdsReader, remove_old_parts, with_ids
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemIds
@@ -26,7 +26,7 @@ IDS = SystemIds()
 
 @pytest.fixture(autouse=True)
 def few_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delete_ids, "LISTED_MAX", 10)
+    monkeypatch.setattr(source_ranges, "LISTED_MAX", 10)
 
 
 def name(number: int) -> str:

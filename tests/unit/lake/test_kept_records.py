@@ -5,9 +5,7 @@ from msgspec.structs import replace
 from support.builders import log_columns, make_identity, manifest_of
 
 from sluice_lake.blobs import RejectedBlob, decode_blob
-from sluice_lake.kept_records import kept_batches
-from sluice_lake.records import records_table
-from sluice_lake.small_blobs import small_blobs_table
+from sluice_lake.records import kept_batches, records_table, small_blobs_table
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.manifests import RecordRange
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sluice_lake.delete_ids import DeleteIds, IdsPart
-from sluice_lake.source_ranges import SourceRange, source_range_key
+from sluice_lake.source_ranges import DeleteIds, IdsPart, SourceRange, source_range_key
 from sluice_protocol.errors import UnsupportedRecord
 from sluice_protocol.manifests import decode_record, encode_record
 

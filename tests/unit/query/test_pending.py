@@ -8,7 +8,7 @@ from sluice_query.pending import PendingSnapshot, choose_newest, choose_pending,
 from sluice_query.reading import delete_applies
 from sluice_query.settings import QuerySettings
 from sluice_query.unqueued import IngestedBatch, UnqueuedBatches, choose_unqueued
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 
 FIRST, SECOND = log_batch(["a"]), log_batch(["b"], start=1)
 POINTS = metric_batch([1.0], start=2)

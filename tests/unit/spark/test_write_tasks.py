@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.builders import manifest
 
-from sluice_queue.pending import PendingBatch
+from sluice_queue.worklists import PendingBatch
 from sluice_spark.ingest.write_tasks import TASK_BYTES_MAX, plan_tasks
 
 MIB = 1024 * 1024

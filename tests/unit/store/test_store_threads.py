@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from sluice_store.local.threads import NAME, THREADS_MAX, StoreThreads
+from sluice_store.local.store import NAME, THREADS_MAX, StoreThreads
 
 
 class Broken(Exception):
