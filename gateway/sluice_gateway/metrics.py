@@ -37,6 +37,7 @@ disk and a deleted directory can be read. So both are recorded separately, and o
 write shows that uploads can be stored.
 """
 
+import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -115,20 +116,18 @@ class GatewayMetrics:
         self._add_doors(registry)
 
     def _add_uploads(self, registry: CollectorRegistry) -> None:
-        self.accepts = Counter(
-            ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry
-        )
+        accepts = Counter(ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry)
         self.duration = Histogram(
             ACCEPT_DURATION, "Time of one upload.", buckets=_SECONDS, registry=registry
         )
-        self.phase = Histogram(
+        phase = Histogram(
             ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=registry
         )
         self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
-        self.store_requests = Counter(
+        store_requests = Counter(
             STORE_REQUESTS, "Store calls.", ["op", "result"], registry=registry
         )
-        self.store_seconds = Histogram(
+        store_seconds = Histogram(
             STORE_REQUEST_SECONDS,
             "Time of a store call.",
             ["op"],
@@ -138,6 +137,11 @@ class GatewayMetrics:
         self.cache_hits = Counter(
             CACHE_HITS, "Duplicates accepted without a store call.", registry=registry
         )
+        # An upload counts nine labelled values; finding each of them costs more than counting it.
+        self.accepts_of = functools.cache(accepts.labels)
+        self.phase_of = functools.cache(phase.labels)
+        self.store_requests_of = functools.cache(store_requests.labels)
+        self.store_seconds_of = functools.cache(store_seconds.labels)
 
     def _add_spool(self, registry: CollectorRegistry) -> None:
         self.spool_pending = Gauge(
@@ -180,14 +184,14 @@ class GatewayMetrics:
 
     def finish_upload(self, phases: "UploadPhases", outcome: str) -> None:
         """Count an upload with its outcome, and observe its times."""
-        self.accepts.labels(outcome).inc()
+        self.accepts_of(outcome).inc()
         self.duration.observe(phases.total_s())
         self.observe_phases(phases)
 
     def observe_phases(self, phases: "UploadPhases") -> None:
         """Observe the times of an upload, or of what several uploads of one request share."""
         for name, spent_s in phases.seconds.items():
-            self.phase.labels(name).observe(spent_s)
+            self.phase_of(name).observe(spent_s)
 
 
 class _PhaseBlock(AbstractContextManager[None]):
@@ -337,11 +341,11 @@ class ObservedStore(WrappedStore):
         """Count and time the call, and record what it shows about the store."""
         failed = isinstance(outcome, BaseException)
         result = "error" if failed else type(outcome).__name__.lower()
-        self._metrics.store_requests.labels(op, result).inc()
+        self._metrics.store_requests_of(op, result).inc()
         if op == "list":
             return
         now_ns = self._clock.monotonic_ns()
-        self._metrics.store_seconds.labels(op).observe((now_ns - started_ns) / 1e9)
+        self._metrics.store_seconds_of(op).observe((now_ns - started_ns) / 1e9)
         if not failed:
             answer = outcome.info if isinstance(outcome, Found) else outcome
             self.answered_ns = getattr(answer, "date_ns", self.answered_ns)
