@@ -8,8 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Final
 
-from yarl import URL
-
 from sluice_agent.batch_limits import (
     BATCH_BYTES_MAX,
     FRESH_RECORDS_MAX,
@@ -29,7 +27,7 @@ from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.request_identity import check_sender_id
 from sluice_protocol.settings_checks import check_effects, check_number
-from sluice_web.addresses import check_distinct
+from sluice_web.addresses import check_distinct, is_base_url
 
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
@@ -389,16 +387,6 @@ def check_patterns(setting: str, patterns: tuple[str, ...]) -> None:
                 "patterns have no alternatives in braces: write one pattern for each alternative,"
                 f" or `[{{]` if a name contains a brace, {setting}=`{pattern}`"
             )
-
-
-def is_base_url(text: str) -> bool:
-    """Return True if a text is the base URL of a server, with a name that a resolver accepts."""
-    try:
-        url = URL(text)
-        (url.host or "").encode("idna")  # as the resolver does: no label is empty or too long
-    except ValueError:
-        return False
-    return url.scheme in {"http", "https"} and bool(url.host) and not url.query_string
 
 
 def _pair(text: str) -> tuple[str, str]:

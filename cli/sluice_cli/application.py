@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from cyclopts import App, ArgumentCollection, CycloptsError, Parameter, UnknownOptionError
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CoercionError,
+    CycloptsError,
+    Parameter,
+    UnknownOptionError,
+)
 from cyclopts import config as providers
 from cyclopts.config import Env
 
@@ -143,6 +150,20 @@ class FromFile:
             key = (error.token.keyword or "").strip("[]").replace("][", ".")
             raise unknown_key(".".join((*commands, key)), known, self._path) from error
         _refuse_values_of_groups(arguments)
+        _refuse_fractions(arguments)
+
+
+def _refuse_fractions(arguments: ArgumentCollection) -> None:
+    """Refuse a fraction for a whole number: the library would round it.
+
+    Raises:
+        CoercionError: As for other text that is no whole number.
+    """
+    for argument in arguments:
+        if int in (argument.hint, *get_args(argument.hint)):
+            for token in argument.tokens:
+                if "." in token.value:
+                    raise CoercionError(token=token, argument=argument, target_type=int)
 
 
 def _refuse_values_of_groups(arguments: ArgumentCollection) -> None:

@@ -11,7 +11,6 @@ from cyclopts import Parameter
 
 from sluice_agent.foreign_responses import describe_foreign
 from sluice_agent.gateway_choice import GatewayTarget
-from sluice_agent.settings import is_base_url
 from sluice_agent.signing_key import read_key
 from sluice_agent.transport import (
     HttpTransport,
@@ -32,6 +31,7 @@ from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
 from sluice_protocol.system_clock import SystemClock
+from sluice_web.addresses import is_base_url
 
 if TYPE_CHECKING:
     from rich.console import Console

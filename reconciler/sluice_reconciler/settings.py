@@ -6,6 +6,7 @@ from typing import Final
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_effects, check_number
 from sluice_protocol.store_backends import is_local
+from sluice_web.addresses import is_base_url
 
 TAIL_S: Final = 0.2
 """Interval of tail scans on a directory, where a listing is free, seconds."""
@@ -83,6 +84,11 @@ class ReconcilerOptions:
         for name in ("live_bytes_max", "door_window_s"):
             check_number(name, getattr(self, name), 0)
         check_number("freshness_s", self.freshness_s, 0, FRESHNESS_S_MAX)
+        if self.advertise_url and not is_base_url(self.advertise_url):
+            raise BadUsage(
+                "advertise_url must be a URL such as http://reconciler-1:8081,"
+                f" advertise_url=`{self.advertise_url}`"
+            )
         if not self.queue_names:
             raise BadUsage("queues names no queue: name at least one, such as `spark`")
         check_effects(

@@ -181,6 +181,7 @@ def test_the_page_that_errors_name_exists() -> None:
             ("gateway", "--workers", "two"),
             "must be a whole number, option=`--workers`, value=`two`",
         ),
+        (("query", "--limit", "4.5"), "must be a whole number, option=`--limit`, value=`4.5`"),
         (
             ("gaps", "web-1"),
             "values belong to options, which `sluice gaps --help` lists, argument=`web-1`",

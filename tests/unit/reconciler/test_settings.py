@@ -17,6 +17,7 @@ from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
         ("freshness_s", -1.0),
         ("freshness_s", 31.0),
         ("queues", " , "),
+        ("advertise_url", "reconciler-1:8081"),
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
