@@ -30,8 +30,8 @@ from sluice_cli.options import Json
 from sluice_cli.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
+from sluice_protocol.settings_checks import is_base_url
 from sluice_protocol.system_clock import SystemClock
-from sluice_web.addresses import is_base_url
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,6 +5,7 @@ A setting that is accepted and does nothing is worse than an error: its operator
 
 from collections.abc import Iterable
 from math import inf
+from urllib.parse import urlsplit
 
 from sluice_protocol.errors import BadUsage
 
@@ -43,3 +44,14 @@ def check_effects(needs: Iterable[tuple[str, object, str, object]]) -> None:
     for name, value, needed, given in needs:
         if value and not given:
             raise BadUsage(f"{name} has no effect without {needed}: set {needed}, or remove {name}")
+
+
+def is_base_url(text: str) -> bool:
+    """Return True if a text is the base URL of a server, with a name that a resolver accepts."""
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname or "", url.port
+        host.encode("idna")  # as the resolver does: no label is empty or too long
+    except ValueError:
+        return False
+    return url.scheme in {"http", "https"} and bool(host) and not url.query

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from yarl import URL
-
 from sluice_protocol.errors import BadUsage
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -105,13 +103,3 @@ def _allowed(name: str) -> str:
             f"allowed_hosts must be names or addresses without ports, found=`{name[:80]}`"
         )
     return host
-
-
-def is_base_url(text: str) -> bool:
-    """Return True if a text is the base URL of a server, with a name that a resolver accepts."""
-    try:
-        url = URL(text)
-        (url.host or "").encode("idna")  # as the resolver does: no label is empty or too long
-    except ValueError:
-        return False
-    return url.scheme in {"http", "https"} and bool(url.host) and not url.query_string

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.settings_checks import check_effects, check_number
+from sluice_protocol.settings_checks import check_effects, check_number, is_base_url
 from sluice_protocol.store_backends import is_local
-from sluice_web.addresses import is_base_url
 
 TAIL_S: Final = 0.2
 """Interval of tail scans on a directory, where a listing is free, seconds."""
