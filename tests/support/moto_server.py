@@ -1,8 +1,8 @@
 """S3, SQS, SNS and IAM for ordinary tests: moto's server, in a thread of the test's process.
 
 Its deviations from the promises of the port are listed in `support.store_conformance`. It lets two
-conditional writers win and causes no fault, so races, kills and faults run on versitygw and on
-`support.memory_bucket`.
+conditional writers win, loses some of several concurrent deletes of versions of one key, and causes
+no fault, so races, kills and faults run on versitygw and on `support.memory_bucket`.
 """
 
 import os
