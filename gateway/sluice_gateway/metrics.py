@@ -116,18 +116,20 @@ class GatewayMetrics:
         self._add_doors(registry)
 
     def _add_uploads(self, registry: CollectorRegistry) -> None:
-        accepts = Counter(ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry)
+        self.accepts = Counter(
+            ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry
+        )
         self.duration = Histogram(
             ACCEPT_DURATION, "Time of one upload.", buckets=_SECONDS, registry=registry
         )
-        phase = Histogram(
+        self.phase = Histogram(
             ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=registry
         )
         self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
-        store_requests = Counter(
+        self.store_requests = Counter(
             STORE_REQUESTS, "Store calls.", ["op", "result"], registry=registry
         )
-        store_seconds = Histogram(
+        self.store_seconds = Histogram(
             STORE_REQUEST_SECONDS,
             "Time of a store call.",
             ["op"],
@@ -138,10 +140,10 @@ class GatewayMetrics:
             CACHE_HITS, "Duplicates accepted without a store call.", registry=registry
         )
         # An upload counts nine labelled values; finding each of them costs more than counting it.
-        self.accepts_of = functools.cache(accepts.labels)
-        self.phase_of = functools.cache(phase.labels)
-        self.store_requests_of = functools.cache(store_requests.labels)
-        self.store_seconds_of = functools.cache(store_seconds.labels)
+        self.accepts_of = functools.cache(self.accepts.labels)
+        self.phase_of = functools.cache(self.phase.labels)
+        self.store_requests_of = functools.cache(self.store_requests.labels)
+        self.store_seconds_of = functools.cache(self.store_seconds.labels)
 
     def _add_spool(self, registry: CollectorRegistry) -> None:
         self.spool_pending = Gauge(
