@@ -30,10 +30,12 @@ from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
-from sluice_store.local.durability import DirectorySync, GroupSync, fsync_directory
-from sluice_store.local.filesystem_sync import (
+from sluice_store.local.durability import (
+    DirectorySync,
     FileSystemSync,
+    GroupSync,
     NoFileSystemSync,
+    fsync_directory,
     open_filesystem_sync,
 )
 

@@ -19,7 +19,7 @@ from sluice_doors.requests import DoorRequest, RequestOrigin, canonical_records,
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns, LogColumns, MetricColumns
 from sluice_protocol.errors import InvariantViolated
-from sluice_protocol.request_identity import IdentitySource
+from sluice_protocol.identity import IdentitySource
 from sluice_protocol.units import UnixNs
 
 PART_BYTES_MAX: Final = BATCH_BYTES_MAX // 2

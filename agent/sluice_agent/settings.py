@@ -25,7 +25,7 @@ from sluice_agent.listen_settings import (
 )
 from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.request_identity import check_sender_id
+from sluice_protocol.identity import check_sender_id
 from sluice_protocol.settings_checks import check_effects, check_number, is_base_url
 from sluice_web.addresses import check_distinct
 

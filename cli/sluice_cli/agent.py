@@ -13,7 +13,7 @@ from sluice_agent.settings import SPOOL_DEFAULT, AgentSettings, default_agent_id
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import ExitCode
-from sluice_protocol.request_identity import check_sender_id
+from sluice_protocol.identity import check_sender_id
 
 if TYPE_CHECKING:
     from rich.console import Console

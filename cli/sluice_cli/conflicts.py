@@ -22,8 +22,7 @@ from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import ObjectStore, StoreMode, open_deployment
-from sluice_store.conflicts import DecisionsReader
-from sluice_store.stored_conflicts import StoredConflicts
+from sluice_store.conflicts import DecisionsReader, StoredConflicts
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -22,8 +22,14 @@ from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage, ExitCode, StoreDenied, StoreMisconfigured
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_deployment
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need, seal_result, write_result
+from sluice_store.doctor import (
+    DoctorFinding,
+    DoctorResult,
+    Need,
+    examine,
+    seal_result,
+    write_result,
+)
 from sluice_store.s3.settings import parse_s3_url
 from sluice_store.url import read_disk_problem
 

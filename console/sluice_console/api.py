@@ -15,10 +15,9 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.conflicts import parse_conflict_id
 from sluice_protocol.errors import BadUsage, ErrorCode, StoreError
 from sluice_store.authority import read_authority
-from sluice_store.conflicts import ConflictRecords, read_conflict_records
-from sluice_store.doctor_result import DoctorResult, read_doctor
+from sluice_store.conflicts import ConflictRecords, StoredConflicts, read_conflict_records
+from sluice_store.doctor import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
-from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.conflicts import ConflictsApi
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response

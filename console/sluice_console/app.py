@@ -40,9 +40,8 @@ from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_reconciler.explain import ReadLake
 from sluice_store.authority import open_deployment
-from sluice_store.conflicts import DecisionsReader
+from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_store.port import ObjectStore
-from sluice_store.stored_conflicts import StoredConflicts
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
 from sluice_web.bounded_listening import listening

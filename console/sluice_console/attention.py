@@ -31,7 +31,7 @@ from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState
 from sluice_reconciler.lanes.member_records import LiveMembers
 from sluice_reconciler.lanes.membership import WORK_S
 from sluice_reconciler.loop_health import NEEDED
-from sluice_store.doctor_result import DoctorResult, Need
+from sluice_store.doctor import DoctorResult, Need
 
 BEHIND_S_MAX: Final = 60.0
 """Age of the time through which everything is enqueued, from which discovery is late."""

@@ -50,9 +50,9 @@ from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_s
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
-from sluice_store.doctor_result import DoctorResult, read_doctor
+from sluice_store.conflicts import StoredConflicts
+from sluice_store.doctor import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
-from sluice_store.stored_conflicts import StoredConflicts
 
 READ_S_MAX: Final = 15.0
 """Longest time of one part of a sample."""

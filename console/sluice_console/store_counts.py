@@ -14,8 +14,8 @@ from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.discovery_status import DiscoveryStatus
 from sluice_reconciler.passes.index_check import read_index_check
 from sluice_reconciler.verify import list_hold_records
+from sluice_store.conflicts import StoredConflicts
 from sluice_store.port import ListedObject, ObjectStore
-from sluice_store.stored_conflicts import StoredConflicts
 
 HOLDS_MAX: Final = 1_000
 """Hold records that are read."""

@@ -18,7 +18,7 @@ from sluice_doors.json.timed_lines import TimedLines, lines_digest
 from sluice_doors.table import DoorName
 from sluice_protocol.columns import kind_of
 from sluice_protocol.errors import Unauthenticated
-from sluice_protocol.request_identity import IdentitySource, RequestIdentity, request_identity
+from sluice_protocol.identity import IdentitySource, RequestIdentity, request_identity
 from sluice_protocol.units import UnixNs
 from sluice_web.problems import RETRY_AFTER_S, Problem
 

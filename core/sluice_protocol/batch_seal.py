@@ -11,8 +11,8 @@ from typing import Final
 
 from ulid import ULID
 
+from sluice_protocol.identity import is_door_agent, is_single_request
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.request_identity import is_door_agent, is_single_request
 from sluice_protocol.units import NS_PER_S
 
 _NS_PER_MS: Final = NS_PER_S // 1000

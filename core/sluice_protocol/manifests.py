@@ -8,7 +8,7 @@ manifest lists the parts: base64 of 24 bytes for each, in the order of the recor
 
 | offset | bytes | field |
 |---|---|---|
-| 0 | 16 | the first half of the digest of the request's identity (`request_identity`) |
+| 0 | 16 | the first half of the digest of the request's identity (`identity`) |
 | 16 | 4 | index of its first record in the batch, little-endian |
 | 20 | 4 | number of its records, little-endian |
 

@@ -1,7 +1,7 @@
-"""Reading conflicts from a store, and writing operators' decisions about them.
+"""Conflicts of one store: reading them, and writing operators' decisions about them.
 
-Gateway, reconciler and command line share this module. `sluice_protocol.conflicts` defines what a
-decision means.
+Gateway, reconciler, console and command line share this module. `sluice_protocol.conflicts` defines
+what a decision means.
 """
 
 import asyncio
@@ -13,12 +13,16 @@ from typing import Final
 from sluice_protocol.clock import Clock, IdSource, ulid_time_prefix
 from sluice_protocol.conflicts import (
     ConflictName,
+    ConflictPage,
+    ConflictView,
     Decision,
     DecisionAction,
     Decisions,
     Difference,
     RecordPair,
+    ResolveRequest,
     check_note,
+    conflict_item,
     conflict_prefix,
     decision_key,
     difference_of,
@@ -313,3 +317,98 @@ class DecisionsReader:
         found = await self._store.get(key)
         body = found.body if isinstance(found, Found) else b""
         return decode_record(key, body, Decision)
+
+
+class StoredConflicts:
+    """Lists, shows and resolves the conflicts of one store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        decisions: DecisionsReader,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        refreshes: bool = True,
+    ) -> None:
+        """Bind a store.
+
+        Args:
+            store: The authority.
+            decisions: The decisions that were read from it.
+            clock: The clock of new decisions.
+            ids: The ids of new decisions.
+            refreshes: Whether each call reads new decisions; False where another task does.
+        """
+        self._store = store
+        self._decisions = decisions
+        self._clock = clock
+        self._ids = ids
+        self._refreshes = refreshes
+        self._comparing = asyncio.Lock()
+
+    async def list_page(
+        self, *, agents: Sequence[str] | None, after: ConflictName | None, limit: int
+    ) -> ConflictPage:
+        """Return at most `limit` conflicts in key order, each with its latest decision.
+
+        Args:
+            agents: The agents whose conflicts are listed, or None for all.
+            after: The last conflict of the page before.
+            limit: The size of the page, at most `CONFLICTS_PAGE_MAX`.
+
+        Raises:
+            StoreError: The store is unreachable or refused the call.
+        """
+        found = await list_conflicts(
+            self._store, agents=agents, after=None if after is None else after.key, limit=limit
+        )
+        decisions = await self._current()
+        items = tuple(
+            conflict_item(listed.name, listed.first_seen_ns, decisions) for listed in found
+        )
+        full = len(items) >= min(limit, CONFLICTS_PAGE_MAX)
+        return ConflictPage(conflicts=items, next_after=items[-1].id if items and full else None)
+
+    async def show(self, name: ConflictName) -> ConflictView | None:
+        """Return one conflict with the difference of its records, or None where it does not exist.
+
+        Raises:
+            StoreError: The store is unreachable or refused the call.
+            InvalidRecord: A manifest is damaged.
+        """
+        async with self._comparing:  # two whole frames in memory: one comparison at a time
+            detail = await read_conflict(self._store, name)
+        if detail is None:
+            return None
+        decisions = await self._current()
+        return ConflictView(
+            conflict=conflict_item(detail.name, detail.first_seen_ns, decisions),
+            quarantine=detail.manifest,
+            accepted=detail.accepted,
+            difference=detail.difference,
+            decision=decisions.by_conflict.get(detail.name.id),
+        )
+
+    async def resolve(
+        self, name: ConflictName, wanted: ResolveRequest, *, decided_by: str
+    ) -> Decision | None:
+        """Write a decision, or return None where the conflict does not exist.
+
+        Raises:
+            BadUsage: The note is too long.
+            OutcomeUnknown: The write may or may not have succeeded; it can be repeated.
+            StoreError: The store is unreachable or refused the call.
+        """
+        if isinstance(await self._store.head(name.key), NotFound):
+            return None
+        resolver = Resolver(
+            store=self._store, clock=self._clock, ids=self._ids, decided_by=decided_by
+        )
+        decision = await resolver.resolve(name, wanted.action, wanted.note)
+        if not self._refreshes:
+            await self._decisions.refresh()  # in this process it takes effect immediately
+        return decision
+
+    async def _current(self) -> Decisions:
+        return await self._decisions.refresh() if self._refreshes else self._decisions.current

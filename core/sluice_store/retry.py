@@ -10,15 +10,30 @@ The compare-and-swap loops of the queue and of the lane owner use `RetryBudget` 
 with an unknown outcome is settled depends on the record that was written, so each loop settles it
 in its state machine. The acceptance machine of the gateway decides after each outcome what to send
 next, and bounds its tries itself.
+
+Objects are deleted and replaced here by the version that a read has just shown as current.
+
+A delete names a version, so it never removes what another writer adds meanwhile. A store without
+versioning shows no version: there only lifecycle rules of the operator remove objects.
 """
 
 import random  # noqa: TID251 - the type of the source of jitter, which the caller passes
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
-from sluice_protocol.outcomes import Applied, Exists, Found, Unknown, UnknownReason
+from sluice_protocol.outcomes import (
+    Applied,
+    Deleted,
+    Exists,
+    Found,
+    NotFound,
+    ObjectInfo,
+    Unknown,
+    UnknownReason,
+)
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.port import ObjectStore
 
@@ -198,3 +213,70 @@ async def overwrite_known(
         if isinstance(outcome, Applied):
             return outcome
         await budget.wait_or_raise(outcome)
+
+
+VERSIONS_MAX: Final = 100
+"""Versions of one object that `delete_versions` deletes, at most."""
+
+
+class CurrentDeletion(Enum):
+    """The outcome of deleting the current version of an object."""
+
+    MISSING = "missing"
+    """No object exists under the key."""
+    DELETED = "deleted"
+    UNKNOWN = "unknown"
+    """The version may still exist; the same call may be repeated."""
+    UNVERSIONED = "unversioned"
+    """The store has no versions: nothing was deleted, and no other object of it would be."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the version that was current no longer exists."""
+        return self in (CurrentDeletion.MISSING, CurrentDeletion.DELETED)
+
+
+async def delete_current_version(store: ObjectStore, key: ObjectKey) -> CurrentDeletion:
+    """Delete the current version of an object.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    match await store.head(key):
+        case NotFound():
+            return CurrentDeletion.MISSING
+        case ObjectInfo(incarnation=incarnation) if incarnation is not None:
+            outcome = await store.delete(key, incarnation)
+            is_deleted = isinstance(outcome, Deleted)
+            return CurrentDeletion.DELETED if is_deleted else CurrentDeletion.UNKNOWN
+        case ObjectInfo():
+            return CurrentDeletion.UNVERSIONED
+
+
+async def delete_versions(store: ObjectStore, key: ObjectKey) -> None:
+    """Delete an object with its noncurrent versions.
+
+    Deleting the current version restores the one before it, so this repeats until none is left.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    for _ in range(VERSIONS_MAX):
+        outcome = await delete_current_version(store, key)
+        if outcome in (CurrentDeletion.MISSING, CurrentDeletion.UNVERSIONED):
+            return
+
+
+async def replace_version(
+    store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff
+) -> None:
+    """Overwrite an object of a single writer, and delete the version that was current before.
+
+    Raises:
+        OutcomeUnknown: The retries are spent; the same call may be repeated.
+        StoreError: The store is unreachable or refused a request; the new bytes may be stored.
+    """
+    old = await store.head(key)
+    await overwrite_known(store, key, body, backoff)
+    if isinstance(old, ObjectInfo) and old.incarnation is not None:
+        await store.delete(key, old.incarnation)

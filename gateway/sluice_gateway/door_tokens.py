@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_doors.table import DoorName
-from sluice_protocol.request_identity import check_door_principal
+from sluice_protocol.identity import check_door_principal
 from sluice_web.tokens import token_sha256
 
 TOKEN_BYTES: Final = 32

@@ -32,8 +32,7 @@ from sluice_reconciler.loop_health import Loop, StalledLoop
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import list_hold_records
-from sluice_store.conflicts import DecisionsReader
-from sluice_store.stored_conflicts import StoredConflicts
+from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi

@@ -15,10 +15,13 @@ from sluice_protocol.keys import AUDIT_CHAIN, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store.certificate_keys import list_newest_certificate_keys
-from sluice_store.plan_folders import plan_folders, plan_folders_newest_first
+from sluice_store.plan_folders import (
+    list_newest_certificate_keys,
+    plan_folders,
+    plan_folders_newest_first,
+    read_approval,
+)
 from sluice_store.port import ObjectStore
-from sluice_store.stored_plan_approvals import read_approval
 from sluice_web.paging import Page
 
 PAGE_MAX: Final = 100

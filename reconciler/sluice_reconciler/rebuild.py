@@ -30,9 +30,8 @@ from sluice_reconciler.indexes import (
     unpack,
 )
 from sluice_reconciler.lanes.rebuild import Fence, LaneRebuild
-from sluice_store.deletion import delete_versions
 from sluice_store.port import ObjectStore
-from sluice_store.retry import WRITE_RETRY
+from sluice_store.retry import WRITE_RETRY, delete_versions
 
 _DELETED_WITHOUT_SOURCE: Final = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME)
 """Index roots where a repair deletes entries without a source. A reverse reference is kept: it can

@@ -33,8 +33,8 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_store.deletion import delete_current_version
 from sluice_store.port import ObjectStore
+from sluice_store.retry import delete_current_version
 
 log = structlog.get_logger()
 

@@ -61,8 +61,13 @@ from sluice_spark.failpoints import read_failpoint
 from sluice_spark.session import Session
 from sluice_store import ObjectStore, open_store, read_authority
 from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.deletion import CurrentDeletion, delete_current_version
-from sluice_store.retry import Backoff, create_known, overwrite_known
+from sluice_store.retry import (
+    Backoff,
+    CurrentDeletion,
+    create_known,
+    delete_current_version,
+    overwrite_known,
+)
 
 INDEX_PROGRESS: Final = ObjectKey(f"{INDEX}progress.json")
 

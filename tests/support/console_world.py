@@ -41,8 +41,7 @@ from sluice_reconciler.api import make_app as make_reconciler_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import create_authority
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import seal_result, write_result
+from sluice_store.doctor import examine, seal_result, write_result
 from sluice_store.local import open_local_store
 from sluice_web.bounded_listening import listening
 from sluice_web.listening import ServerOptions

@@ -35,8 +35,7 @@ from sluice_reconciler.loop_health import RECOVERY_S
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import create_authority
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import seal_result, write_result
+from sluice_store.doctor import examine, seal_result, write_result
 from sluice_store.port import ObjectStore
 
 READS = frozenset({"GET", "HEAD", "LIST"})

@@ -9,7 +9,7 @@ from typing import Final
 
 from sluice_store.checks import Nonconforming
 from sluice_store.conformance import Check
-from sluice_store.doctor_result import DoctorResult
+from sluice_store.doctor import DoctorResult
 from sluice_store.port import ObjectStore
 
 

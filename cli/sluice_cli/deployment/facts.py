@@ -23,10 +23,9 @@ from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_pl
 from sluice_reconciler.discovery_status import read_discovery_status
 from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_store.authority import read_authority
-from sluice_store.conflicts import DecisionsReader
-from sluice_store.doctor_result import read_doctor
+from sluice_store.conflicts import DecisionsReader, StoredConflicts
+from sluice_store.doctor import read_doctor
 from sluice_store.mode import StoreMode
-from sluice_store.stored_conflicts import StoredConflicts
 from sluice_store.url import open_store, read_disk_problem
 
 CONFLICTS_MAX: Final = 100

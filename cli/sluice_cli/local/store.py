@@ -7,8 +7,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.store_backends import is_local
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import create_authority, read_authority
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import read_doctor, seal_result, write_result
+from sluice_store.doctor import examine, read_doctor, seal_result, write_result
 from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.url import open_store

@@ -42,7 +42,7 @@ from sluice_doors.requests import (
 )
 from sluice_doors.table import DOORS
 from sluice_protocol.errors import UNREADABLE_JSON
-from sluice_protocol.request_identity import IdentitySource
+from sluice_protocol.identity import IdentitySource
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import json_response
 from sluice_web.problems import Problem, problem_response

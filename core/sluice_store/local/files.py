@@ -39,10 +39,15 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.local.disk_errors import store_error, translated
-from sluice_store.local.durability import DirectorySync, StoreTimes
-from sluice_store.local.durable_names import DurableNames, remove_empty_partitions
-from sluice_store.local.filesystem_sync import FileSystemSync, NoFileSystemSync
+from sluice_store.local.disk import store_error, translated
+from sluice_store.local.durability import (
+    DirectorySync,
+    DurableNames,
+    FileSystemSync,
+    NoFileSystemSync,
+    StoreTimes,
+    remove_empty_partitions,
+)
 from sluice_store.local.group_writes import (
     GroupOutcome,
     GroupWrites,

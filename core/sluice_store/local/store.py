@@ -38,17 +38,18 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
-from sluice_store.local.disk_errors import translated
+from sluice_store.local.disk import translated
 from sluice_store.local.durability import (
     DirectorySync,
+    FileSystemSync,
     GroupSync,
     LogicalClock,
     ReadingClock,
     StoreTimes,
     fsync_directory,
+    open_filesystem_sync,
 )
 from sluice_store.local.files import LocalFiles
-from sluice_store.local.filesystem_sync import FileSystemSync, open_filesystem_sync
 from sluice_store.local.group_writes import GroupOutcome, split_groups
 from sluice_store.local.layout import (
     PROBE,

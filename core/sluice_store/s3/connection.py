@@ -38,9 +38,8 @@ from sluice_protocol.exchange_verdicts import (
     resolve_read,
 )
 from sluice_protocol.outcomes import UnknownReason
-from sluice_store.s3.answers import PutMarks, describe_foreign
 from sluice_store.s3.credentials import CredentialSource, FrozenCredentials, resolve_settings
-from sluice_store.s3.exchange import S3Exchange, S3Request, parse_error
+from sluice_store.s3.exchange import PutMarks, S3Exchange, S3Request, describe_foreign, parse_error
 from sluice_store.s3.settings import S3Settings
 from sluice_store.s3.signing import BucketAddress, sign
 

@@ -1,6 +1,6 @@
 """Makes the batches of one large request, and accepts them: a repetition is a duplicate everywhere.
 
-The identity follows from the request (`request_identity`), the bytes from the canonical records. A
+The identity follows from the request (`identity`), the bytes from the canonical records. A
 gateway with another version of the encoder may compress differently. The frame therefore names its
 encoder in the resource, and the identity proves that other bytes have the same records.
 """
@@ -23,11 +23,10 @@ from sluice_protocol.columns import Columns
 from sluice_protocol.compression import LARGE_TABLES, ZSTD_VERSION
 from sluice_protocol.errors import ErrorCode, TooLarge
 from sluice_protocol.frame import ENCODER_KEY, Envelope, decode_head, encode_frame
-from sluice_protocol.identity import format_identity
+from sluice_protocol.identity import IdentitySource, RequestIdentity, format_identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_identity import IdentitySource, RequestIdentity
 from sluice_protocol.units import Digest
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal, Problem

@@ -38,9 +38,8 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.deletion import delete_versions, replace_version
 from sluice_store.port import ListPage, ObjectStore
-from sluice_store.retry import Backoff
+from sluice_store.retry import Backoff, delete_versions, replace_version
 
 EXPIRED: Final = f"{TRANSFER_MARKERS}expired/"
 MARKERS: Final = f"{TRANSFER_MARKERS}{ACCEPTED}"

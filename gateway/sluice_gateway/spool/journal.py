@@ -35,9 +35,8 @@ from sluice_protocol.journals import JOURNAL_INTERVAL_S, process_name, started_n
 from sluice_protocol.manifests import TRANSFER_MARKERS, decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store.deletion import replace_version
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff
+from sluice_store.retry import Backoff, replace_version
 from sluice_web.problems import HttpRefusal
 
 RETRY_S: Final = 5.0

@@ -48,8 +48,8 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_store.deletion import delete_versions
 from sluice_store.port import ListPage, ObjectStore
+from sluice_store.retry import delete_versions
 
 RECORDS: Final = (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS)
 """The prefixes of the records that are transferred, in this order."""

@@ -19,7 +19,7 @@ from sluice_protocol.upload_http import (
     UPLOAD_LIST_PATH,
     UPLOAD_PATH,
 )
-from sluice_store.stored_conflicts import StoredConflicts
+from sluice_store.conflicts import StoredConflicts
 from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
 from sluice_web.connection_guard import watch_connection

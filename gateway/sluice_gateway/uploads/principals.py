@@ -43,7 +43,7 @@ from nacl.signing import VerifyKey
 from sluice_doors.requests import sent_token
 from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage, Unauthenticated
-from sluice_protocol.request_identity import check_door_principal, is_door_agent
+from sluice_protocol.identity import check_door_principal, is_door_agent
 from sluice_protocol.signatures import (
     KEY_ID_CHARS_MAX,
     read_signature,

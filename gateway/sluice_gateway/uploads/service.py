@@ -43,11 +43,10 @@ from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhau
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import ConflictName, Decisions
 from sluice_protocol.errors import ErrorCode, InvalidRecord, InvariantViolated, StoreError
-from sluice_protocol.identity import Identity, format_identity
+from sluice_protocol.identity import Identity, format_identity, is_door_agent
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
-from sluice_protocol.request_identity import is_door_agent
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore

@@ -22,8 +22,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import AUDIT_CHAIN, chain_key, digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store.certificate_keys import chain_position, list_newest_certificate_keys
-from sluice_store.plan_folders import read_first_key
+from sluice_store.plan_folders import chain_position, list_newest_certificate_keys, read_first_key
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 

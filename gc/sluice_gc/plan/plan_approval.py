@@ -17,9 +17,9 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest
+from sluice_store.plan_folders import read_approval
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
-from sluice_store.stored_plan_approvals import read_approval
 
 
 async def approve_plan(

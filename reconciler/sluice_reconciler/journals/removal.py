@@ -30,8 +30,8 @@ from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.journals.progress import BREAK_MARGIN_S, ProcessJournal
 from sluice_reconciler.metrics import ReconcilerMetrics, StoreClock
-from sluice_store.deletion import CurrentDeletion, delete_current_version
 from sluice_store.port import ListPage, ObjectStore
+from sluice_store.retry import CurrentDeletion, delete_current_version
 
 log = structlog.get_logger()
 

@@ -40,9 +40,8 @@ from sluice_reconciler.lanes.state import (
     parts_prefix,
     read_lane_state,
 )
-from sluice_store.deletion import CurrentDeletion, delete_current_version
 from sluice_store.port import ObjectStore
-from sluice_store.retry import WRITE_RETRY, create_known
+from sluice_store.retry import WRITE_RETRY, CurrentDeletion, create_known, delete_current_version
 
 REREADS_MAX: Final = 20
 """How often a lane state is read again because its owner merged the parts that it named."""

@@ -47,9 +47,8 @@ from sluice_reconciler.lanes.state import (
     read_lane_state,
     term_of_part,
 )
-from sluice_store.deletion import delete_versions
 from sluice_store.port import ObjectStore
-from sluice_store.retry import WRITE_RETRY
+from sluice_store.retry import WRITE_RETRY, delete_versions
 
 Fence = Callable[[Lane], Awaitable[int]]
 """Refuses what the consumer of a lane has prepared, and returns the sequence that it persisted."""

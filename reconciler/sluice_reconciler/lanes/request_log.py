@@ -27,10 +27,10 @@ import numpy as np
 import structlog
 
 from sluice_protocol.errors import InvalidRecord, StoreError, UnsupportedRecord
+from sluice_protocol.identity import is_combined_life
 from sluice_protocol.keys import RECONCILER, accepted_key, digest_of
 from sluice_protocol.manifests import REQUEST_BYTES, AcceptedManifest, decode_accepted
 from sluice_protocol.outcomes import Found
-from sluice_protocol.request_identity import is_combined_life
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
@@ -44,9 +44,8 @@ from sluice_reconciler.lanes.request_window import (
 )
 from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference, part_name
-from sluice_store.deletion import CurrentDeletion, delete_current_version
 from sluice_store.port import ObjectStore, read_bodies
-from sluice_store.retry import WRITE_RETRY, create_known
+from sluice_store.retry import WRITE_RETRY, CurrentDeletion, create_known, delete_current_version
 
 LANE_REQUESTS: Final = f"{RECONCILER}lane-requests/"
 """Manifests of recent batches that a new owner reads concurrently."""

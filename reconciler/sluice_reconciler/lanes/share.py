@@ -39,9 +39,8 @@ from sluice_reconciler.lanes.state import OwnerClaim
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.loop_health import RETRY_S, Loop, ReconcilerHealth
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_store.deletion import delete_current_version
 from sluice_store.port import ListedObject, ObjectStore
-from sluice_store.retry import WRITE_RETRY, overwrite_known
+from sluice_store.retry import WRITE_RETRY, delete_current_version, overwrite_known
 
 log = structlog.get_logger()
 

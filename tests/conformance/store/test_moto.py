@@ -20,8 +20,7 @@ from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_store import StoreMode, open_store
 from sluice_store.administration import Trial, open_administration
 from sluice_store.conformance import CHECKS, Check, collect_incarnations, collect_keys
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import DoctorResult
+from sluice_store.doctor import DoctorResult, examine
 from sluice_store.s3.sdk import open_sdk
 from sluice_store.s3.settings import parse_s3_url
 from sluice_store.s3.store import S3Store

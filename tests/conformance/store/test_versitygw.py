@@ -17,8 +17,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
 from sluice_store.checks import race_create, read_counter
 from sluice_store.conformance import CHECKS, Check
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import DoctorResult, Need
+from sluice_store.doctor import DoctorResult, Need, examine
 
 pytestmark = pytest.mark.s3
 

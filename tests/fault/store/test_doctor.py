@@ -13,11 +13,12 @@ from support.store_broken import BROKEN, Honest
 from sluice_protocol.errors import InvalidRecord, StoreMisconfigured, StoreUnavailable
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import open_local_store
-from sluice_store.doctor import PROBES, examine
-from sluice_store.doctor_result import (
+from sluice_store.doctor import (
+    PROBES,
     RESULTS,
     RESULTS_KEPT,
     DoctorResult,
+    examine,
     open_result,
     read_doctor,
     require_doctor,

@@ -20,8 +20,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ObjectKey
 from sluice_store import open_local_store
 from sluice_store.authority import create_authority
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import Need, require_doctor, seal_result, write_result
+from sluice_store.doctor import Need, examine, require_doctor, seal_result, write_result
 from sluice_store.replication import (
     ReplicationReader,
     ReplicationRule,

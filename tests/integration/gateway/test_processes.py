@@ -28,7 +28,7 @@ from sluice_protocol.identity import format_identity
 from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
-from sluice_store.doctor_result import read_doctor, seal_result, write_result
+from sluice_store.doctor import read_doctor, seal_result, write_result
 from sluice_web.open_files import OPEN_FILES_WANTED
 
 HOST = TestKey("host-1", ("host-1",))

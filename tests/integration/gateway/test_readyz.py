@@ -6,8 +6,7 @@ import msgspec
 from support.gateway import Running, TestKey, run, running
 
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import seal_result, write_result
+from sluice_store.doctor import examine, seal_result, write_result
 
 HOST = TestKey("host-1", ("host-1",))
 

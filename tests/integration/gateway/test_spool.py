@@ -54,7 +54,7 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store import StoreMode, create_authority, open_store
-from sluice_store.doctor_result import DoctorResult, read_doctor
+from sluice_store.doctor import DoctorResult, read_doctor
 from sluice_web.listening import bind_shared
 
 HOST = TestKey("host-1", ("host-1",))

@@ -13,7 +13,7 @@ from support.store_versitygw import CREDENTIALS, Server, free_port
 
 from sluice_cli.main import run
 from sluice_store import open_store
-from sluice_store.doctor_result import DoctorResult, read_doctor
+from sluice_store.doctor import DoctorResult, read_doctor
 
 
 def _read(url: str, key: Ed25519PrivateKey | None = None) -> DoctorResult | None:

@@ -12,8 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from support.gc_world import open_world
 
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store.conflicts import DecisionsReader
-from sluice_store.stored_conflicts import StoredConflicts
+from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_web.application import make_application
 from sluice_web.conflicts import ConflictAccess, ConflictsApi
 from sluice_web.problems import problem_middleware

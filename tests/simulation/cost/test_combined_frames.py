@@ -16,8 +16,8 @@ from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.uploads.admission import BodyBudget
 from sluice_gateway.uploads.upload import Upload
+from sluice_protocol.identity import RequestIdentity
 from sluice_protocol.records import LogRecord, logs_from_records
-from sluice_protocol.request_identity import RequestIdentity
 
 SECONDS = 120.0
 CLIENTS = 40

@@ -23,7 +23,7 @@ from sluice_reconciler.lanes.member_records import LiveMembers
 from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX, MemberRecord
 from sluice_reconciler.loop_health import NEEDED, Loop, StalledLoop
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.doctor_result import DoctorFinding, DoctorResult, Need
+from sluice_store.doctor import DoctorFinding, DoctorResult, Need
 
 
 def discovery(**changed: object) -> DiscoveryStatus:

@@ -25,10 +25,10 @@ from sluice_protocol.column_slices import columns_bytes, join_columns, slice_col
 from sluice_protocol.columns import LogColumns, MetricColumns, TextColumn, check_columns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.frame import Resource, decode_frame
+from sluice_protocol.identity import request_identity
 from sluice_protocol.manifests import decode_parts
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
-from sluice_protocol.request_identity import request_identity
 
 LANE = DoorLane(principal="shop", kind="logs", number=1)
 ORIGIN = RequestOrigin(principal="shop", door="json", key=b"", unique=b"u")

@@ -22,9 +22,9 @@ from sluice_gateway.uploads.admission import BodyBudget
 from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.errors import ErrorCode, InvalidFrame, StoreUnavailable
+from sluice_protocol.identity import RequestIdentity
 from sluice_protocol.manifests import decode_parts
 from sluice_protocol.records import LogRecord, logs_from_records
-from sluice_protocol.request_identity import RequestIdentity
 from sluice_protocol.system_clock import SystemClock
 from sluice_web.problems import HttpRefusal
 

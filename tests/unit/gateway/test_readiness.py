@@ -32,8 +32,7 @@ from sluice_protocol.outcomes import Applied, Unknown, UnknownReason
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_store import create_authority
-from sluice_store.doctor import examine
-from sluice_store.doctor_result import seal_result, write_result
+from sluice_store.doctor import examine, seal_result, write_result
 from sluice_store.port import ObjectStore
 
 KEY = ObjectKey("raw-blobs/v1/any")

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import accepted_key
-from sluice_protocol.request_identity import (
+from sluice_protocol.identity import (
     RequestIdentity,
     is_door_agent,
     is_single_request,
     request_identity,
 )
+from sluice_protocol.keys import accepted_key
 
 
 def derive(

@@ -8,7 +8,7 @@ from support.gc_world import MovedClock
 
 from sluice_protocol.keys import AUDIT_CHAIN, chain_key
 from sluice_protocol.units import ObjectKey
-from sluice_store.certificate_keys import list_newest_certificate_keys
+from sluice_store.plan_folders import list_newest_certificate_keys
 
 
 def store_with(*positions: int) -> VersionedStore:

@@ -6,9 +6,8 @@ from pathlib import Path
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
-from sluice_store.deletion import replace_version
 from sluice_store.local import open_local_store
-from sluice_store.retry import Backoff
+from sluice_store.retry import Backoff, replace_version
 
 KEY = ObjectKey("landed/v1/journal.json")
 

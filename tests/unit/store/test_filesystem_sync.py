@@ -7,8 +7,8 @@ import pytest
 from support.gc_world import MovedClock
 
 from sluice_protocol.system_clock import SystemClock
-from sluice_store.local import filesystem_sync
-from sluice_store.local.filesystem_sync import (
+from sluice_store.local import durability
+from sluice_store.local.durability import (
     DIRTY_BYTES_MAX,
     PAUSE_NS,
     SLOW_NS,
@@ -39,7 +39,7 @@ def test_the_store_counts_unwritten_bytes_and_slow_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, dirty = MovedClock(), [0]
-    monkeypatch.setattr(filesystem_sync, "read_dirty_bytes", lambda: dirty[0])
+    monkeypatch.setattr(durability, "read_dirty_bytes", lambda: dirty[0])
 
     def slow(_: int) -> int:
         clock.pass_s(1)
@@ -66,7 +66,7 @@ def test_a_system_that_does_not_count_unwritten_bytes_is_never_ready(
     def fail() -> int:
         raise OSError(2, "no such file")
 
-    monkeypatch.setattr(filesystem_sync, "read_dirty_bytes", fail)
+    monkeypatch.setattr(durability, "read_dirty_bytes", fail)
     made = SyncFs(tmp_path, SystemClock(), lambda _: 0)
     assert not made.is_ready()
 
@@ -94,7 +94,7 @@ def test_other_file_systems_and_systems_have_no_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(open_filesystem_sync(Path("/proc"), SystemClock()), NoFileSystemSync)
-    monkeypatch.setattr(filesystem_sync, "_release", lambda: (5, 7))
+    monkeypatch.setattr(durability, "_release", lambda: (5, 7))
     found = open_filesystem_sync(tmp_path, SystemClock())
     assert isinstance(found, NoFileSystemSync)
     assert not found.is_ready()

@@ -11,9 +11,9 @@ from support.store_groups import ALWAYS_GROUPS, CountedSync
 
 from sluice_protocol.outcomes import Applied, Deleted, Found
 from sluice_protocol.units import ObjectKey, ObjectVersion
-from sluice_store.deletion import delete_versions
 from sluice_store.local import open_local_store
 from sluice_store.local.store import GroupLimits, LocalStore
+from sluice_store.retry import delete_versions
 
 LIMITS = pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["separate", "group"])
 

@@ -1,8 +1,11 @@
-"""Errors of the operating system as errors of the port."""
+"""Errors of a disk, translated, and its free space."""
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from sluice_protocol.errors import (
@@ -54,3 +57,47 @@ def translated(operation: str, key: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise store_error(error, operation, key) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """What the file system of a store reports.
+
+    Attributes:
+        available_bytes: Space for a user who is not root.
+        available_files: Files that can be created; None where the file system has no limit.
+        read_only: Whether it is mounted read-only.
+    """
+
+    available_bytes: int
+    available_files: int | None
+    read_only: bool
+
+
+def read_disk_space(root: Path) -> DiskSpace:
+    """Read the space of the file system that contains a directory.
+
+    Raises:
+        StoreError: The directory does not exist, or cannot be read.
+    """
+    with translated("disk_space", str(root)):
+        found = os.statvfs(root)
+    return DiskSpace(
+        available_bytes=found.f_bavail * found.f_frsize,
+        available_files=found.f_favail if found.f_files else None,
+        read_only=bool(found.f_flag & os.ST_RDONLY),
+    )
+
+
+def describe_disk_problem(space: DiskSpace, needed_bytes: int) -> str:
+    """Return why an object of a size cannot be written, and what to do; empty if it can.
+
+    The reasons are those of a failed write, which `/readyz` of a gateway reports.
+    """
+    if space.read_only:
+        return READ_ONLY
+    if space.available_bytes < needed_bytes:
+        return f"{FULL}, available_bytes=`{space.available_bytes}`, needed_bytes=`{needed_bytes}`"
+    if space.available_files == 0:
+        return f"{FULL}, available_files=`0`"
+    return ""
