@@ -9,22 +9,11 @@ import pyarrow as pa
 from msgspec.structs import replace as copy_with
 
 from sluice_lake.data_files import DataFile
-from sluice_query.delete_counts import count_matches
-from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
-from sluice_query.errors import DataFilesUnreadable
-from sluice_query.pruning import newest_files
-from sluice_query.reading import SearchedStore, SearchRead, SourceReader, time_text
-from sluice_query.request import (
-    FieldList,
-    Histogram,
-    Neighbourhood,
-    Query,
-    TopValues,
-    View,
-    check_query,
-)
-from sluice_query.result import (
+from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_query.answer.result import (
     HIGHLIGHTS,
+    MatchCount,
     NeighboursResult,
     QueryResult,
     QuerySummary,
@@ -32,16 +21,18 @@ from sluice_query.result import (
     ViewResult,
     record_json,
 )
-from sluice_query.series import SeriesInput, compute_series
-from sluice_query.sql import (
+from sluice_query.compute.engine import LAKE, PENDING, QueryEngine, open_engine
+from sluice_query.compute.series import SeriesInput, compute_series
+from sluice_query.compute.sql import (
     SEARCHED,
     RecordSources,
     SqlStatement,
     counts_sql,
+    matches_sql,
     records_sql,
     returned_columns,
 )
-from sluice_query.views import (
+from sluice_query.compute.views import (
     SequenceWindow,
     WindowSources,
     fields_sql,
@@ -52,6 +43,18 @@ from sluice_query.views import (
     make_values,
     values_sql,
 )
+from sluice_query.errors import DataFilesUnreadable
+from sluice_query.question.request import (
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    Query,
+    TopValues,
+    View,
+    check_query,
+)
+from sluice_query.sources.pruning import newest_files
+from sluice_query.sources.reading import SearchedStore, SearchRead, SourceReader, time_text
 
 RANGES_MAX: Final = 100
 _START: Final = "\ue0f5"
@@ -166,7 +169,7 @@ class Evaluator:
     def _records(self, sources: RecordSources) -> QueryResult:
         query, kind = self.query, self.query.kind
         if query.deleting is not None:
-            found_in = count_matches(self.engine, query, query.deleting, sources)
+            found_in = _count_matches(self.engine, query, query.deleting, sources)
             total = sum(one.records for one in found_in)
             return QueryResult(kind=kind, matches=found_in, summary=QuerySummary(results=total))
         if query.stats_only:
@@ -230,6 +233,19 @@ class Evaluator:
                 files.append(file)
         sources = self.sources(tuple(files))
         return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
+
+
+def _count_matches(
+    engine: QueryEngine, query: Query, record: DeleteRecord, sources: RecordSources
+) -> tuple[MatchCount, ...]:
+    """Count the records of each registered source that a delete would hide in addition."""
+    names = {LAKE: RECORD_TABLES[record.kind].name, PENDING: PENDING}
+    others = [one for one in sources.deletes if one.delete_id != record.delete_id]
+    found = []
+    for source in sources.names:
+        records, batches = engine.rows(matches_sql(source, record, query, others))[0]
+        found.append(MatchCount(source=names[source], records=records, batches=batches))
+    return tuple(found)
 
 
 def _viewed(query: Query, view: ViewResult, results: int) -> QueryResult:

@@ -13,18 +13,9 @@ import pyarrow as pa
 from sluice_lake.locations import TableLocation
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_query.engine import LAKE, PENDING, QueryEngine
-from sluice_query.request import Aggregate, Query, Series
-from sluice_query.result import SeriesPoint
-from sluice_query.rollups import (
-    HOUR_NS,
-    MINUTE_NS,
-    ChosenRollups,
-    RollupPlan,
-    SampleFiles,
-    TimeSpan,
-)
-from sluice_query.sql import (
+from sluice_query.answer.result import SeriesPoint
+from sluice_query.compute.engine import LAKE, PENDING, QueryEngine
+from sluice_query.compute.sql import (
     IS_NUMBER,
     SqlStatement,
     all_conditions,
@@ -32,6 +23,15 @@ from sluice_query.sql import (
     condition,
     is_agent,
     text_condition,
+)
+from sluice_query.question.request import Aggregate, Query, Series
+from sluice_query.sources.rollups import (
+    HOUR_NS,
+    MINUTE_NS,
+    ChosenRollups,
+    RollupPlan,
+    SampleFiles,
+    TimeSpan,
 )
 
 _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"

@@ -7,9 +7,18 @@ from typing import Any, Final
 import msgspec
 
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_query.engine import QueryEngine
-from sluice_query.filters import COLUMN_FIELDS, MAPS, RecordField
-from sluice_query.request import (
+from sluice_query.answer.result import ViewResult, number_json
+from sluice_query.compute.engine import QueryEngine
+from sluice_query.compute.sql import (
+    RecordSources,
+    SqlStatement,
+    field_sql,
+    record_time,
+    returned_columns,
+    select_sql,
+)
+from sluice_query.question.filters import COLUMN_FIELDS, MAPS, RecordField
+from sluice_query.question.request import (
     NS_PER_MS,
     FieldList,
     Histogram,
@@ -17,15 +26,6 @@ from sluice_query.request import (
     Query,
     TopValues,
     bucket_starts,
-)
-from sluice_query.result import ViewResult, number_json
-from sluice_query.sql import (
-    RecordSources,
-    SqlStatement,
-    field_sql,
-    record_time,
-    returned_columns,
-    select_sql,
 )
 
 VALUE_CHARS_MAX: Final = 1_000
