@@ -14,15 +14,11 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_query.answer.result import (
     HIGHLIGHTS,
     MatchCount,
-    NeighboursResult,
     QueryResult,
     QuerySummary,
     Row,
-    ViewResult,
-    record_json,
 )
 from sluice_query.compute.engine import LAKE, PENDING, QueryEngine, open_engine
-from sluice_query.compute.series import SeriesInput, compute_series
 from sluice_query.compute.sql import (
     SEARCHED,
     RecordSources,
@@ -32,28 +28,11 @@ from sluice_query.compute.sql import (
     records_sql,
     returned_columns,
 )
-from sluice_query.compute.views import (
-    SequenceWindow,
-    WindowSources,
-    fields_sql,
-    find_neighbours,
-    histogram_sql,
-    make_fields,
-    make_histogram,
-    make_values,
-    values_sql,
-)
 from sluice_query.errors import DataFilesUnreadable
 from sluice_query.question.request import (
-    FieldList,
-    Histogram,
-    Neighbourhood,
     Query,
-    TopValues,
-    View,
     check_query,
 )
-from sluice_query.sources.pruning import newest_files
 from sluice_query.sources.reading import SearchedStore, SearchRead, SourceReader, time_text
 
 RANGES_MAX: Final = 100
@@ -124,19 +103,16 @@ class Evaluator:
         """Return the result, with a summary of the records only."""
         query, read = self.query, self.read
         if query.series is not None:
-            given = SeriesInput(
-                query=read.query,
-                location=read.files.location,
-                samples=read.divided,
-                pending=read.fetched.tables,
-                deletes=read.deletes,
-                rollups=read.rollups,
-            )
-            points = compute_series(self.engine, query.series, given)
+            from sluice_query.compute.series import compute_series  # noqa: PLC0415 - for metrics
+
+            points = compute_series(self.engine, query.series, read)
             summary = QuerySummary(results=len(points))
             return QueryResult(kind=query.kind, points=points, summary=summary)
         if query.view is not None:
-            return self._view(query.view)
+            from sluice_query.compute.views import compute_view  # noqa: PLC0415 - for views
+
+            view, results = compute_view(self, query.view)
+            return QueryResult(kind=query.kind, view=view, summary=QuerySummary(results=results))
         sources = self.sources(read.files.read)
         if not sources.names:
             return QueryResult(kind=query.kind, summary=QuerySummary())
@@ -183,57 +159,6 @@ class Evaluator:
         summary = QuerySummary(results=len(records), more=len(found) > query.limit)
         return QueryResult(kind=kind, records=records, summary=summary)
 
-    def _view(self, view: View) -> QueryResult:
-        query, most = self.query, self.records_max
-        if isinstance(view, Neighbourhood):
-            return self._neighbours(view)
-        sources = self.sources(newest_files(self.read.files.read), pending_first=True)
-        empty = not sources.names
-        match view:
-            case Histogram():
-                rows = [] if empty else self.engine.rows(histogram_sql(query, view, sources))
-                histogram = make_histogram(query, view, rows)
-                total = sum(one.count for one in histogram.buckets)
-                return _viewed(query, histogram, total)
-            case FieldList():
-                statement = fields_sql(query, view, sources, records_max=most)
-                rows = [] if empty else self.engine.rows(statement)
-                fields = make_fields(query, view, rows, records_max=most)
-                return _viewed(query, fields, fields.records)
-            case TopValues():
-                statement = values_sql(query, view, sources, records_max=most)
-                rows = [] if empty else self.engine.rows(statement)
-                values = make_values(view, rows, records_max=most)
-                return _viewed(query, values, values.records)
-
-    def _neighbours(self, around: Neighbourhood) -> QueryResult:
-        query = self.query
-        found = find_neighbours(self.engine, query, around, self._window_sources)
-        before = self.rows(found.before[-around.before :] if around.before else [])
-        records = [] if found.record is None else self.rows([found.record])
-        after = self.rows(found.after[: around.after])
-        result = NeighboursResult(
-            before=tuple(record_json(query.kind, row) for row in before),
-            record=record_json(query.kind, records[0]) if records else None,
-            after=tuple(record_json(query.kind, row) for row in after),
-            more_before=len(found.before) > around.before,
-            more_after=len(found.after) > around.after,
-        )
-        return _viewed(query, result, len(before) + len(records) + len(after))
-
-    def _window_sources(self, window: SequenceWindow) -> WindowSources:
-        files, earlier, later = [], False, False
-        for file in self.read.files.read:
-            first, last = file.record_seqs or (window.first, window.last)
-            if last < window.first:
-                earlier = True
-            elif first > window.last:
-                later = True
-            else:
-                files.append(file)
-        sources = self.sources(tuple(files))
-        return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
-
 
 def _count_matches(
     engine: QueryEngine, query: Query, record: DeleteRecord, sources: RecordSources
@@ -246,10 +171,6 @@ def _count_matches(
         records, batches = engine.rows(matches_sql(source, record, query, others))[0]
         found.append(MatchCount(source=names[source], records=records, batches=batches))
     return tuple(found)
-
-
-def _viewed(query: Query, view: ViewResult, results: int) -> QueryResult:
-    return QueryResult(kind=query.kind, view=view, summary=QuerySummary(results=results))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_store import read_authority
-from sluice_store.packed_deletes import read_known_deletes
 from sluice_store.port import ObjectStore
+from sluice_store.stored_deletes import read_known_deletes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,17 +16,17 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock
-from sluice_store import packed_deletes
-from sluice_store.packed_deletes import (
+from sluice_store import stored_deletes
+from sluice_store.port import ObjectStore
+from sluice_store.stored_deletes import (
     PACK_MIN,
     DeletesPack,
     PackedDelete,
     decode_pack,
     encode_pack,
+    read_all_deletes,
     read_known_deletes,
 )
-from sluice_store.port import ObjectStore
-from sluice_store.stored_deletes import read_all_deletes
 
 STORED = (
     b'{"records":[{"body":"{}","etag":"\\"e\\"","key":"deletes/v1/x.json"}],'
@@ -128,5 +128,5 @@ def test_records_are_read_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> N
         await write(store, range(30))
         assert len(await read_known_deletes(store)) == 30
 
-    monkeypatch.setattr(packed_deletes, "READ_TOGETHER", 7)
+    monkeypatch.setattr(stored_deletes, "READ_TOGETHER", 7)
     play(scene)

@@ -27,13 +27,13 @@ from sluice_protocol.record_deletes import (
     through_id,
 )
 from sluice_protocol.system_clock import SystemIds
-from sluice_store.packed_deletes import read_known_deletes
 from sluice_store.retry import Backoff, create_known
 from sluice_store.stored_deletes import (
     CompactedDeletes,
     DeletesCache,
     compact_deletes,
     read_active_deletes,
+    read_known_deletes,
     write_delete,
 )
 
