@@ -28,7 +28,7 @@ from sluice_gc.metrics import GcMetrics
 from sluice_gc.settings import default_key_file
 from sluice_lake.tables import TABLES
 from sluice_maintain.metrics import MaintenanceMetrics
-from sluice_query.runner import QueryMetrics
+from sluice_query.http.runner import QueryMetrics
 from sluice_query.settings import QuerySettings
 from sluice_queue.metrics import QueueMetrics
 from sluice_reconciler.metrics import ReconcilerMetrics

@@ -11,19 +11,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
 from sluice_store.mode import require_store
-from sluice_store.s3.credentials import (
-    REGION_DEFAULT,
-    credential_source,
-    lake_credentials,
-    resolve_settings,
-)
-from sluice_store.s3.settings import Addressing, S3Settings, choose_addressing, parse_s3_url
 from sluice_store.url import local_folder
+
+if TYPE_CHECKING:
+    from sluice_store.s3.settings import S3Settings
 
 _CERTIFICATES: Final = "SSL_CERT_FILE"
 _PREFIX: Final = re.compile(r"(?:[A-Za-z0-9!$&'()+,.:;=@_-]+/)*", re.ASCII)
@@ -42,7 +38,7 @@ class TableLocation:
     """
 
     uri: str
-    bucket: S3Settings | None = None
+    bucket: "S3Settings | None" = None
 
     @property
     def is_local(self) -> bool:
@@ -58,8 +54,10 @@ class TableLocation:
         bucket = self.bucket
         if bucket is None:
             return {}
+        from sluice_store.s3.credentials import lake_credentials  # noqa: PLC0415 - for a bucket
+
         options = {**lake_credentials(bucket.profile), "AWS_REGION": _region(bucket)}
-        virtual = choose_addressing(bucket) is Addressing.VIRTUAL
+        virtual = _is_virtual(bucket)
         endpoint = _endpoint(bucket)
         if virtual and bucket.endpoint is not None:
             scheme, _, host = endpoint.partition("://")
@@ -95,6 +93,9 @@ def lake_location(store_url: str, table: str) -> TableLocation:
     root = local_folder(store_url)
     if root is not None:
         return TableLocation(uri=str(root / f"{LAKE}{table}"))
+    from sluice_store.s3.credentials import resolve_settings  # noqa: PLC0415 - for a bucket
+    from sluice_store.s3.settings import parse_s3_url  # noqa: PLC0415 - for a bucket
+
     try:
         store = parse_s3_url(store_url)
     except BadUsage as error:
@@ -109,11 +110,19 @@ def lake_location(store_url: str, table: str) -> TableLocation:
     )
 
 
-def _region(bucket: S3Settings) -> str:
+def _is_virtual(bucket: "S3Settings") -> bool:
+    from sluice_store.s3.settings import Addressing, choose_addressing  # noqa: PLC0415 - as above
+
+    return choose_addressing(bucket) is Addressing.VIRTUAL
+
+
+def _region(bucket: "S3Settings") -> str:
+    from sluice_store.s3.credentials import REGION_DEFAULT  # noqa: PLC0415 - for a bucket
+
     return bucket.region or REGION_DEFAULT
 
 
-def _endpoint(bucket: S3Settings) -> str:
+def _endpoint(bucket: "S3Settings") -> str:
     """Return the URL of the server: each library has another rule for AWS, and none for China."""
     suffix = ".cn" if _region(bucket).startswith("cn-") else ""
     return bucket.endpoint or f"https://s3.{_region(bucket)}.amazonaws.com{suffix}"
@@ -152,6 +161,8 @@ def open_filesystem(location: TableLocation) -> tuple[Any, str]:
         return fs.LocalFileSystem(), location.uri
     bucket = location.bucket
     assert bucket is not None  # noqa: S101 - a table that is not local is in a bucket
+    from sluice_store.s3.credentials import credential_source  # noqa: PLC0415 - for a bucket
+
     keys = credential_source(bucket.profile).read_current()
     scheme, _, host = _endpoint(bucket).partition("://")
     # With delayed open a small file is one PUT instead of the three requests of an upload in parts.
@@ -162,7 +173,7 @@ def open_filesystem(location: TableLocation) -> tuple[Any, str]:
         region=_region(bucket),
         scheme=scheme,
         endpoint_override=host,
-        force_virtual_addressing=choose_addressing(bucket) is Addressing.VIRTUAL,
+        force_virtual_addressing=_is_virtual(bucket),
         tls_ca_file_path=bucket.ca_bundle,
         allow_bucket_creation=False,
         allow_delayed_open=True,

@@ -5,9 +5,10 @@ object, and a listing of what came after it. A writer that stops between the two
 that the listing finds, or that the next compaction adds.
 
 Maintenance applies every delete, also to batches that arrive years later, so it needs all of them
-in each run. Delete records never change. A run therefore reads the pack, lists the records, and
-reads only those that the pack does not contain with the same ETag. The listing decides what exists,
-so a missing, old or damaged pack costs reads and changes nothing.
+in each run. Those that were read before are packed in one object. Delete records never change. A
+run therefore reads the pack, lists the records, and reads only those that the pack does not contain
+with the same ETag. The listing decides what exists, so a missing, old or damaged pack costs reads
+and changes nothing.
 
 The pack grows with the delete records, which are permanent, by about 0.1 KB each. It is replaced in
 place.

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.store_backends import BACKENDS, Backend, find_backend, is_local
 from sluice_store.local.backend import parse_local_path
-from sluice_store.local.disk import describe_disk_problem, read_disk_space
+from sluice_store.local.disk_space import describe_disk_problem, read_disk_space
 from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 

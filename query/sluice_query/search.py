@@ -9,49 +9,31 @@ import pyarrow as pa
 from msgspec.structs import replace as copy_with
 
 from sluice_lake.data_files import DataFile
-from sluice_query.delete_counts import count_matches
-from sluice_query.engine import LAKE, PENDING, QueryEngine, open_engine
-from sluice_query.errors import DataFilesUnreadable
-from sluice_query.pruning import newest_files
-from sluice_query.reading import SearchedStore, SearchRead, SourceReader, time_text
-from sluice_query.request import (
-    FieldList,
-    Histogram,
-    Neighbourhood,
-    Query,
-    TopValues,
-    View,
-    check_query,
-)
-from sluice_query.result import (
+from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_query.answer.result import (
     HIGHLIGHTS,
-    NeighboursResult,
+    MatchCount,
     QueryResult,
     QuerySummary,
     Row,
-    ViewResult,
-    record_json,
 )
-from sluice_query.series import SeriesInput, compute_series
-from sluice_query.sql import (
+from sluice_query.compute.engine import LAKE, PENDING, QueryEngine, open_engine
+from sluice_query.compute.sql import (
     SEARCHED,
     RecordSources,
     SqlStatement,
     counts_sql,
+    matches_sql,
     records_sql,
     returned_columns,
 )
-from sluice_query.views import (
-    SequenceWindow,
-    WindowSources,
-    fields_sql,
-    find_neighbours,
-    histogram_sql,
-    make_fields,
-    make_histogram,
-    make_values,
-    values_sql,
+from sluice_query.errors import DataFilesUnreadable
+from sluice_query.question.request import (
+    Query,
+    check_query,
 )
+from sluice_query.sources.reading import SearchedStore, SearchRead, SourceReader, time_text
 
 RANGES_MAX: Final = 100
 _START: Final = "\ue0f5"
@@ -121,19 +103,16 @@ class Evaluator:
         """Return the result, with a summary of the records only."""
         query, read = self.query, self.read
         if query.series is not None:
-            given = SeriesInput(
-                query=read.query,
-                location=read.files.location,
-                samples=read.divided,
-                pending=read.fetched.tables,
-                deletes=read.deletes,
-                rollups=read.rollups,
-            )
-            points = compute_series(self.engine, query.series, given)
+            from sluice_query.compute.series import compute_series  # noqa: PLC0415 - for metrics
+
+            points = compute_series(self.engine, query.series, read)
             summary = QuerySummary(results=len(points))
             return QueryResult(kind=query.kind, points=points, summary=summary)
         if query.view is not None:
-            return self._view(query.view)
+            from sluice_query.compute.views import compute_view  # noqa: PLC0415 - for views
+
+            view, results = compute_view(self, query.view)
+            return QueryResult(kind=query.kind, view=view, summary=QuerySummary(results=results))
         sources = self.sources(read.files.read)
         if not sources.names:
             return QueryResult(kind=query.kind, summary=QuerySummary())
@@ -166,7 +145,7 @@ class Evaluator:
     def _records(self, sources: RecordSources) -> QueryResult:
         query, kind = self.query, self.query.kind
         if query.deleting is not None:
-            found_in = count_matches(self.engine, query, query.deleting, sources)
+            found_in = _count_matches(self.engine, query, query.deleting, sources)
             total = sum(one.records for one in found_in)
             return QueryResult(kind=kind, matches=found_in, summary=QuerySummary(results=total))
         if query.stats_only:
@@ -180,60 +159,18 @@ class Evaluator:
         summary = QuerySummary(results=len(records), more=len(found) > query.limit)
         return QueryResult(kind=kind, records=records, summary=summary)
 
-    def _view(self, view: View) -> QueryResult:
-        query, most = self.query, self.records_max
-        if isinstance(view, Neighbourhood):
-            return self._neighbours(view)
-        sources = self.sources(newest_files(self.read.files.read), pending_first=True)
-        empty = not sources.names
-        match view:
-            case Histogram():
-                rows = [] if empty else self.engine.rows(histogram_sql(query, view, sources))
-                histogram = make_histogram(query, view, rows)
-                total = sum(one.count for one in histogram.buckets)
-                return _viewed(query, histogram, total)
-            case FieldList():
-                statement = fields_sql(query, view, sources, records_max=most)
-                rows = [] if empty else self.engine.rows(statement)
-                fields = make_fields(query, view, rows, records_max=most)
-                return _viewed(query, fields, fields.records)
-            case TopValues():
-                statement = values_sql(query, view, sources, records_max=most)
-                rows = [] if empty else self.engine.rows(statement)
-                values = make_values(view, rows, records_max=most)
-                return _viewed(query, values, values.records)
 
-    def _neighbours(self, around: Neighbourhood) -> QueryResult:
-        query = self.query
-        found = find_neighbours(self.engine, query, around, self._window_sources)
-        before = self.rows(found.before[-around.before :] if around.before else [])
-        records = [] if found.record is None else self.rows([found.record])
-        after = self.rows(found.after[: around.after])
-        result = NeighboursResult(
-            before=tuple(record_json(query.kind, row) for row in before),
-            record=record_json(query.kind, records[0]) if records else None,
-            after=tuple(record_json(query.kind, row) for row in after),
-            more_before=len(found.before) > around.before,
-            more_after=len(found.after) > around.after,
-        )
-        return _viewed(query, result, len(before) + len(records) + len(after))
-
-    def _window_sources(self, window: SequenceWindow) -> WindowSources:
-        files, earlier, later = [], False, False
-        for file in self.read.files.read:
-            first, last = file.record_seqs or (window.first, window.last)
-            if last < window.first:
-                earlier = True
-            elif first > window.last:
-                later = True
-            else:
-                files.append(file)
-        sources = self.sources(tuple(files))
-        return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
-
-
-def _viewed(query: Query, view: ViewResult, results: int) -> QueryResult:
-    return QueryResult(kind=query.kind, view=view, summary=QuerySummary(results=results))
+def _count_matches(
+    engine: QueryEngine, query: Query, record: DeleteRecord, sources: RecordSources
+) -> tuple[MatchCount, ...]:
+    """Count the records of each registered source that a delete would hide in addition."""
+    names = {LAKE: RECORD_TABLES[record.kind].name, PENDING: PENDING}
+    others = [one for one in sources.deletes if one.delete_id != record.delete_id]
+    found = []
+    for source in sources.names:
+        records, batches = engine.rows(matches_sql(source, record, query, others))[0]
+        found.append(MatchCount(source=names[source], records=records, batches=batches))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,8 @@ from sluice_protocol.journals import DISCOVERY
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
+from sluice_query.http.service import make_app as make_query_app
 from sluice_query.search import Searcher
-from sluice_query.service import make_app as make_query_app
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_reconciler.api import make_app as make_reconciler_app
 from sluice_reconciler.service import Reconciler

@@ -9,7 +9,7 @@ from support.model_types import Blob, Manifest, Rules, Store, Upload
 from sluice_protocol import acceptance as a
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.local.visibility import is_late
+from sluice_store.local.layout import is_late
 
 # --- the store's responses ---------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.request import Query
-from sluice_query.result import QueryResult
+from sluice_query.answer.result import QueryResult
+from sluice_query.question.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.spool import attach_spool
+from sluice_query.sources.spool import attach_spool
 from sluice_store import StoreMode, open_store, read_authority
 
 DAY0_NS = 1_790_000_000 * NS_PER_S

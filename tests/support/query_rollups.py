@@ -21,16 +21,16 @@ from sluice_protocol.record_deletes import (
     rollup_deletes,
 )
 from sluice_protocol.units import UnixNs
-from sluice_query.reading import applying_deletes
-from sluice_query.request import Query, Series
-from sluice_query.rollups import (
+from sluice_query.compute.series import SampleSource, SeriesSources, series_sql
+from sluice_query.question.request import Query, Series
+from sluice_query.sources.reading import applying_deletes
+from sluice_query.sources.rollups import (
     HOUR_NS,
     MINUTE_NS,
     RollupCoverage,
     RollupPlan,
     plan_rollups,
 )
-from sluice_query.series import SampleSource, SeriesSources, series_sql
 
 LANES = 2
 SIZES = {"1m": MINUTE_NS, "1h": HOUR_NS}

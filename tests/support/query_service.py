@@ -14,8 +14,8 @@ from support.query_lake import DAY0_NS
 from support.spark_lake import Deployment
 
 from sluice_protocol.system_clock import SystemClock
+from sluice_query.http.service import make_app
 from sluice_query.search import Searcher
-from sluice_query.service import make_app
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_store import open_store
 from sluice_web.bounded_listening import listening

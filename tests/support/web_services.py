@@ -27,8 +27,8 @@ from sluice_agent.settings import AgentSettings
 from sluice_agent.spool import Spool
 from sluice_doors.table import HTTP_DOORS, DoorName
 from sluice_protocol.system_clock import SystemClock
+from sluice_query.http.service import make_app as make_query_app
 from sluice_query.search import Searcher
-from sluice_query.service import make_app as make_query_app
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_reconciler.api import make_app as make_reconciler_app
 from sluice_reconciler.service import Reconciler

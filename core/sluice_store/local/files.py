@@ -39,7 +39,7 @@ from sluice_protocol.outcomes import (
     UnknownReason,
 )
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.local.disk import store_error, translated
+from sluice_store.local.disk_space import store_error, translated
 from sluice_store.local.durability import (
     DirectorySync,
     DurableNames,
@@ -55,8 +55,16 @@ from sluice_store.local.group_writes import (
     HiddenFiles,
     split_groups,
 )
-from sluice_store.local.layout import Layout, incarnations_of, refuse_folder
-from sluice_store.local.visibility import FileState, Visibility, applied_at, read_verified, state_of
+from sluice_store.local.layout import (
+    FileState,
+    Layout,
+    Visibility,
+    applied_at,
+    incarnations_of,
+    read_verified,
+    refuse_folder,
+    state_of,
+)
 from sluice_store.port import NewObject
 
 _Outcome = TypeVar("_Outcome")

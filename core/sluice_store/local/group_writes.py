@@ -19,10 +19,16 @@ from sluice_protocol.errors import ChecksumRefused, StoreError
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import CreateOutcome, Exists, Unknown, UnknownReason
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_store.local.disk import store_error
+from sluice_store.local.disk_space import store_error
 from sluice_store.local.durability import DurableNames, FileSystemSync, StoreTimes
-from sluice_store.local.layout import Layout, refuse_folder
-from sluice_store.local.visibility import NEW_FILE, Visibility, applied_at, write_verified
+from sluice_store.local.layout import (
+    NEW_FILE,
+    Layout,
+    Visibility,
+    applied_at,
+    refuse_folder,
+    write_verified,
+)
 from sluice_store.port import NewObject
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -38,7 +38,7 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion
-from sluice_store.local.disk import translated
+from sluice_store.local.disk_space import translated
 from sluice_store.local.durability import (
     DirectorySync,
     FileSystemSync,
@@ -52,13 +52,14 @@ from sluice_store.local.durability import (
 from sluice_store.local.files import LocalFiles
 from sluice_store.local.group_writes import GroupOutcome, split_groups
 from sluice_store.local.layout import (
+    MARK,
+    NEW_FILE,
     PROBE,
     Layout,
     newest_timestamp,
     walk_incarnations,
     walk_objects,
 )
-from sluice_store.local.visibility import MARK, NEW_FILE
 from sluice_store.mode import StoreMode, refuse_nested_store, require_store
 from sluice_store.port import (
     IncarnationPage,

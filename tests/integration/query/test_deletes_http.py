@@ -37,8 +37,8 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
+from sluice_query.http.service import make_app
 from sluice_query.search import Searcher
-from sluice_query.service import make_app
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_store import open_store
 from sluice_store.stored_deletes import read_all_deletes

@@ -9,7 +9,7 @@ from support.spark_local import ingest_locally
 
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.following import follow
+from sluice_query.answer.following import follow
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_store import open_store

@@ -19,8 +19,8 @@ from sluice_protocol.manifests import RequestPart, encode_parts
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query import reading
 from sluice_query.settings import QuerySettings
+from sluice_query.sources import reading
 
 STEPS = (
     "read_coverage",

@@ -17,15 +17,22 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.download_api import Export, export_records
-from sluice_query.filters import parse_field
-from sluice_query.following import follow
-from sluice_query.request import FieldList, Histogram, Neighbourhood, Query, Series, TopValues
-from sluice_query.result import QuerySummary
+from sluice_query.answer.following import follow
+from sluice_query.answer.result import QuerySummary
+from sluice_query.answer.streaming import stream_search
+from sluice_query.http.download_api import Export, export_records
+from sluice_query.http.tail_api import tail_by_polling
+from sluice_query.question.filters import parse_field
+from sluice_query.question.request import (
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    Query,
+    Series,
+    TopValues,
+)
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.streaming import stream_search
-from sluice_query.tail_api import tail_by_polling
 from sluice_reconciler.app import run_once
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store

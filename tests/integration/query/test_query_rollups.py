@@ -23,9 +23,9 @@ from support.spark_local import ingest_locally
 from sluice_lake.source_ranges import source_range_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
-from sluice_query import reading
-from sluice_query.request import Aggregate, Query, Series
-from sluice_query.result import QueryResult
+from sluice_query.answer.result import QueryResult
+from sluice_query.question.request import Aggregate, Query, Series
+from sluice_query.sources import reading
 
 HOUR_NS = 60 * MINUTE_NS
 START_NS = DAY0_NS // HOUR_NS * HOUR_NS

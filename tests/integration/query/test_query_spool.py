@@ -27,11 +27,11 @@ from sluice_protocol.outcomes import GetOutcome
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_query import reading
-from sluice_query.result import QueryResult
+from sluice_query.answer.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.spool import attach_spool
+from sluice_query.sources import reading
+from sluice_query.sources.spool import attach_spool
 from sluice_store import open_store, read_authority
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))

@@ -16,7 +16,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.frame import Frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
-from sluice_query.pending import FetchedBatches, fetch_batches
+from sluice_query.sources.pending import FetchedBatches, fetch_batches
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -
 def test_a_stream_does_not_read_files_that_are_too_old(
     place: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
 
     async def story(client: QueryClient) -> None:
         lines = await client.lines("/v1/query/stream", limit=15)
@@ -65,7 +65,7 @@ def test_a_stream_does_not_read_files_that_are_too_old(
 def test_a_damaged_file_after_the_first_records_is_a_reason_in_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
     made = deployment(tmp_path)
     for part in range(2):
         made.deliver([log_batch(["x"], start=part, from_ns=DAY0_NS + part * NS_PER_S)])
@@ -101,7 +101,7 @@ def test_the_first_records_are_sent_before_older_pending_batches_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit that is reached ends the reading of blobs; the records are those of the search."""
-    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
     made, _ = pending_lines(tmp_path)
 
     async def story(client: QueryClient) -> None:
@@ -125,7 +125,7 @@ def test_the_first_records_are_sent_before_older_pending_batches_are_read(
 def test_a_lost_blob_in_a_later_wave_makes_the_stream_partial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
     made, batches = pending_lines(tmp_path)
     (made.root / batches[3].manifest.raw_blob_key).unlink()
 
@@ -147,7 +147,7 @@ def test_a_lost_blob_in_a_later_wave_makes_the_stream_partial(
 def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wave: int
 ) -> None:
-    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
     made, _ = pending_lines(tmp_path)
     calls = 0
 
@@ -158,7 +158,7 @@ def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
             raise StoreUnavailable("get", manifest.raw_blob_key, "connection reset")
         return await fetch_frame(stores, manifest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("sluice_query.pending.fetch_frame", failing)
+    monkeypatch.setattr("sluice_query.sources.pending.fetch_frame", failing)
 
     async def story(client: QueryClient) -> None:
         lines = await client.lines("/v1/query/stream")
@@ -176,7 +176,7 @@ def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
 def test_batches_that_are_ingested_between_waves_are_returned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_after: int
 ) -> None:
-    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
     made, _ = pending_lines(tmp_path)
     calls = 0
 
@@ -187,7 +187,7 @@ def test_batches_that_are_ingested_between_waves_are_returned_once(
             await asyncio.to_thread(ingest_locally, made.url)
         return await fetch_batches(*given)
 
-    monkeypatch.setattr("sluice_query.reading.fetch_batches", moving)
+    monkeypatch.setattr("sluice_query.sources.reading.fetch_batches", moving)
 
     async def story(client: QueryClient) -> None:
         lines = await client.lines("/v1/query/stream")

@@ -19,8 +19,8 @@ from support.spark_local import ingest_locally
 from support.store_versitygw import free_port
 
 from sluice_protocol.units import NS_PER_S
-from sluice_query import download_api
-from sluice_query.result import Row
+from sluice_query.answer.result import Row
+from sluice_query.http import download_api
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_app
 from sluice_reconciler.service import Reconciler
@@ -139,7 +139,7 @@ def test_a_bad_tail_is_refused(place: Deployment, given: dict[str, str], message
 
 
 def test_only_so_many_clients_follow(place: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice_query.tail_api.TAILS_MAX", 1)
+    monkeypatch.setattr("sluice_query.http.tail_api.TAILS_MAX", 1)
 
     async def story(client: QueryClient) -> None:
         await deliver_now(place, ["a"], 0)
@@ -268,7 +268,7 @@ def test_a_download_over_its_time_is_not_a_complete_file(full: Deployment) -> No
 
 
 def test_only_so_many_downloads_run(full: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice_query.download_api.DOWNLOADS_MAX", 0)
+    monkeypatch.setattr("sluice_query.http.download_api.DOWNLOADS_MAX", 0)
 
     async def story(client: QueryClient) -> None:
         response, body = await download(client)

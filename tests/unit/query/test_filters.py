@@ -4,7 +4,7 @@ import pytest
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
-from sluice_query.filters import (
+from sluice_query.question.filters import (
     FilterOperator,
     RecordField,
     RecordFilter,

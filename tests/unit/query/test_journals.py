@@ -13,9 +13,9 @@ from sluice_protocol.journals import DISCOVERY, DiscoveryRecord, journal_key
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import UnixNs
-from sluice_query import journals
-from sluice_query.coverage import Coverage, decide_completeness, read_coverage
 from sluice_query.settings import QuerySettings
+from sluice_query.sources import journals
+from sluice_query.sources.coverage import Coverage, decide_completeness, read_coverage
 from sluice_store import create_authority
 
 SETTINGS = QuerySettings()

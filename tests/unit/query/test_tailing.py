@@ -11,9 +11,9 @@ from sluice_protocol.authority import UPLOAD_TIME_S_MAX
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_query.request import Query
-from sluice_query.result import QueryResult, QuerySummary, Row
-from sluice_query.tail_api import tail_by_polling
+from sluice_query.answer.result import QueryResult, QuerySummary, Row
+from sluice_query.http.tail_api import tail_by_polling
+from sluice_query.question.request import Query
 
 ROW: Row = {"agent_id": "host-1", "boot_id": "b", "seq": 0}
 

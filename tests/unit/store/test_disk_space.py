@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from sluice_protocol.errors import BadUsage, StoreError
-from sluice_store.local.disk import DiskSpace, describe_disk_problem, read_disk_space, store_error
+from sluice_store.local.disk_space import (
+    DiskSpace,
+    describe_disk_problem,
+    read_disk_space,
+    store_error,
+)
 from sluice_store.url import read_disk_problem
 
 NEEDED = 1000

@@ -22,7 +22,7 @@ from sluice_store.local.group_writes import (
     GroupOutcome,
     split_groups,
 )
-from sluice_store.local.visibility import MARK
+from sluice_store.local.layout import MARK
 from sluice_store.port import NewObject
 
 

@@ -10,7 +10,7 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store.local import open_local_store
-from sluice_store.local.visibility import (
+from sluice_store.local.layout import (
     ATTRIBUTE,
     decode_verified,
     encode_verified,

@@ -17,8 +17,7 @@ from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.local.durability import GroupSync, LogicalClock
 from sluice_store.local.files import LocalFiles
-from sluice_store.local.layout import Layout, walk_incarnations, walk_objects
-from sluice_store.local.visibility import MARK
+from sluice_store.local.layout import MARK, Layout, walk_incarnations, walk_objects
 
 KEY = ObjectKey("a/key")
 SMALLEST_MARGIN_S = 2 * (UPLOAD_TIME_S_MAX + SKEW_S_MAX + 1)

@@ -13,8 +13,8 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import METRIC_TYPES
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.filters import FilterOperator, RecordField, RecordFilter
-from sluice_query.request import Query
+from sluice_query.question.filters import FilterOperator, RecordField, RecordFilter
+from sluice_query.question.request import Query
 
 SqlValue = str | int | float | list[str] | list[int]
 

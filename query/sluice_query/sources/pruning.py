@@ -26,11 +26,10 @@ from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Table
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.index_chunk import TEXT_BYTES_MIN, decode_chunk
 from sluice_protocol.keys import index_prefix
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
-from sluice_query.request import Query
+from sluice_query.question.request import Query
 from sluice_store.port import ListedObject, ObjectStore
 
 _UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
@@ -207,8 +206,12 @@ async def prune_by_index(
         StoreError: The store is unreachable.
     """
     texts = [text.encode() for text in required_texts(query)]
-    texts = [text for text in texts if len(text) >= TEXT_BYTES_MIN]
     if query.kind != "logs" or not texts or not selected.read:
+        return selected
+    from sluice_protocol.index_chunk import TEXT_BYTES_MIN  # noqa: PLC0415 - only with files
+
+    texts = [text for text in texts if len(text) >= TEXT_BYTES_MIN]
+    if not texts:
         return selected
     paths = frozenset(file.path for file in selected.read)
     chunks = [chunk for day in partitions_of(paths) for chunk in await _list_chunks(store, day)]
@@ -250,6 +253,8 @@ async def _list_chunks(store: ObjectStore, day: str) -> list[ListedObject]:
 def _without(
     key: ObjectKey, body: bytes, paths: frozenset[str], texts: Sequence[bytes]
 ) -> frozenset[str]:
+    from sluice_protocol.index_chunk import decode_chunk  # noqa: PLC0415 - only with chunks
+
     try:
         files = decode_chunk(key, body)
     except InvalidRecord:

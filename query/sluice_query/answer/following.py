@@ -10,8 +10,8 @@ from typing import Final
 
 from sluice_protocol.errors import SluiceError, retryable
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.request import LIMIT_MAX, Query
-from sluice_query.result import QueryResult, QuerySummary, Row
+from sluice_query.answer.result import QueryResult, QuerySummary, Row
+from sluice_query.question.request import LIMIT_MAX, Query
 from sluice_query.search import Searcher
 
 INTERVAL_S: Final = 1.0

@@ -2,24 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_query.engine import QueryEngine
-from sluice_query.filters import COLUMN_FIELDS, MAPS, RecordField
-from sluice_query.request import (
-    NS_PER_MS,
-    FieldList,
-    Histogram,
-    Neighbourhood,
-    Query,
-    TopValues,
-    bucket_starts,
-)
-from sluice_query.result import ViewResult, number_json
-from sluice_query.sql import (
+from sluice_query.answer.result import NeighboursResult, ViewResult, number_json, record_json
+from sluice_query.compute.engine import QueryEngine
+from sluice_query.compute.sql import (
     RecordSources,
     SqlStatement,
     field_sql,
@@ -27,6 +17,21 @@ from sluice_query.sql import (
     returned_columns,
     select_sql,
 )
+from sluice_query.question.filters import COLUMN_FIELDS, MAPS, RecordField
+from sluice_query.question.request import (
+    NS_PER_MS,
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    Query,
+    TopValues,
+    View,
+    bucket_starts,
+)
+from sluice_query.sources.pruning import newest_files
+
+if TYPE_CHECKING:
+    from sluice_query.search import Evaluator
 
 VALUE_CHARS_MAX: Final = 1_000
 """Longer values are cut."""
@@ -429,3 +434,61 @@ def _read(
     limit = around.after + 1
     after = engine.rows(neighbours_sql(query, sources, later, descending=False, limit=limit))
     return FoundNeighbours(before=rows[: around.before + 1][::-1], record=record, after=list(after))
+
+
+def compute_view(evaluator: "Evaluator", view: View) -> tuple[ViewResult, int]:
+    """Return a view, without a summary, and how many records it has."""
+    query, most = evaluator.query, evaluator.records_max
+    if isinstance(view, Neighbourhood):
+        return _neighbours(evaluator, view)
+    sources = evaluator.sources(newest_files(evaluator.read.files.read), pending_first=True)
+
+    def rows(statement: SqlStatement) -> list[tuple[Any, ...]]:
+        return evaluator.engine.rows(statement) if sources.names else []
+
+    match view:
+        case Histogram():
+            histogram = make_histogram(query, view, rows(histogram_sql(query, view, sources)))
+            return histogram, sum(one.count for one in histogram.buckets)
+        case FieldList():
+            found = rows(fields_sql(query, view, sources, records_max=most))
+            fields = make_fields(query, view, found, records_max=most)
+            return fields, fields.records
+        case TopValues():
+            found = rows(values_sql(query, view, sources, records_max=most))
+            values = make_values(view, found, records_max=most)
+            return values, values.records
+
+
+def _neighbours(evaluator: "Evaluator", around: Neighbourhood) -> tuple[ViewResult, int]:
+    query = evaluator.query
+
+    def open_sources(window: SequenceWindow) -> WindowSources:
+        return _window_sources(evaluator, window)
+
+    found = find_neighbours(evaluator.engine, query, around, open_sources)
+    before = evaluator.rows(found.before[-around.before :] if around.before else [])
+    records = [] if found.record is None else evaluator.rows([found.record])
+    after = evaluator.rows(found.after[: around.after])
+    result = NeighboursResult(
+        before=tuple(record_json(query.kind, row) for row in before),
+        record=record_json(query.kind, records[0]) if records else None,
+        after=tuple(record_json(query.kind, row) for row in after),
+        more_before=len(found.before) > around.before,
+        more_after=len(found.after) > around.after,
+    )
+    return result, len(before) + len(records) + len(after)
+
+
+def _window_sources(evaluator: "Evaluator", window: SequenceWindow) -> WindowSources:
+    files, earlier, later = [], False, False
+    for file in evaluator.read.files.read:
+        first, last = file.record_seqs or (window.first, window.last)
+        if last < window.first:
+            earlier = True
+        elif first > window.last:
+            later = True
+        else:
+            files.append(file)
+    sources = evaluator.sources(tuple(files))
+    return WindowSources(sources=sources, earlier_left=earlier, later_left=later)

@@ -27,10 +27,10 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query.pending import may_match
-from sluice_query.request import Query
+from sluice_query.question.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.unqueued import UnqueuedBatches
+from sluice_query.sources.pending import may_match
+from sluice_query.sources.unqueued import UnqueuedBatches
 from sluice_store import read_authority
 from sluice_store.port import ListedObject, ObjectStore
 

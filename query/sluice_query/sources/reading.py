@@ -22,11 +22,14 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
-from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
-from sluice_query.engine import QueryEngine
+from sluice_query.answer.result import QuerySummary
+from sluice_query.compute.engine import QueryEngine
 from sluice_query.errors import DataFilesUnreadable
-from sluice_query.pending import (
+from sluice_query.question.request import Query
+from sluice_query.settings import QuerySettings
+from sluice_query.sources.coverage import Completeness, Coverage, decide_completeness, read_coverage
+from sluice_query.sources.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
+from sluice_query.sources.pending import (
     FetchedBatches,
     PendingSnapshot,
     WorkListCache,
@@ -36,10 +39,8 @@ from sluice_query.pending import (
     is_of_agents,
     read_pending,
 )
-from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
-from sluice_query.request import Query
-from sluice_query.result import QuerySummary
-from sluice_query.rollups import (
+from sluice_query.sources.pruning import SelectedFiles, prune_by_index, select_files
+from sluice_query.sources.rollups import (
     ChosenRollups,
     SampleFiles,
     choose_rollups,
@@ -47,9 +48,8 @@ from sluice_query.rollups import (
     open_rollups,
     without_rollups,
 )
-from sluice_query.settings import QuerySettings
-from sluice_query.spool import SearchedSpool, read_spooled
-from sluice_query.unqueued import (
+from sluice_query.sources.spool import SearchedSpool, read_spooled
+from sluice_query.sources.unqueued import (
     UnqueuedBatches,
     choose_unqueued,
     confirm_named,

@@ -9,8 +9,14 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.manifests import Kind
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.filters import RecordField, agents_of, check_encodable, parse_field, parse_filter
-from sluice_query.request import (
+from sluice_query.question.filters import (
+    RecordField,
+    agents_of,
+    check_encodable,
+    parse_field,
+    parse_filter,
+)
+from sluice_query.question.request import (
     BUCKETS_DEFAULT,
     BUCKETS_MAX,
     BUCKETS_MIN,

@@ -6,13 +6,13 @@ from aiohttp import web
 
 from sluice_protocol.system_clock import SystemIds
 from sluice_query.deletes import Deletes
-from sluice_query.deletes_api import DeletesApi
-from sluice_query.download_api import DownloadApi
-from sluice_query.read_api import DeadLettersApi, StreamsApi, ViewsApi
-from sluice_query.runner import QueryRunner
+from sluice_query.http.deletes_api import DeletesApi
+from sluice_query.http.download_api import DownloadApi
+from sluice_query.http.read_api import DeadLettersApi, StreamsApi, ViewsApi
+from sluice_query.http.runner import QueryRunner
+from sluice_query.http.tail_api import TailApi
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
-from sluice_query.tail_api import TailApi
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.bounded_listening import listening

@@ -6,25 +6,15 @@ Rollups contain no NaN, so NaN in samples is ignored too. Of several samples of 
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from sluice_lake.locations import TableLocation
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_query.engine import LAKE, PENDING, QueryEngine
-from sluice_query.request import Aggregate, Query, Series
-from sluice_query.result import SeriesPoint
-from sluice_query.rollups import (
-    HOUR_NS,
-    MINUTE_NS,
-    ChosenRollups,
-    RollupPlan,
-    SampleFiles,
-    TimeSpan,
-)
-from sluice_query.sql import (
+from sluice_query.answer.result import SeriesPoint
+from sluice_query.compute.engine import LAKE, PENDING, QueryEngine
+from sluice_query.compute.sql import (
     IS_NUMBER,
     SqlStatement,
     all_conditions,
@@ -33,6 +23,16 @@ from sluice_query.sql import (
     is_agent,
     text_condition,
 )
+from sluice_query.question.request import Aggregate, Query, Series
+from sluice_query.sources.rollups import (
+    HOUR_NS,
+    MINUTE_NS,
+    RollupPlan,
+    TimeSpan,
+)
+
+if TYPE_CHECKING:
+    from sluice_query.sources.reading import SearchRead
 
 _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"
 _LANE: Final = "(CAST('0x' || substr(sha256(agent_id), 1, 16) AS UBIGINT) % {lanes})::BIGINT"
@@ -223,45 +223,24 @@ _MINUTES: Final = "minutes"
 _HOURS: Final = "hours"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesInput:
-    """What a series is computed from.
-
-    Attributes:
-        query: The query, with the time range of the plan.
-        location: The table `metrics`.
-        samples: Its files.
-        pending: Samples that are in no table yet.
-        deletes: Deletes that hide some of the samples.
-        rollups: The rollups to use.
-    """
-
-    query: Query
-    location: TableLocation
-    samples: SampleFiles
-    pending: tuple[pa.Table, ...]
-    deletes: tuple[DeleteRecord, ...]
-    rollups: ChosenRollups
-
-
-def compute_series(engine: QueryEngine, series: Series, given: SeriesInput) -> list[SeriesPoint]:
+def compute_series(engine: QueryEngine, series: Series, read: "SearchRead") -> list[SeriesPoint]:
     """Return the points of a series in order.
 
     Raises:
         TableRefused: A file cannot be read.
         QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
     """
-    plan, opened = given.rollups.plan, given.rollups.opened
+    plan, opened = read.rollups.plan, read.rollups.opened
     samples: list[SampleSource] = []
-    if given.samples.every:
-        engine.register_files(LAKE, given.samples.every, given.location)
+    if read.divided.every:
+        engine.register_files(LAKE, read.divided.every, read.files.location)
         samples.append(SampleSource(name=LAKE, spans=plan.samples if plan is not None else None))
-    if plan is not None and given.samples.later:
-        engine.register_files(_LATER, given.samples.later, given.location)
+    if plan is not None and read.divided.later:
+        engine.register_files(_LATER, read.divided.later, read.files.location)
         windows = tuple(plan.windows)
         samples.append(SampleSource(name=_LATER, spans=windows, later_than=plan.through))
-    if given.pending:
-        engine.register_table(PENDING, pa.concat_tables(given.pending))
+    if read.fetched.tables:
+        engine.register_table(PENDING, pa.concat_tables(read.fetched.tables))
         samples.append(SampleSource(name=PENDING))
     rows: dict[str, str] = {}
     if plan is not None and opened is not None:
@@ -273,10 +252,10 @@ def compute_series(engine: QueryEngine, series: Series, given: SeriesInput) -> l
         return []
     sources = SeriesSources(
         samples=tuple(samples),
-        deletes=given.deletes,
+        deletes=read.deletes,
         minutes=rows.get(_MINUTES),
         hours=rows.get(_HOURS),
         plan=plan,
     )
-    found = engine.rows(series_sql(given.query, series, sources))
+    found = engine.rows(series_sql(read.query, series, sources))
     return [SeriesPoint(step_ns=row[0], agent_id=row[1], value=row[2]) for row in found]

@@ -10,7 +10,7 @@ from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.filters import FILTERS_MAX, PATTERN_OPERATORS, RecordField, RecordFilter
+from sluice_query.question.filters import FILTERS_MAX, PATTERN_OPERATORS, RecordField, RecordFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

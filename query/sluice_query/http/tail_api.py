@@ -21,14 +21,14 @@ from sluice_protocol.errors import BadUsage, SluiceError, retryable
 from sluice_protocol.manifests import Kind
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.answer.following import unreadable
+from sluice_query.answer.live import TIMEOUT_S, LiveRecordsClient, follow_live
+from sluice_query.answer.result import QueryResult, QuerySummary, Row, record_json
 from sluice_query.errors import TooManyClients
-from sluice_query.following import unreadable
-from sluice_query.live import TIMEOUT_S, LiveRecordsClient, follow_live
-from sluice_query.parameters import TAILED, check_given, parse_query
-from sluice_query.request import END_NS, FIRST_NS, LIMIT_MAX, Query, plain_name
-from sluice_query.responses import LateResponse, given_parameters, read_endpoint
-from sluice_query.result import QueryResult, QuerySummary, Row, record_json
-from sluice_query.runner import QueryRunner
+from sluice_query.http.responses import LateResponse, given_parameters, read_endpoint
+from sluice_query.http.runner import QueryRunner
+from sluice_query.question.parameters import TAILED, check_given, parse_query
+from sluice_query.question.request import END_NS, FIRST_NS, LIMIT_MAX, Query, plain_name
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_web.endpoints import Endpoint

@@ -42,11 +42,11 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_query.engine import QueryEngine
-from sluice_query.pending import PendingSnapshot, choose_newest, may_match
-from sluice_query.request import Query
+from sluice_query.compute.engine import QueryEngine
+from sluice_query.compute.sql import ledger_sql
+from sluice_query.question.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import ledger_sql
+from sluice_query.sources.pending import PendingSnapshot, choose_newest, may_match
 from sluice_store.port import ObjectStore
 
 HELD_MAX: Final = 1_000

@@ -49,11 +49,11 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.journals import JournalTails, list_registrations, read_journal_tails
-from sluice_query.pending import may_match
-from sluice_query.request import Query
+from sluice_query.question.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.unqueued import HeldBatch, read_held, read_manifest
+from sluice_query.sources.journals import JournalTails, list_registrations, read_journal_tails
+from sluice_query.sources.pending import may_match
+from sluice_query.sources.unqueued import HeldBatch, read_held, read_manifest
 from sluice_store.authority import read_authority
 from sluice_store.port import ListedObject, ObjectStore
 

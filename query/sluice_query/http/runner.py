@@ -15,8 +15,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from sluice_query.request import Query
-from sluice_query.result import QueryResult, QuerySummary
+from sluice_query.answer.result import QueryResult, QuerySummary
+from sluice_query.question.request import Query
 from sluice_query.search import Searcher
 
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60)

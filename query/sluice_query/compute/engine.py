@@ -14,9 +14,9 @@ from sluice_lake.data_files import DataFile
 from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
 from sluice_protocol.errors import BadUsage, SluiceError
+from sluice_query.compute.sql import SqlStatement
 from sluice_query.errors import DataFilesUnreadable, QueryTimedOut, QueryTooLarge
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"

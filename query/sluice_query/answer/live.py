@@ -19,13 +19,13 @@ from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, StoreError
 from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
-from sluice_query.engine import PENDING, open_engine
+from sluice_query.answer.result import QueryResult, QuerySummary, Row
+from sluice_query.compute.engine import PENDING, open_engine
+from sluice_query.compute.sql import RecordSources, records_sql, returned_columns
 from sluice_query.errors import ReconcilerUnreachable
-from sluice_query.reading import applying_deletes
-from sluice_query.request import Query
-from sluice_query.result import QueryResult, QuerySummary, Row
+from sluice_query.question.request import Query
 from sluice_query.search import Searcher, add_highlights
-from sluice_query.sql import RecordSources, records_sql, returned_columns
+from sluice_query.sources.reading import applying_deletes
 from sluice_store.stored_deletes import read_active_deletes
 
 PAGE_LINES: Final = 10_000

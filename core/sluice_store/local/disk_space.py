@@ -1,4 +1,4 @@
-"""Errors of a disk, translated, and its free space."""
+"""Errors of the disk as errors of the port, and the space that a directory store has left."""
 
 import errno
 import os
