@@ -23,10 +23,14 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from support.client_followers import FOLLOWERS
-from support.client_libraries import LIBRARY_CLIENTS
-from support.client_metrics import METRIC_CLIENTS
-from support.client_programs import NUMBER, ClientCase, Sending
+from support.client_programs import (
+    FOLLOWERS,
+    LIBRARY_CLIENTS,
+    METRIC_CLIENTS,
+    NUMBER,
+    ClientCase,
+    Sending,
+)
 from support.door_fleet import Balancer, Fleet, GatewayStore, balancing, fleet
 from support.gateway import clean_env
 from support.store_buckets import make_bucket

@@ -14,10 +14,9 @@ from typing import get_args
 
 import cramjam
 import pytest
-from support.door_bodies import REMOTE_WRITE, label, loki_entry
+from support.door_bodies import REMOTE_WRITE, label, loki_entry, part
 from support.door_client import TestSender, accepted_frames, otlp_logs, post
 from support.gateway import Running, TestKey, run, running
-from support.proto_bytes import part
 
 from sluice_doors.table import DoorName
 from sluice_protocol.columns import LogColumns

@@ -13,7 +13,7 @@ import pytest
 from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.memory_bucket.transport import open_memory_store
-from support.policies_settings import settings
+from support.policies_live import settings
 
 from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads.service import unfinished_refusal
