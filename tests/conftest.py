@@ -89,7 +89,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="module")
 def moto() -> Iterator["Server"]:
     """The S3 of ordinary tests, once for each file: moto's server, with credentials for it."""
-    from support.moto_server import moto_with_credentials  # noqa: PLC0415 - most tests need no moto
+    from support.store_buckets import moto_with_credentials  # noqa: PLC0415 - most tests need no moto
 
     with moto_with_credentials() as server:
         yield server

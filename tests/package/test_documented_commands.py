@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.documented_blocks import ROOT, blocks_of, check_command, commands_of, page_run
-from support.documented_clients import RUNNERS, NotRun
-from support.documented_readme import readme_deployment
+from support.documented_clients import RUNNERS, NotRun, readme_deployment
 from support.local_deployment import wait_gone
 
 pytestmark = [pytest.mark.package, pytest.mark.timeout(900)]

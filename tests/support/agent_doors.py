@@ -1,19 +1,28 @@
-"""A running agent with doors, and what clients send to them."""
+"""A running agent with doors, and what clients send to them.
+
+A gRPC call whose message stalls: frames of HTTP/2, because clients send whole messages.
+
+A system that has no file descriptor for the first connection, and whose second one is reset.
+"""
 
 import asyncio
+import errno
 import io
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import grpc
+import pytest
 from grpc import aio
 from support.constants import settings_with
+from support.door_bodies import S, pack
 from support.door_client import DoorAnswer, otlp_logs
-from support.event_bodies import S, pack
-from support.forward_client import close_clients
+from support.forward_door import close_clients
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
@@ -22,6 +31,76 @@ from sluice_agent.settings import AgentSettings, SpoolSettings
 from sluice_agent.spool import Spool
 from sluice_agent.tasks import AgentRunResult
 from sluice_doors.table import HTTP_DOORS
+from sluice_web import bounded_accepts
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, SETTINGS = 0, 1, 4
+END_HEADERS = 4
+STREAM = 1
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return a frame of HTTP/2 (RFC 9113, 4.1)."""
+    head = len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big")
+    return head + payload
+
+
+def field(name: str, value: str) -> bytes:
+    """Return a literal header field that is not indexed (RFC 7541, 6.2.2)."""
+    assert max(len(name), len(value)) < 127
+    return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+
+@asynccontextmanager
+async def stalled_call(port: int, method: str, token: str, sent: bytes) -> AsyncIterator[bytearray]:
+    """Begin a message of 100 bytes and send the first of them; yield what the server answers."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": "gateway",
+        "te": "trailers",
+        "content-type": "application/grpc",
+        "authorization": f"Bearer {token}",
+    }
+    block = b"".join(field(name, value) for name, value in fields.items())
+    message = b"\0" + (100).to_bytes(4, "big") + sent
+    writer.write(
+        PREFACE
+        + frame(SETTINGS, 0, 0, b"")
+        + frame(HEADERS, END_HEADERS, STREAM, block)
+        + frame(DATA, 0, STREAM, message)
+    )
+    answered = bytearray()
+
+    async def receive() -> None:
+        while chunk := await reader.read(4096):
+            answered.extend(chunk)
+
+    receiving = asyncio.create_task(receive())
+    try:
+        yield answered
+    finally:
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        writer.close()
+        await writer.wait_closed()
+
+
+def fail_accepts(patch: pytest.MonkeyPatch) -> None:
+    """Let the first two attempts to accept a connection fail."""
+    patch.setattr(bounded_accepts, "ACCEPT_RETRY_S", 0.01)
+    errors = [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError()]
+    accept = asyncio.SelectorEventLoop.sock_accept
+
+    async def failing(loop: asyncio.SelectorEventLoop, sock: socket.socket) -> object:
+        if errors:
+            raise errors.pop(0)
+        return await accept(loop, sock)
+
+    patch.setattr(asyncio.SelectorEventLoop, "sock_accept", failing)
+
 
 JSON = {"Content-Type": "application/json"}
 LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import cramjam
-from support.door_bodies import label
+from support.door_bodies import S, double, firehose, integer, label, part
 from support.door_client import PROTOBUF, otlp_logs
-from support.event_bodies import S, firehose
-from support.proto_bytes import double, integer, part
 
 HEC = b"".join(
     json.dumps(one).encode()

@@ -1,12 +1,75 @@
-"""A store whose caller crashes before or after one of its writes."""
+"""A store whose caller crashes before or after one of its writes.
 
+A store with one fault: the n-th write of a frame fails, or its gateway is killed in it.
+"""
+
+import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from support.gateway import CountingStore
 from support.queue_store import OneByOne
 
+from sluice_protocol.errors import StoreDenied, StoreUnavailable
+from sluice_protocol.keys import ACCEPTED, RAW_BLOBS
+from sluice_protocol.outcomes import CreateOutcome
+from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ObjectStore
+
+
+@dataclass(frozen=True)
+class WriteFault:
+    """What happens at the n-th write of a blob or of an accepted manifest.
+
+    Attributes:
+        nth: The write, from 1 on.
+        applies: Whether it takes effect.
+        kills: Whether it never returns, as if the gateway were killed; else it fails.
+    """
+
+    nth: int
+    applies: bool
+    kills: bool
+
+
+class WriteFaultStore(CountingStore):
+    """A store with one fault."""
+
+    def __init__(self, inner: ObjectStore, fault: WriteFault) -> None:
+        super().__init__(inner)
+        self.fault = fault
+        self.writes = 0
+        self.reached = asyncio.Event()
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        self.writes += key.startswith((ACCEPTED, RAW_BLOBS))
+        if self.writes != self.fault.nth or self.reached.is_set():
+            return await super().create(key, body, sha256=sha256)
+        self.reached.set()
+        if self.fault.applies:
+            await super().create(key, body, sha256=sha256)
+        if self.fault.kills:
+            await asyncio.Event().wait()
+        raise StoreUnavailable("create", key, "planned fault")
+
+
+class RefusingStore(CountingStore):
+    """A store that refuses every write of a frame while `refuses` is set."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.refuses = True
+
+    async def create(
+        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
+    ) -> CreateOutcome:
+        if self.refuses and key.startswith((ACCEPTED, RAW_BLOBS)):
+            raise StoreDenied("create", key, "planned fault")
+        return await super().create(key, body, sha256=sha256)
+
 
 WRITES = frozenset({"create", "replace", "overwrite", "delete"})
 

@@ -3,21 +3,32 @@
 There are agents, crashing gateways, an operator, a lagging reconciler that loses events, and
 concurrent collectors. Gateways, decisions, audit, plan and run are those of the product. The store
 loses responses and applies deletes late. The simulation records every deletion and every response.
+
+A lagging reconciler whose events arrive late, twice, in any order or never.
+
+The functions of the product parse the events and write the references. The passes are slow and omit
+some keys permanently, so that only audit and deletion protect the blobs of these keys.
+
+An operator who resolves conflicts at random times, and gateways that follow the decisions.
+
+The list, the resolver and the reader are those of the product. Ids of decisions are random, so that
+a new one may sort before one that a gateway has read.
 """
 
 import asyncio
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
+from urllib.parse import quote_plus
 
 from support.builders import make_identity, salted_frame
 from support.frames import logs
-from support.gc_hostile import hostile_plan
-from support.gc_operator import GatewayDecisions, Operator, Tidy, keep
-from support.gc_reconciler import LaggingReconciler
 from support.gc_store import SimulatedVersion, VersionedStore
-from support.gc_world import KEYS, PLAN, RUN
+from support.gc_world import KEYS, PLAN, RUN, hostile_plan
 from support.simloop import SimClock, SimIds, SimLoop
 
+from sluice_gateway.process.worker import DECISIONS_INTERVAL_S
 from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads.upload import Upload
 from sluice_gc.audit.auditor import Auditor
@@ -31,18 +42,206 @@ from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns
+from sluice_protocol.conflicts import AgentBoot, ConflictName
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.frame import decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
     QUARANTINE,
+    QUARANTINE_CONFLICTS,
     RAW_BLOBS,
+    accepted_by_blob_key,
     digest_of,
+    parse_accepted_key,
     parse_blob_key,
+    parse_quarantine_key,
+    quarantine_by_blob_key,
 )
+from sluice_protocol.manifests import decode_accepted, encode_reference
+from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
+from sluice_reconciler.events import parse_events
+from sluice_reconciler.indexes import put_derived, quarantine_entry
 from sluice_store.authority import create_authority
+from sluice_store.conflicts import CONFLICTS_PAGE_MAX, DecisionsReader, Resolver, list_conflicts
+from sluice_store.retry import Backoff
+
+
+@dataclass
+class LaggingReconciler:
+    """A reconciler that indexes the keys of which it learns.
+
+    Attributes:
+        events: Events that arrived.
+        lost: Events that never arrived.
+        ignored: Keys that no later pass reads, indexed or not.
+    """
+
+    loop: SimLoop
+    rng: Random
+    store: VersionedStore
+    events: int = 0
+    lost: int = 0
+    ignored: set[ObjectKey] = field(default_factory=set)
+    _waiting: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
+
+    def created(self, key: ObjectKey) -> None:
+        """Send the event of a created object: immediately, later, twice or never."""
+        if not key.startswith((ACCEPTED, QUARANTINE_CONFLICTS)):
+            return
+        times = self.rng.choice([0, 1, 1, 2])
+        self.events += times
+        self.lost += times == 0
+        record = {
+            "eventName": "ObjectCreated:Put",
+            "s3": {"object": {"key": quote_plus(f"prefix/{key}")}},
+        }
+        body = json.dumps({"Records": [record]}).encode()
+        for _ in range(times):
+            late_s = self.rng.expovariate(1 / 60)
+            self.loop.call_later(late_s, self._waiting.put_nowait, body)
+
+    async def take_events(self) -> None:
+        while True:
+            for key in parse_events(await self._waiting.get()).keys:
+                await self._index(key)
+
+    async def make_passes(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.choice([20, 60, 400]))
+            for prefix in (ACCEPTED, QUARANTINE_CONFLICTS):
+                async for page in self.store.list(prefix):
+                    for one in page.objects:
+                        await self._look(one.key)
+
+    async def _look(self, key: ObjectKey) -> None:
+        if key in self.ignored:
+            return
+        self.ignored.add(key)
+        if self.rng.random() >= 0.2:
+            await self._index(key)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(clock=SimClock(self.loop), rng=self.rng)
+
+    async def _index(self, key: ObjectKey) -> None:
+        if key.startswith(QUARANTINE_CONFLICTS):
+            identity, submitted = parse_quarantine_key(key)
+            await put_derived(
+                self.store, *quarantine_entry(key, identity, submitted), self._backoff()
+            )
+            return
+        found = await self.store.get(key)
+        assert isinstance(found, Found), "an accepted manifest is never deleted"
+        reference = accepted_by_blob_key(
+            decode_accepted(key, found.body).digest, parse_accepted_key(key)
+        )
+        await put_derived(self.store, reference, encode_reference(key), self._backoff())
+
+
+IN_FORCE_S = DECISIONS_INTERVAL_S + 2
+"""Longest time until every gateway follows a decision: its interval and a few slow requests."""
+
+DECISION_EVERY_S = 120
+
+Tidy = Callable[[VersionedStore, ConflictName], None]
+"""The action of a mutant after it wrote a decision."""
+
+
+def keep(_store: VersionedStore, _name: ConflictName) -> None:
+    """Remove nothing, as the product does."""
+
+
+def agent_of(who: Identity) -> AgentBoot:
+    return who.agent_id, who.boot_id
+
+
+class GatewayDecisions:
+    """The decisions that one gateway knows, as of its last reading."""
+
+    def __init__(self, store: VersionedStore) -> None:
+        self._reader = DecisionsReader(store)
+
+    def refuses(self, who: Identity) -> bool:
+        """Return True if a gateway refuses uploads of this agent and boot."""
+        return agent_of(who) in self._reader.current.quarantined
+
+    async def follow(self) -> None:
+        """Read the decisions as often as a gateway does."""
+        while True:
+            await asyncio.sleep(DECISIONS_INTERVAL_S)
+            await self._reader.refresh()
+
+
+@dataclass
+class Operator:
+    """An operator who decides about any listed conflict, open or already decided.
+
+    Attributes:
+        tidy: Does nothing except in a mutant.
+        decided: Number of decisions per action.
+        names: Every decided conflict.
+        shut_s: Time by which the quarantine of an agent and boot was durable.
+    """
+
+    loop: SimLoop
+    rng: Random
+    store: VersionedStore
+    tidy: Tidy = keep
+    decided: dict[str, int] = field(default_factory=dict)
+    names: set[ConflictName] = field(default_factory=set)
+    shut_s: dict[AgentBoot, float] = field(default_factory=dict)
+
+    async def work(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / DECISION_EVERY_S))
+            listed = await list_conflicts(
+                self.store, agents=None, after=None, limit=CONFLICTS_PAGE_MAX
+            )
+            if listed:
+                await self._decide(self.rng.choice(listed).name)
+
+    async def _decide(self, name: ConflictName) -> None:
+        assert isinstance(await self.store.head(name.key), ObjectInfo), "a conflict was lost"
+        quarantine = self.rng.random() < 0.3
+        clock = SimClock(self.loop, skew_ns=self.rng.randrange(-60, 60) * NS_PER_S)
+        resolver = Resolver(
+            store=self.store, clock=clock, ids=SimIds(self.rng), decided_by="operator"
+        )
+        try:
+            decision = await resolver.resolve(
+                name, "quarantine_identity" if quarantine else "accept_existing", "inspected"
+            )
+        except OutcomeUnknown:
+            return  # the decision may or may not be in force, so that nothing is expected of it
+        self.decided[decision.action] = self.decided.get(decision.action, 0) + 1
+        self.names.add(name)
+        if quarantine:
+            self.shut_s.setdefault(agent_of(name.identity), self.loop.time())
+        self.tidy(self.store, name)
+
+    def must_refuse(self, who: Identity, began_s: float) -> bool:
+        """Return True if the upload began after every gateway had to know the decision."""
+        shut_s = self.shut_s.get(agent_of(who))
+        return shut_s is not None and began_s > shut_s + IN_FORCE_S
+
+    def vanished(self) -> list[ConflictName]:
+        """Return the decided conflicts whose quarantine manifest no longer exists."""
+        return [name for name in self.names if name.key not in self.store.versions]
+
+
+def drop_one(store: VersionedStore, name: ConflictName) -> None:
+    """A mutant that removes one of manifest and reverse reference of a decided conflict."""
+    evidence = quarantine_by_blob_key(name.submitted, name.identity), name.key
+    store.remove_key(evidence[name.submitted < "8"])
+
+
+def drop_both(store: VersionedStore, name: ConflictName) -> None:
+    """A mutant that removes both for a decided conflict."""
+    store.remove_key(quarantine_by_blob_key(name.submitted, name.identity))
+    store.remove_key(name.key)
+
 
 HORIZON_S, MARGIN_S = 300, 80
 AGENTS, GATEWAYS = 3, 2

@@ -1,11 +1,18 @@
-"""A small deployment for audit and deletion: a local store and a clock that the test moves."""
+"""A small deployment for audit and deletion: a local store and a clock that the test moves.
+
+Stories over a deployment with an orphan past its retry horizon, and refusals in them.
+
+A correctly signed plan that lists every blob; only the clauses of the run protect them.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.builders import accepted_manifest, conflict_manifest, make_identity, salted_frame
 from support.frames import logs
@@ -13,7 +20,10 @@ from support.gc_store import VersionedStore
 
 from sluice_gc.audit.auditor import Auditor
 from sluice_gc.audit.certificate import Certificate
-from sluice_gc.plan.plan import Plan
+from sluice_gc.audit.certificate_chain import read_newest
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
+from sluice_gc.plan.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
 from sluice_gc.plan.planner import Planner
 from sluice_gc.run.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.run.plan_runner import PlanRunner, RunReport
@@ -23,6 +33,7 @@ from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
+    GC_PLANS,
     accepted_by_blob_key,
     accepted_key,
     blob_key,
@@ -35,11 +46,12 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.outcomes import Applied, Found
-from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_store.authority import create_authority
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff, OtherBytes, create_once
 
 START_NS = 1_790_000_000 * NS_PER_S
 HORIZON_S, MARGIN_S = 300, 80
@@ -184,3 +196,82 @@ async def memory_world() -> AsyncIterator[tuple[GcWorld, VersionedStore]]:
     wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
     authority = await create_authority(store, wanted)
     yield GcWorld(store=store, clock=clock, authority=authority), store
+
+
+Story = Callable[[GcWorld, VersionedStore], Awaitable[None]]
+
+
+def run_story(story: Story) -> VersionedStore:
+    async def run() -> VersionedStore:
+        async with memory_world() as (world, store):
+            await story(world, store)
+            return store
+
+    return asyncio.run(run())
+
+
+async def aged(world: GcWorld) -> Digest:
+    """Create an accepted batch and an orphan past its retry horizon."""
+    await world.accept(0)
+    orphan = await world.orphan(10)
+    world.clock.pass_s(HORIZON_S + 2)
+    return orphan
+
+
+async def refused(world: GcWorld, work: Awaitable[object], rule: RefusalRule) -> None:
+    with pytest.raises(GcRefused) as error:
+        await work
+    assert error.value.rule is rule
+    assert not world.store.deleted  # type: ignore[attr-defined]
+
+
+async def hostile_plan(store: ObjectStore, plan_id: str, *, noncurrent: bool = False) -> Plan:
+    """Return a plan that lists everything in the newest audit, signed with the correct key."""
+    link = await read_newest(store, KEYS.trusted)
+    assert link is not None
+    certificate = link.certificate
+    files: list[EvidenceFile] = []
+    backoff = Backoff.seeded_by(SystemClock())
+    for file in certificate.files("blobs"):
+        blobs = await read_tables(store, [file], BLOBS)
+        rows = [row for row in blobs.to_pylist() if row["current"] is not noncurrent]
+        table = pa.Table.from_pylist(
+            [_candidate(row, certificate, noncurrent=noncurrent) for row in rows], CANDIDATES
+        )
+        if rows:
+            folder = f"{GC_PLANS}{plan_id}/"
+            files.append(
+                await put_table(store, folder, "candidates", file.place, table, backoff=backoff)
+            )
+    nothing = VersionTally()
+    summary = PlanSummary(
+        blobs=nothing, orphans=nothing, superseded=nothing, kept={}, by_size=(), by_age=()
+    )
+    plan = Plan(
+        plan_id=plan_id,
+        authority_id=certificate.authority_id,
+        retry_horizon_s=certificate.retry_horizon_s,
+        audit_id=certificate.audit_id,
+        certificate_sha256=link.sha256,
+        made_at_unix_ns=certificate.finished_at_unix_ns,
+        summary=summary,
+        candidates=tuple(files),
+    )
+    written = await create_once(store, plan_key(plan_id), sign_plan(plan, KEY), backoff)
+    assert not isinstance(written, OtherBytes)
+    return plan
+
+
+def _candidate(
+    row: dict[str, object], certificate: Certificate, *, noncurrent: bool
+) -> dict[str, object]:
+    return {
+        **{name: row[name] for name in ("sha256", "incarnation", "last_modified_ns", "size_bytes")},
+        "superseded": noncurrent,
+        "versioning_enabled": True,
+        "now_ns": 0,
+        "retry_horizon_ns": 0,
+        "audit_id": certificate.audit_id,
+        "audit_started_at_ns": 0,
+        "named_in_audit": False,
+    }

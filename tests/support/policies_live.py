@@ -1,4 +1,7 @@
-"""Real users for tests of live policies: a profile for each role, and a server with these users."""
+"""Real users for tests of live policies: a profile for each role, and a server with these users.
+
+Settings for tests of the policies: the pinned file, unchanged or modified.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -6,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.policies_settings import text_from
 from support.store_versitygw import ACCESS, SECRET, Server, binary, free_port, running
 
-from sluice_policies.settings import RoleName
+from sluice_policies.settings import RoleName, Settings
+from sluice_policies.settings_file import parse_settings
 
 ADMIN_PROFILE = "admin"
 BUCKET = "policies-live"
@@ -79,3 +82,28 @@ def versitygw_with_users(folder: Path) -> Iterator[Server]:
         for name in RoleName:
             _create_user(server.endpoint, f"sluice-{name.value}", f"secret-of-{name.value}")
         yield server
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "policies"
+TEXT = (GOLDEN / "settings.toml").read_text("utf-8")
+
+
+def settings(*changes: tuple[str, str]) -> Settings:
+    """Return the pinned settings with texts replaced; each text must occur."""
+    text = TEXT
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return parse_settings(text, "settings.toml")
+
+
+def bare_settings() -> Settings:
+    """Return minimal settings: the whole bucket, no key, no endpoint, no option."""
+    start = text_from("[roles.gateway]")
+    head = 'version = 1\n[bucket]\nname = "example-sluice"\naccount = "111122223333"\n'
+    return parse_settings(head + start, "settings.toml")
+
+
+def text_from(mark: str) -> str:
+    """Return the pinned text from a mark to its end."""
+    return TEXT[TEXT.index(mark) :]

@@ -13,8 +13,8 @@ from typing import Any
 import aioboto3
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.authorization import enable_iam_authentication
-from support.moto_server import moto_server
 from support.policies_live import ADMIN_PROFILE, BUCKET, profile
+from support.store_buckets import moto_server
 
 from sluice_policies.settings import RoleName
 

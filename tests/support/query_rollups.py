@@ -1,6 +1,13 @@
-"""A world of samples, deletes and rollups, with the rules of the rollup job in plain Python."""
+"""A world of samples, deletes and rollups, with the rules of the rollup job in plain Python.
 
+Rollups computed in plain Python, to compare with those of the table and of the chunks.
+
+Rollups of a real table `metrics`, written by the rules of the rollup job and without a JVM.
+"""
+
+import asyncio
 import math
+import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,10 +17,17 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+from support.spark_lake import Deployment
 
+from sluice_lake.delta import find_table, open_or_create_table
+from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.locations import lake_location
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import METRICS, ROLLUPS
+from sluice_lake.source_ranges import ROLLUP_APP, DeleteIds, SourceRange, source_range_key
+from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
 from sluice_protocol.keys import lane_of
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import (
     DeleteRecord,
     is_retention,
@@ -31,6 +45,8 @@ from sluice_query.sources.rollups import (
     RollupPlan,
     plan_rollups,
 )
+from sluice_store import open_store
+from sluice_store.stored_deletes import read_all_deletes
 
 LANES = 2
 SIZES = {"1m": MINUTE_NS, "1h": HOUR_NS}
@@ -333,3 +349,97 @@ def _connection() -> duckdb.DuckDBPyConnection:
 def retained(deletes: Sequence[DeleteRecord]) -> list[DeleteRecord]:
     """Return the deletes without retention."""
     return [one for one in deletes if not is_retention(one)]
+
+
+RollupValues = dict[tuple[Any, ...], tuple[int, float]]
+
+
+def expected(
+    deployment: Deployment,
+    size_s: int,
+    keep: Callable[[tuple[Any, ...]], bool] = lambda _: True,
+) -> RollupValues:
+    """Return counts and maxima by (window start, name, agent, attributes)."""
+    figures: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    rows = (row for one in deployment.sent if one.manifest.kind == "metrics" for row in one.rows)
+    for row in rows:
+        agent, _, _, ts_ns, name, packed, _, attributes = row
+        (value,) = struct.unpack("<d", packed)
+        start = ts_ns // 10**9 // size_s * size_s
+        if not math.isnan(value) and keep(row):
+            figures[start, name, agent, tuple(sorted(attributes.items()))].append(value)
+    return {key: (len(found), max(found)) for key, found in figures.items()}
+
+
+def merged(rows: Iterable[dict[str, Any]], window: str) -> RollupValues:
+    """Return the same values from rows of `rollups`."""
+    figures: RollupValues = {}
+    for row in rows:
+        if row["window"] == window:
+            start = int(row["window_start"].timestamp())
+            key = (start, row["name"], row["agent_id"], tuple(sorted(row["attributes"])))
+            count, most = figures.get(key, (0, row["max"]))
+            figures[key] = (count + row["count"], max(most, row["max"]))
+    return figures
+
+
+def _sample(row: dict[str, Any]) -> Sample:
+    return Sample(
+        agent=row["agent_id"],
+        seq=row["seq"],
+        ts_ns=row["ts_ns"],
+        value=row["value"],
+        sequence=row["queue_sequence"],
+        accepted_ns=int(row["accepted_at"].timestamp()) * 10**9,
+        name=row["name"],
+        attributes=tuple(row["attributes"] or ()),
+        resource=tuple(row["resource"] or ()),
+    )
+
+
+@dataclass(kw_only=True)
+class LakeRollups:
+    """The rollup job of one deployment."""
+
+    place: Deployment
+    job: RollupJob = field(default_factory=RollupJob)
+
+    def run(self, *, crash: bool = False) -> None:
+        """Add one source range; with `crash` it is only created, and no row is committed."""
+        opened = find_table(self.place.url, METRICS)
+        assert opened is not None
+        samples = [_sample(row) for row in opened.to_pyarrow_table().to_pylist()]
+        location = lake_location(self.place.url, METRICS.name)
+        ends = read_lane_versions(location, opened, range(self.place.lanes))
+        deletes = asyncio.run(self._start(ends, opened.version()))
+        if crash:
+            return
+        self.job.run(samples, ends, deletes)
+        self._commit()
+
+    async def _start(self, ends: dict[int, int], version: int) -> list[Any]:
+        async with open_store(self.place.url) as store:
+            deletes = await read_all_deletes(store)
+            source = SourceRange(
+                number=self.job.number + 1,
+                after={str(lane): end for lane, end in self.job.through.items()},
+                through={str(lane): end for lane, end in ends.items()},
+                deletes=DeleteIds(
+                    listed=tuple(sorted(self.job.deletes.union(one.delete_id for one in deletes)))
+                ),
+                metrics_version=version,
+            )
+            await store.create(source_range_key(source.number), encode_record(source))
+            return deletes
+
+    def _commit(self) -> None:
+        rows = rollups_table(self.job.rows)
+        dates = rows.column("window_start").cast("date32")
+        write_deltalake(
+            open_or_create_table(self.place.url, ROLLUPS),
+            rows.append_column(WINDOW_DATE, dates),
+            mode="overwrite",
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(ROLLUP_APP, self.job.number)]
+            ),
+        )

@@ -1,8 +1,15 @@
-"""Accepted batches in a store, written as gateways write them."""
+"""Accepted batches in a store, written as gateways write them.
+
+What a consumer of the work lists reads: the records that are no repetitions.
+"""
+
+import json
+from collections import Counter
 
 from support.builders import conflict_manifest, log_columns, make_identity, manifest, manifest_of
 
-from sluice_protocol.frame import encode_frame
+from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.keys import (
     accepted_by_blob_key,
     accepted_by_time_key,
@@ -12,6 +19,8 @@ from sluice_protocol.keys import (
     raw_blob_by_time_key,
 )
 from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.ndjson import ndjson_from_columns
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes, read_lane
@@ -79,4 +88,18 @@ async def enqueued(store: ObjectStore, queue: str = "spark") -> list[AcceptedMan
         handle = (await Consumer.open(store, queue=queue, lane=lane.lane)).fetch_handle()
         for one in view.descriptors:
             found += (await handle.fetch(one)).batches
+    return found
+
+
+async def queued_bodies(store: ObjectStore) -> Counter[str]:
+    """Return how often a consumer of the work lists reads each body or name of a metric."""
+    found: Counter[str] = Counter()
+    for batch in await enqueued(store):
+        blob = await store.get(ObjectKey(batch.raw_blob_key))
+        assert isinstance(blob, Found)
+        columns = decode_frame(blob.body).columns
+        for start, end in batch.kept:
+            for line in ndjson_from_columns(slice_columns(columns, start, end)):
+                record = json.loads(line)
+                found[record["body"] if "body" in record else record["name"]] += 1
     return found

@@ -1,7 +1,12 @@
-"""Builders of accepted batches in a local store, and assertions on the resulting lake."""
+"""Builders of accepted batches in a local store, and assertions on the resulting lake.
+
+The files of a lake table in a directory, and how to make them older for vacuum.
+"""
 
 import asyncio
+import json
 import math
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +16,7 @@ from typing import Any
 from deltalake import DeltaTable
 from support.builders import make_identity, manifest_of
 
+from sluice_lake.tables import Table
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import Columns
 from sluice_protocol.frame import encode_frame
@@ -208,3 +214,25 @@ def assert_lake_holds(deployment: Deployment, batches: Sequence[Sent]) -> None:
         for m in (one.manifest for one in batches)
     }
     assert ledger == sorted(wanted)
+
+
+def folder(place: Deployment, table: Table) -> Path:
+    return place.root / "lake" / "v1" / table.name
+
+
+def files(place: Deployment, table: Table) -> set[Path]:
+    return {Path(uri) for uri in place.table(table.name).file_uris()}
+
+
+def age(place: Deployment, table: Table, paths: set[Path], hours: float) -> None:
+    """Make files older, and the removals of them in the log."""
+    for path in paths:
+        older_s = path.stat().st_mtime - hours * 3600
+        os.utime(path, (older_s, older_s))
+    names = {path.name for path in paths}
+    for commit in (folder(place, table) / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if "remove" in action and Path(action["remove"]["path"]).name in names:
+                action["remove"]["deletionTimestamp"] -= int(hours * 3_600_000)
+        commit.write_text("\n".join(json.dumps(action) for action in actions))

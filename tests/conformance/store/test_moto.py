@@ -8,8 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import ClientResponse
 from support.store_buckets import NEXT_SECOND_S, make_bucket
-from support.store_conformance import MOTO_DEFAULT_RETENTION, assert_conforms, assert_doctor
-from support.store_slow_put import assert_dated_when_complete, put_slowly
+from support.store_conformance import (
+    MOTO_DEFAULT_RETENTION,
+    assert_conforms,
+    assert_dated_when_complete,
+    assert_doctor,
+    put_slowly,
+)
 from support.store_versitygw import Server
 
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.store_buckets import make_bucket
-from support.store_conformance import assert_conforms, assert_doctor
-from support.store_slow_put import assert_dated_when_complete, put_slowly
+from support.store_conformance import (
+    assert_conforms,
+    assert_dated_when_complete,
+    assert_doctor,
+    put_slowly,
+)
 from support.store_versitygw import CREDENTIALS, Server, versitygw
 from support.store_worker import race_processes
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.dying_store import WriteFault, WriteFaultStore
 from support.gateway import Running, TestKey, run, running
-from support.queued_bodies import queued_bodies
+from support.reconciler_seed import queued_bodies
 from support.store_versitygw import free_port
-from support.write_faults import WriteFault, WriteFaultStore
 
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings

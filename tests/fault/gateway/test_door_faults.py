@@ -14,13 +14,13 @@ from typing import Any, get_args
 
 import aiohttp
 import pytest
+from support.door_bodies import S, pack
 from support.door_cases import DOOR_CASES
 from support.door_client import TestSender, post
-from support.event_bodies import S, pack
-from support.forward_client import close_clients, connect
+from support.dying_store import WriteFault, WriteFaultStore
+from support.forward_door import close_clients, connect
 from support.gateway import Running, TestKey, run, running
-from support.queued_bodies import queued_bodies
-from support.write_faults import WriteFault, WriteFaultStore
+from support.reconciler_seed import queued_bodies
 
 from sluice_doors.table import DoorName
 from sluice_gateway.process.serving import serving_forward_port

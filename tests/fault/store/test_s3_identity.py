@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.memory_bucket.server import serve_memory
-from support.store_certificate import certificate
+from support.policies_server import certificate
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET
 
 from sluice_protocol.errors import StoreUnavailable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.policies_settings import GOLDEN, settings
+from support.policies_live import GOLDEN, settings
 
 from sluice_policies.errors import TargetCannot
 from sluice_policies.policy_set import policy_set

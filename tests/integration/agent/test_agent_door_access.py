@@ -10,11 +10,22 @@ from typing import Any
 
 import grpc
 import pytest
-from support.agent_doors import BODY, Client, chunk, export, served, settings, spooled, with_ports
-from support.event_bodies import pack
-from support.forward_client import ForwardClient, connect
+from support.agent_doors import (
+    BODY,
+    PREFACE,
+    SETTINGS,
+    Client,
+    chunk,
+    export,
+    frame,
+    served,
+    settings,
+    spooled,
+    with_ports,
+)
+from support.door_bodies import pack
+from support.forward_door import ForwardClient, connect
 from support.gateway_tls import SERVER, TestAuthority
-from support.slow_grpc import PREFACE, SETTINGS, frame
 from support.store_versitygw import free_port
 
 from sluice_agent import listen_settings

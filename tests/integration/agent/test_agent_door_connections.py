@@ -16,8 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import structlog
-from support.agent_doors import Client, served, spooled
-from support.failing_accepts import fail_accepts
+from support.agent_doors import Client, fail_accepts, served, spooled
 from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port
 

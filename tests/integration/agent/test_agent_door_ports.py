@@ -12,8 +12,8 @@ from fluent.sender import FluentSender
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from support.agent_doors import BODY, Client, chunk, export, served, spooled, with_ports
 from support.agent_gateway import GatewayDouble
-from support.event_bodies import FORWARD, S, pack
-from support.forward_client import connect
+from support.door_bodies import FORWARD, S, pack
+from support.forward_door import connect
 from support.store_versitygw import free_port
 
 from sluice_agent.batching import Batcher

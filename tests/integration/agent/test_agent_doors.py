@@ -14,9 +14,8 @@ import cramjam
 import pytest
 from support.agent_doors import JSON, Client, served, spooled
 from support.agent_gateway import GatewayDouble
-from support.door_bodies import BULK, LOKI, LOKI_JSON, REMOTE_WRITE_2
+from support.door_bodies import BULK, FIREHOSE, LOKI, LOKI_JSON, REMOTE_WRITE_2
 from support.door_client import otlp_logs
-from support.event_bodies import FIREHOSE
 
 from sluice_agent.door_senders import TokenSenders
 from sluice_agent.doors import AgentDoors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 from support.agent_gateway import GatewayDouble
-from support.otlp_bodies import LOG_REQUEST
+from support.otlp_requests import LOG_REQUEST
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from support.failing_accepts import fail_accepts
+from support.agent_doors import fail_accepts
 from support.syslog_agent import bodies, full_spool, rows, served
 
 from sluice_agent import syslog

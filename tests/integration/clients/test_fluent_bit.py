@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.agent_gateway import GatewayDouble
-from support.client_followers import fluent_bit
-from support.client_programs import line_of
+from support.client_programs import fluent_bit, line_of
 from support.door_fleet import balancing, fleet
 from support.store_versitygw import free_port
 

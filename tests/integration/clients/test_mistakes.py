@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from support.client_followers import FOLLOWERS
-from support.client_libraries import LIBRARY_CLIENTS
-from support.client_metrics import METRIC_CLIENTS
-from support.client_programs import SEND, ClientCase
+from support.client_programs import FOLLOWERS, LIBRARY_CLIENTS, METRIC_CLIENTS, SEND, ClientCase
 from support.door_client import TestSender
 from support.door_fleet import Balancer, Fleet, balancing, fleet
 from support.store_versitygw import free_port

@@ -2,23 +2,72 @@
 
 A relay records what they send. The agent stores exactly that: a line that a client drops or sends
 twice is the doing of the client, and the tests state which clients do so.
+
+A TCP relay in front of a server, which records what clients send.
 """
 
 import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from support.client_programs import DEBIAN, debian_environment, program
 from support.documented_blocks import blocks_of
-from support.recording_relay import RecordingRelay, relayed
 from support.store_versitygw import free_port
 from support.syslog_agent import full_spool, listening, rows, settings
 
 from sluice_agent.app import run_agent
+
+READ_BYTES = 64 * 1024
+
+
+@dataclass
+class RecordingRelay:
+    """What was sent so far, by connection.
+
+    A client waits while the server does not read: the relay reads no further than it can write.
+    """
+
+    server_port: int
+    sent: list[bytearray] = field(default_factory=list)
+    tasks: "set[asyncio.Task[None]]" = field(default_factory=set)
+
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.tasks.add(asyncio.create_task(self._relay(reader, writer)))
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sent = bytearray()
+        self.sent.append(sent)
+        _, onward = await asyncio.open_connection("127.0.0.1", self.server_port)
+        onward.transport.set_write_buffer_limits(0)
+        with suppress(OSError, asyncio.CancelledError):
+            while data := await reader.read(READ_BYTES):
+                sent += data
+                onward.write(data)
+                await onward.drain()
+        for one in (onward, writer):
+            one.close()
+            with suppress(OSError):
+                await one.wait_closed()
+
+
+@asynccontextmanager
+async def relayed(port: int, server_port: int) -> AsyncIterator[RecordingRelay]:
+    """Listen on a port while the context is active."""
+    relay = RecordingRelay(server_port)
+    server = await asyncio.start_server(relay.connected, "127.0.0.1", port, limit=READ_BYTES)
+    try:
+        yield relay
+    finally:
+        server.close()
+        for task in relay.tasks:
+            task.cancel()
+        await asyncio.gather(*relay.tasks)
+
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 from support.console_pages import CHROMIUM, FLAGS
-from support.console_policies import in_thread
-from support.console_world import ConsoleWorld, served_console
+from support.console_world import ConsoleWorld, in_thread, served_console
 from support.policies_live import write_profiles
 from support.policies_moto import moto_with_bucket
 

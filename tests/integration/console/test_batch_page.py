@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, Page, expect
 from support.builders import make_identity
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
 from support.console_world import VIEWER, ConsoleWorld, served_console
-from support.lake_rollups import LakeRollups
 from support.query_lake import deployment, log_batch, metric_batch
+from support.query_rollups import LakeRollups
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 

@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
-from support.console_hostile import walk_hostile
-from support.console_pages import CHROMIUM, accessibility, log_in, misaligned, open_place, watch
+from support.console_pages import (
+    CHROMIUM,
+    accessibility,
+    log_in,
+    misaligned,
+    open_place,
+    walk_hostile,
+    watch,
+)
 from support.console_world import VIEWER, ConsoleWorld, served_console
 from support.gc_world import open_world
 

@@ -4,8 +4,7 @@ import re
 
 import pytest
 from playwright.sync_api import Browser, expect
-from support.console_hostile import walk_hostile
-from support.console_pages import CHROMIUM, PLACES, log_in, open_place
+from support.console_pages import CHROMIUM, PLACES, log_in, open_place, walk_hostile
 from support.console_world import ConsoleWorld
 
 pytestmark = [

@@ -8,8 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from support.console_troubles import age_lanes, stop_everything
-from support.console_world import OPERATOR, ConsoleWorld, served_console
+from support.console_world import OPERATOR, ConsoleWorld, age_lanes, served_console, stop_everything
 from ulid import ULID
 
 from sluice_cli.deployment.facts import read_facts

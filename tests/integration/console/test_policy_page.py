@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from support.console_pages import CHROMIUM, accessibility, log_in, misaligned, open_place, watch
-from support.console_policies import PROOF_MS, applied, in_thread
-from support.console_world import SETTINGS, VIEWER, ConsoleWorld, served_console
+from support.console_world import (
+    PROOF_MS,
+    SETTINGS,
+    VIEWER,
+    ConsoleWorld,
+    applied,
+    in_thread,
+    served_console,
+)
 from support.policies_live import settings_file
 from support.policies_moto import drop_statement
 

@@ -14,14 +14,18 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.console_pages import CHROMIUM, log_in, open_place, watch
-from support.console_policies import PROOF_MS, applied, in_thread
-from support.console_troubles import (
+from support.console_world import (
+    PROOF_MS,
+    SETTINGS,
+    ConsoleWorld,
     TroubledWorld,
+    applied,
+    in_thread,
     plant_in_gateway,
+    served_console,
     stop_everything,
     troubled_console,
 )
-from support.console_world import SETTINGS, ConsoleWorld, served_console
 from support.documented_blocks import check_command
 from support.policies_moto import drop_statement
 

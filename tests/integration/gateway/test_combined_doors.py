@@ -18,11 +18,11 @@ import aiohttp
 import grpc
 import pytest
 from grpc import aio
+from support.door_bodies import S, firehose
 from support.door_client import T0_NS, TestSender, otlp_logs
-from support.event_bodies import S, firehose
 from support.gateway import GatewayProcess, start_gateway, write_principals
 from support.memory_bucket.server import serve_memory
-from support.queued_bodies import queued_bodies
+from support.reconciler_seed import queued_bodies
 from support.spool_process import AGREED, WRITER
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw

@@ -13,8 +13,7 @@ import aiohttp
 import pytest
 from support.door_client import DoorAnswer, TestSender, accepted_frames, otlp_logs, post
 from support.gateway import GatewayProcess, Running, TestKey, gateways, run, running
-from support.queued_bodies import queued_bodies
-from support.reconciler_seed import enqueued
+from support.reconciler_seed import enqueued, queued_bodies
 
 from sluice_gateway.doors import combiner
 from sluice_protocol.authority import Authority

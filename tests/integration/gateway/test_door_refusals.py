@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.door_cases import DOOR_CASES, DoorCase
 from support.door_client import DoorAnswer, TestSender, accepted_frames, post
+from support.dying_store import RefusingStore
 from support.gateway import Running, TestKey, run, running
-from support.write_faults import RefusingStore
 
 from sluice_doors.table import DoorName
 from sluice_store import StoreMode, open_store

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fluent.sender import FluentSender
+from support.door_bodies import S, firehose, pack
 from support.door_fleet import Fleet, fleet
-from support.event_bodies import S, firehose, pack
-from support.forward_client import close_clients, connect
+from support.forward_door import close_clients, connect
 from support.gateway import GatewayProcess
 
 REQUESTS = 24

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.door_bodies import ARN, CLOUDWATCH, COMMON, FIREHOSE, HEC, S, firehose, zipped
 from support.door_client import DoorAnswer, TestSender, accepted_frames, post
-from support.event_bodies import ARN, CLOUDWATCH, COMMON, FIREHOSE, HEC, S, firehose, zipped
 from support.gateway import Running, TestKey, run, running
 
 from sluice_doors.table import DoorName

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from fluent.sender import FluentSender
 from structlog.testing import capture_logs
+from support.door_bodies import FORWARD, STREAM, S, pack
 from support.door_client import accepted_frames
-from support.event_bodies import FORWARD, STREAM, S, pack
-from support.forward_client import connect
 from support.forward_door import (
     HOST,
     SHOP,
     SharedDoor,
     bodies,
     check,
+    connect,
     frames_of,
     serving,
     shared_door,

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.door_bodies import FORWARD, S, pack
 from support.door_client import accepted_frames
-from support.event_bodies import FORWARD, S, pack
-from support.forward_client import connect
-from support.forward_door import HOST, KEY, SharedDoor, bodies, check, shared_door
+from support.forward_door import HOST, KEY, SharedDoor, bodies, check, connect, shared_door
 from support.gateway import Running
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.event_bodies import FORWARD, S, pack
-from support.forward_client import connect
-from support.forward_door import SharedDoor, check, shared_door
+from support.door_bodies import FORWARD, S, pack
+from support.forward_door import SharedDoor, check, connect, shared_door
 from support.gateway import Running
 from support.otlp_requests import damaged
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from structlog.testing import capture_logs
-from support.event_bodies import S, pack
+from support.door_bodies import S, pack
 from support.forward_door import serving
 from support.gateway import run
 

@@ -5,10 +5,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from support.door_bodies import FORWARD
 from support.door_client import accepted_frames
-from support.event_bodies import FORWARD
-from support.forward_client import connect
-from support.forward_door import KEY, serving
+from support.forward_door import KEY, connect, serving
 from support.gateway import run
 from support.gateway_tls import SERVER, TestAuthority
 

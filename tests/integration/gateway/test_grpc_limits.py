@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 from grpc import aio
+from support.agent_doors import PREFACE, SETTINGS, frame
 from support.door_client import TestSender, otlp_logs
 from support.gateway import TestKey, run, running
-from support.slow_grpc import PREFACE, SETTINGS, frame
 
 from sluice_doors.otlp import grpc as grpc_server
 from sluice_gateway.process.serving import serving_grpc

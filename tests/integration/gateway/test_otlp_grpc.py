@@ -10,10 +10,10 @@ import grpc
 import pytest
 from grpc import aio
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from support.agent_doors import stalled_call
 from support.door_client import TestSender, accepted_frames, otlp_logs, post
+from support.dying_store import RefusingStore
 from support.gateway import Running, TestKey, run, running
-from support.slow_grpc import stalled_call
-from support.write_faults import RefusingStore
 
 from sluice_gateway.process.serving import serving_grpc
 from sluice_store import StoreMode, open_store

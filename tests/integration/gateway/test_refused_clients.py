@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from grpc import aio
+from support.door_bodies import S, pack
 from support.door_client import TestSender
-from support.event_bodies import S, pack
-from support.forward_client import close_clients, connect
+from support.forward_door import close_clients, connect
 from support.gateway import Running, TestKey, run, running
 
 from sluice_gateway.process.serving import serving_forward_port, serving_grpc

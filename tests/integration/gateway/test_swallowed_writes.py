@@ -14,7 +14,7 @@ from support.gateway import (
     identity,
 )
 from support.local_deployment import run_sluice
-from support.outage_proxy import outage_proxy
+from support.outage_fleet import outage_proxy
 from support.store_versitygw import CREDENTIALS, binary, versitygw
 
 pytestmark = pytest.mark.skipif(

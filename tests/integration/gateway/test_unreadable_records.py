@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
     ExportLogsServiceResponse,
 )
+from support.door_bodies import S, firehose
 from support.door_client import PROTOBUF, TestSender, accepted_frames, otlp_logs, post
-from support.event_bodies import S, firehose
 from support.gateway import Running, TestKey, run, running
 
 from sluice_doors.table import DoorName

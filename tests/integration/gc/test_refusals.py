@@ -5,8 +5,18 @@ from dataclasses import replace
 import msgspec
 import pytest
 from support.gc_store import VersionedStore
-from support.gc_stories import aged, refused, run_story
-from support.gc_world import AUDIT, HORIZON_S, KEY, KEYS, PLAN, RUN, GcWorld
+from support.gc_world import (
+    AUDIT,
+    HORIZON_S,
+    KEY,
+    KEYS,
+    PLAN,
+    RUN,
+    GcWorld,
+    aged,
+    refused,
+    run_story,
+)
 
 from sluice_gc.audit.certificate import certificate_key, sign_certificate
 from sluice_gc.audit.certificate_chain import read_newest, verify_store_chain

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.lake_rollups import LakeRollups
 from support.query_lake import DAY0_NS, MINUTE_NS, deployment, log_batch, metric_batch
+from support.query_rollups import LakeRollups
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 

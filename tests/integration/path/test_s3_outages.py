@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.local_deployment import run_sluice
-from support.outage_fleet import Outage, fleet, go_through_outage
-from support.outage_proxy import READS, outage_proxy
+from support.outage_fleet import READS, Outage, fleet, go_through_outage, outage_proxy
 from support.repetitions import times
 from support.store_versitygw import CREDENTIALS, binary, versitygw
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.policies_live import ADMIN_PROFILE, BUCKET, settings_file, write_profiles
+from support.policies_live import ADMIN_PROFILE, BUCKET, TEXT, settings_file, write_profiles
 from support.policies_moto import moto_with_bucket, with_client
-from support.policies_settings import TEXT
 
 from sluice_cli.main import run
 from sluice_policies.settings import RoleName

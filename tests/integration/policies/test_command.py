@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.policies_settings import GOLDEN, TEXT
+from support.policies_live import GOLDEN, TEXT
 
 from sluice_cli.main import run
 from sluice_policies.catalogue import catalogue

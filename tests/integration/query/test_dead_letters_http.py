@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from support.query_lake import DAY0_NS, deployment, log_batch
-from support.query_service import QueryClient, talk
+from support.query_lake import DAY0_NS, QueryClient, deployment, log_batch, talk
 from support.spark_local import ingest_locally
 
 from sluice_protocol.timestamps import parse_rfc3339

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as copy_with
 from support.constants import settings_with
-from support.query_journals import JournalWriter
-from support.query_lake import bodies, deployment, log_batch, make_query, put_delete, run_query
+from support.query_lake import (
+    JournalWriter,
+    bodies,
+    deployment,
+    log_batch,
+    make_query,
+    put_delete,
+    run_query,
+)
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 

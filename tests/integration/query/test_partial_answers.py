@@ -7,8 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.query_journals import JournalWriter
-from support.query_lake import DAY0_NS, deployment, log_batch, make_query, metric_batch
+from support.query_lake import (
+    DAY0_NS,
+    JournalWriter,
+    deployment,
+    log_batch,
+    make_query,
+    metric_batch,
+)
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.lake_rollups import LakeRollups
 from support.query_lake import (
     DAY0_NS,
     MINUTE_NS,
@@ -17,6 +16,7 @@ from support.query_lake import (
     put_delete,
     run_query,
 )
+from support.query_rollups import LakeRollups
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 

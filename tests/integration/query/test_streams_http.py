@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.overlapping_files import overlapping_ingestions, records
-from support.query_lake import DAY0_NS, deployment, log_batch
-from support.query_service import QueryClient, talk
+from support.query_lake import (
+    DAY0_NS,
+    QueryClient,
+    deployment,
+    log_batch,
+    overlapping_ingestions,
+    records,
+    talk,
+)
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 

@@ -12,8 +12,15 @@ import aiohttp
 import pyarrow.parquet as pq
 import pytest
 from aiohttp.test_utils import TestServer
-from support.query_lake import DAY0_NS, deployment, log_batch, many_lines
-from support.query_service import QueryClient, served_queries, talk
+from support.query_lake import (
+    DAY0_NS,
+    QueryClient,
+    deployment,
+    log_batch,
+    many_lines,
+    served_queries,
+    talk,
+)
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 from support.store_versitygw import free_port

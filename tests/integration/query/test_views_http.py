@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 from support.constants import settings_with
-from support.overlapping_files import FILES, LINES, overlapping_ingestions, records
-from support.query_lake import DAY0_NS, deployment, log_batch, put_delete
-from support.query_service import QueryClient, talk
+from support.query_lake import (
+    DAY0_NS,
+    FILES,
+    LINES,
+    QueryClient,
+    deployment,
+    log_batch,
+    overlapping_ingestions,
+    put_delete,
+    records,
+    talk,
+)
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.query_rollups import expected, merged
 from support.spark_lake import Deployment, lake_rows, make_batch
 from support.spark_local import ingest_locally
-from support.spark_rollups import expected, merged
 
 from sluice_cli.main import run
 from sluice_spark.compaction.job import run_compact

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.lake_files import age, files
 from support.query_lake import bodies, make_query, run_query
-from support.spark_lake import Deployment, make_batch
+from support.spark_lake import Deployment, age, files, make_batch
 from support.spark_local import ingest_locally
 
 from sluice_lake.data_files import list_files

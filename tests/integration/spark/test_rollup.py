@@ -4,9 +4,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import zstandard
+from support.query_rollups import expected, merged
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
-from support.spark_rollups import expected, merged
 
 from sluice_lake.source_ranges import SourceRange
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS

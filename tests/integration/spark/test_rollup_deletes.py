@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 import zstandard
 from support.query_lake import make_query, run_query
+from support.query_rollups import expected, merged
 from support.spark_lake import T0_NS, Deployment, make_batch
 from support.spark_local import ingest_locally
-from support.spark_rollups import expected, merged
 
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.manifests import encode_record

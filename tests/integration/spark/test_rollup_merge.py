@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from support.query_lake import make_query, put_delete, run_query
+from support.query_rollups import expected, merged
 from support.spark_lake import T0_NS, Deployment, make_batch
 from support.spark_local import ingest_locally, merge_locally
-from support.spark_rollups import expected, merged
 
 from sluice_lake.source_ranges import SOURCE_RANGES_PREFIX
 from sluice_lake.tables import METRICS

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.spark_bucket import Bucket
 from support.spark_lake import assert_lake_holds, make_batch
-from support.store_buckets import make_bucket
+from support.store_buckets import Bucket, make_bucket
 from support.store_versitygw import CREDENTIALS, versitygw
 
 from sluice_spark.compaction.job import run_compact

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, Transaction
 from structlog.testing import capture_logs
-from support.lake_files import age, files, folder
-from support.lake_rollups import LakeRollups
 from support.query_lake import put_delete
-from support.spark_lake import T0_NS, Deployment, make_batch
+from support.query_rollups import LakeRollups
+from support.spark_lake import T0_NS, Deployment, age, files, folder, make_batch
 from support.spark_local import ingest_locally
 
 from sluice_lake.data_files import DataFile, list_files

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from support.memory_bucket.server import serve_memory
-from support.store_certificate import authority_and_certificate
+from support.policies_server import authority_and_certificate
 from support.store_versitygw import CREDENTIALS
 
 from sluice_lake.delta import find_table

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from support.policies_settings import GOLDEN
+from support.policies_live import GOLDEN
 from support.store_buckets import make_bucket
 from support.store_versitygw import CREDENTIALS, Server, free_port
 

@@ -4,8 +4,19 @@ import random
 from collections.abc import Callable
 
 import pytest
-from support.door_bodies import BULK, LOKI, LOKI_JSON, NDJSON, REMOTE_WRITE, REMOTE_WRITE_2
-from support.event_bodies import ARN, COMMON, FIREHOSE, FORWARD, HEC
+from support.door_bodies import (
+    ARN,
+    BULK,
+    COMMON,
+    FIREHOSE,
+    FORWARD,
+    HEC,
+    LOKI,
+    LOKI_JSON,
+    NDJSON,
+    REMOTE_WRITE,
+    REMOTE_WRITE_2,
+)
 from support.otlp_requests import damaged
 from support.repetitions import times
 

@@ -6,9 +6,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.door_bodies import LOKI, label, timestamp
+from support.door_bodies import LOKI, integer, label, part, timestamp
 from support.otlp_requests import damaged
-from support.proto_bytes import integer, part
 from support.repetitions import times
 
 from sluice_doors import protobuf

@@ -9,9 +9,10 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
 from support.otlp_requests import (
+    LOG_REQUEST,
     LOG_REQUESTS,
+    METRIC_REQUEST,
     METRIC_REQUESTS,
     MIXED_METRIC_REQUESTS,
     USUAL_METRIC_REQUESTS,

@@ -5,9 +5,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.door_bodies import MS, REMOTE_WRITE, label
+from support.door_bodies import MS, REMOTE_WRITE, double, has_group, integer, label, part
 from support.otlp_requests import damaged
-from support.proto_bytes import double, has_group, integer, part
 from support.repetitions import times
 
 from sluice_doors import protobuf

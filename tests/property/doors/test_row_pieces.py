@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.door_bodies import LOKI, LOKI_JSON, REMOTE_WRITE
-from support.event_bodies import firehose
+from support.door_bodies import LOKI, LOKI_JSON, REMOTE_WRITE, firehose
 
 from sluice_doors import rows as row_pieces
 from sluice_doors.decoded import DecodedRecords, canonical, form_digest

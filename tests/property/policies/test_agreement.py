@@ -7,7 +7,7 @@ import pytest
 import z3
 from hypothesis import given
 from hypothesis import strategies as st
-from support.policies_settings import settings
+from support.policies_live import settings
 from support.policy_mutants import mutants
 from support.repetitions import times
 

@@ -8,7 +8,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.memory_bucket.sigv4 import SignedRequest, check_signature
+from support.memory_bucket.server import SignedRequest, check_signature
 
 from sluice_protocol.keys import digest_of
 from sluice_store.s3.credentials import FrozenCredentials

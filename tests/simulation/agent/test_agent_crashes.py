@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.agent_disk import SimDisk
-from support.repetitions import times
-from support.spool_crashes import (
+from support.agent_sim import (
     DRAWS,
     SEEDS,
     crash_at,
@@ -24,6 +23,7 @@ from support.spool_crashes import (
     kill_at_every_operation,
     retrying,
 )
+from support.repetitions import times
 
 from sluice_agent.columns import logs_from_block
 from sluice_agent.settings import SpoolSettings

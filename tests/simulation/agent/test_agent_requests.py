@@ -12,9 +12,8 @@ from collections import Counter
 
 import pytest
 from support.agent_disk import SimDisk
-from support.agent_sim import DIRECTORY
-from support.repetitions import times
-from support.spool_crashes import (
+from support.agent_sim import (
+    DIRECTORY,
     DRAWS,
     SEEDS,
     crash_in_a_row,
@@ -23,6 +22,7 @@ from support.spool_crashes import (
     kill_at_every_operation,
     retrying,
 )
+from support.repetitions import times
 
 from sluice_agent.columns import logs_from_block
 from sluice_agent.request_window import (

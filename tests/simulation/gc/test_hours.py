@@ -8,8 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.gc_operator import Tidy, drop_both, drop_one, keep
-from support.gc_simulation import DeploymentSimulation
+from support.gc_simulation import DeploymentSimulation, Tidy, drop_both, drop_one, keep
 from support.repetitions import times
 from support.simloop import SimLoop, seeds, simulate
 

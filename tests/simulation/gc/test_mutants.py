@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from support.gc_hostile import hostile_plan
 from support.gc_store import SimulatedVersion, VersionedStore
-from support.gc_world import HORIZON_S, RUN, GcWorld, memory_world
+from support.gc_world import HORIZON_S, RUN, GcWorld, hostile_plan, memory_world
 
 from sluice_gc.audit.certificate import Certificate
 from sluice_gc.errors import GcRefused, RefusalRule

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import pytest
-from support.journal_readers import pass_moves, round_moves
+from support.journal_model import JUMP_TICKS, Rules, SimWorld, ns, pass_moves, round_moves, ticked
 from support.journal_search import Scene, walk
-from support.journal_types import JUMP_TICKS, Rules, SimWorld, ns, ticked
 from support.repetitions import times
 
 SEEDS = [int(one) for one in os.environ.get("SLUICE_SIM_SEEDS", "").split(",") if one] or range(60)

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 from support import mutants
 from support.model import explore
-from support.model_store import info_of
-from support.model_types import (
+from support.model_store import (
     HORIZON,
     MARGIN,
     Blob,
@@ -23,6 +22,7 @@ from support.model_types import (
     Store,
     Sweeper,
     World,
+    info_of,
     offer,
     upload_at,
 )

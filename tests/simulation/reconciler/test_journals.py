@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from support.reconciler_chaos import Outcome, plan_of, run_chaos
-from support.reconciler_chaos_faults import FAULTS
-from support.reconciler_chaos_gateways import Rules
-from support.reconciler_chaos_world import Plan
+from support.reconciler_chaos import FAULTS, Outcome, Plan, plan_of, run_chaos
+from support.reconciler_chaos_store import Rules
 from support.repetitions import times
 from support.simloop import daily_seeds
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.policies_settings import GOLDEN, settings
+from support.policies_live import GOLDEN, settings
 
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.metrics import DENIALS, ConsoleMetrics

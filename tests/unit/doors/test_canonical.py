@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
+from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST
 
 from sluice_doors.decoded import DecodedRecords, canonical, content_digest, take_texts
 from sluice_doors.otlp.http import PROTOBUF, decode_otlp_logs, decode_otlp_metrics

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgpack
 import pytest
 import zstandard
-from support.event_bodies import (
+from support.door_bodies import (
     ARN,
     CLOUDWATCH,
     COMMON,

@@ -5,7 +5,7 @@ import random
 
 import msgpack
 import pytest
-from support.event_bodies import FORWARD, S, pack
+from support.door_bodies import FORWARD, S, pack
 
 from sluice_doors.decoded import BodyTooLarge, BodyUnreadable
 from sluice_doors.forward.handshake import Greeting, encode_ack, encode_pong, read_ping

@@ -8,11 +8,21 @@ from collections.abc import Callable, Sequence
 import cramjam
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.door_bodies import BULK, LOKI, LOKI_JSON, NDJSON, REMOTE_WRITE, REMOTE_WRITE_2, label
-from support.event_bodies import FIREHOSE, HEC
-from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
-from support.otlp_requests import otlp_json
-from support.proto_bytes import double, integer, part
+from support.door_bodies import (
+    BULK,
+    FIREHOSE,
+    HEC,
+    LOKI,
+    LOKI_JSON,
+    NDJSON,
+    REMOTE_WRITE,
+    REMOTE_WRITE_2,
+    double,
+    integer,
+    label,
+    part,
+)
+from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST, otlp_json
 
 from sluice_doors import protobuf
 from sluice_doors.content_coding import decompress

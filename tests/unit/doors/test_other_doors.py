@@ -12,11 +12,14 @@ from support.door_bodies import (
     NDJSON,
     REMOTE_WRITE,
     REMOTE_WRITE_2,
+    double,
+    integer,
     label,
+    part,
+    signed,
     timestamp,
 )
 from support.golden import golden
-from support.proto_bytes import double, integer, part, signed
 
 from sluice_doors.attributes import json_text
 from sluice_doors.decoded import (

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from support.golden import golden
-from support.otlp_bodies import LOG_REQUEST, METRIC_REQUEST
-from support.otlp_requests import otlp_json
+from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST, otlp_json
 
 from sluice_doors import protobuf
 from sluice_doors.attributes import with_resource_in_records

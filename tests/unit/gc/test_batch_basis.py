@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.gc_store import VersionedStore
-from support.gc_stories import aged, run_story
-from support.gc_world import AUDIT, RUN, GcWorld
+from support.gc_world import AUDIT, RUN, GcWorld, aged, run_story
 
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan.plan_inputs import PlanStopped, stopped_key

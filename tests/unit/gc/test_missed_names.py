@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from support.gc_store import VersionedStore
-from support.gc_stories import aged, refused, run_story
-from support.gc_world import GcWorld
+from support.gc_world import GcWorld, aged, refused, run_story
 
 from sluice_gc.errors import RefusalRule
 from sluice_gc.plan.plan import Plan

@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from support.policies_settings import settings
+from support.policies_live import settings
 
 from sluice_policies.access_matrix import ACTIONS, BUCKET_READS, LISTING, LOCKS, REWRITING
 from sluice_policies.catalogue import (

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from support.policies_settings import bare_settings, settings
+from support.policies_live import bare_settings, settings
 
 from sluice_policies.denials import (
     Denial,

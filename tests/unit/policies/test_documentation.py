@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from support.policies_settings import settings
+from support.policies_live import settings
 
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES

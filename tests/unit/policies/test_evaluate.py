@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.policies_settings import settings
+from support.policies_live import settings
 
 from sluice_policies.errors import BadDocument, UnsupportedPolicy
 from sluice_policies.evaluate import (

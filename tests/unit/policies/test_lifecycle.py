@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.policies_settings import bare_settings, settings
+from support.policies_live import bare_settings, settings
 
 from sluice_cli.main import run
 from sluice_policies.cloudformation import cloudformation_template

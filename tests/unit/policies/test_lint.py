@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.policies_settings import bare_settings, settings
+from support.policies_live import bare_settings, settings
 
 from sluice_policies.lint import Severity, lint
 from sluice_policies.model import canonical, document_json

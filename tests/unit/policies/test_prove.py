@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import z3
-from support.policies_settings import bare_settings, settings
+from support.policies_live import bare_settings, settings
 from support.policy_mutants import (
     appended,
     caught_by,

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.policies_settings import TEXT, bare_settings, settings
+from support.policies_live import TEXT, bare_settings, settings
 
 from sluice_policies.errors import BadDocument, BadSettings
 from sluice_policies.model import load_json

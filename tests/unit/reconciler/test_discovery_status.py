@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.journal_writer import JournalWriter
+from support.gateway_journal import JournalWriter
 from support.queue_store import SimClock, SimStore
 
 from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, journal_key

@@ -4,10 +4,19 @@ import random
 
 import pytest
 from msgspec import structs
-from support.journal_rounds import journaled, make, make_pass, now, pass_time, play, record, rounds
-from support.journal_writer import JournalWriter
+from support.gateway_journal import JournalWriter
 from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
+from support.reconciler_world import (
+    journaled,
+    make,
+    make_pass,
+    now,
+    pass_time,
+    play,
+    record,
+    rounds,
+)
 
 from sluice_protocol.authority import Authority, ModeSwitch, mode_switch_key
 from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, LATE_S, journal_key, registration_key

@@ -3,9 +3,9 @@
 import asyncio
 import random
 
-from support.journal_rounds import make_pass, pass_time, rounds
-from support.journal_writer import JournalWriter
+from support.gateway_journal import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore, UnversionedStore
+from support.reconciler_world import make_pass, pass_time, rounds
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.journals import (

@@ -3,7 +3,10 @@
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
-from support.journal_rounds import (
+from support.gateway_journal import JournalWriter
+from support.queue_store import SimStore
+from support.reconciler_seed import enqueued
+from support.reconciler_world import (
     Scene,
     journaled,
     make,
@@ -14,9 +17,6 @@ from support.journal_rounds import (
     record,
     rounds,
 )
-from support.journal_writer import JournalWriter
-from support.queue_store import SimStore
-from support.reconciler_seed import enqueued
 
 from sluice_protocol.errors import describe_version
 from sluice_protocol.journals import DISCOVERY, LATE_S, HoldReason, journal_key

@@ -5,7 +5,7 @@ import random
 
 import msgspec
 import pytest
-from support.journal_writer import JournalWriter
+from support.gateway_journal import JournalWriter
 from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept_logs
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
-from support.journal_writer import JournalWriter
+from support.gateway_journal import JournalWriter
 from support.memory_bucket import Fault, MemoryBucket, open_memory_store
 from support.memory_bucket.faults import Call
 from support.queue_store import SimClock, SimIds
