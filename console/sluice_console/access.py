@@ -16,7 +16,6 @@ import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from sluice_console.oidc import BEGIN_PATH, CALLBACK_PATH
 from sluice_console.sessions import LoginLimit, Role, SessionBook, Visitor
 from sluice_console.settings import ConsoleSettings, split_list
 from sluice_protocol.errors import BadUsage, ErrorCode, Unauthenticated
@@ -31,6 +30,8 @@ COOKIE: Final = "sluice_console"
 CSRF_FIELD: Final = "X-CSRF-Token"
 LOCAL_VIEWER: Final = Visitor(name="local", role=Role.VIEWER)
 VISITOR: Final = web.RequestKey("visitor", Visitor)
+BEGIN_PATH: Final = "/v1/oidc/login"
+CALLBACK_PATH: Final = "/v1/oidc/callback"
 _OPEN_PATHS: Final = frozenset({"/v1/session", "/v1/login", BEGIN_PATH, CALLBACK_PATH})
 _TOKEN_CHARS_MAX: Final = 4096
 

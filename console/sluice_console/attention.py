@@ -5,6 +5,7 @@ explains it and the command with the same content. The order is the order of the
 first, then warnings, then notices, each in the order in which a batch passes the components.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -15,23 +16,288 @@ from sluice_console.attention_items import (
     SEVERITIES,
     AttentionItem,
     ServiceState,
+    Severity,
     count_text,
     duration_text,
 )
-from sluice_console.gateway_attention import list_gateway_items
-from sluice_console.gateway_health import GatewayHealth
-from sluice_console.lane_attention import list_lane_items
-from sluice_console.policy_attention import PolicyTotals, list_policy_items
+from sluice_console.gateway_health import (
+    JOURNAL_AGE_S_MAX,
+    LOOKUP,
+    REFUSED_SHARE_MAX,
+    SLOW_SHARE_MAX,
+    GatewayHealth,
+)
 from sluice_maintain.status import MaintenanceStatus
 from sluice_protocol.blob_deletion import PlanState
 from sluice_protocol.journals import HEARTBEAT_S
-from sluice_queue.inspection import LaneStatus
+from sluice_queue.inspection import LaneCondition, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState
 from sluice_reconciler.lanes.member_records import LiveMembers
 from sluice_reconciler.lanes.membership import WORK_S
 from sluice_reconciler.loop_health import NEEDED
 from sluice_store.doctor import DoctorResult, Need
+from sluice_web.refused_clients import WINDOW_MINUTES, RefusedDoor
+
+_REMEDIES: Final = {
+    "identity_conflict": "Other bytes own their identities: compare both sides of the conflicts.",
+    "unauthenticated": "Correct the key or the token of the sender, or the principals file.",
+    "forbidden_agent": "Correct the agents of the principal, or the name of the agent.",
+    "identity_quarantined": "An operator has closed this boot: restart the agent.",
+    "overloaded": "Start another gateway, or raise its limits.",
+}
+"""What to do about the most frequent outcome of refused uploads."""
+
+
+def list_gateway_items(gateways: Sequence[GatewayHealth]) -> Iterator[AttentionItem]:
+    """Yield what needs attention at gateways whose metrics are read."""
+    broken = [one for one in gateways if one.problem]
+    if broken and len(broken) == len(gateways):
+        yield _gateway_item("error", "No gateway responds", broken[0].problem, broken[0].url)
+    else:
+        for one in broken[:NAMED_MAX]:
+            yield _gateway_item("warning", "A gateway does not respond", one.problem, one.url)
+    closed = [one for one in gateways if one.not_ready]
+    if closed and len(closed) == len(gateways):
+        yield _gateway_item("error", "No gateway is ready", closed[0].not_ready, closed[0].url)
+    else:
+        for one in closed[:NAMED_MAX]:
+            yield _gateway_item("warning", "A gateway is not ready", one.not_ready, one.url)
+    found = [item for one in gateways for item in _of_gateway(one)]
+    yield from found[: 2 * NAMED_MAX]
+    yield from _of_refused_clients(gateways)
+
+
+def _of_refused_clients(gateways: Sequence[GatewayHealth]) -> Iterator[AttentionItem]:
+    """Yield one item for each door whose clients some gateways refused in the last minutes."""
+    by_door: defaultdict[str, list[tuple[GatewayHealth, RefusedDoor]]] = defaultdict(list)
+    for one in gateways:
+        for door in one.refused_doors:
+            by_door[door.door].append((one, door))
+    for name, found in sorted(by_door.items()):
+        gateway, last = min(found, key=lambda pair: pair[1].last_s)
+        refusals = sum(door.refusals for _, door in found)
+        peer = f" from {last.peer}" if last.peer else ""
+        yield _gateway_item(
+            "notice",
+            "Agents without a valid key are refused"
+            if name == "uploads"
+            else f"Clients without a valid key are refused, door={name}",
+            f"{count_text(refusals, 'refusal', 'refusals')} in the last {WINDOW_MINUTES} min, the"
+            f" last {duration_text(last.last_s)} ago{peer}: {last.reason}. Nothing of what they"
+            " sent is stored, and many do not notice it. Give them the key of a principal; the"
+            " log of the gateway has the reason, event request_refused.",
+            gateway.url,
+        )
+
+
+def _of_gateway(one: GatewayHealth) -> Iterator[AttentionItem]:
+    if one.journal_age_s > JOURNAL_AGE_S_MAX:
+        detail = (
+            f"Its journal is {duration_text(one.journal_age_s)} old; from 60 s it accepts nothing."
+            " Check its rights for gateways/, and the store."
+        )
+        yield _gateway_item("error", "A gateway cannot write its journal", detail, one.url)
+    if one.spool_full:
+        detail = (
+            f"Accepted batches are on this disk only, and {one.spool_full}. Restore the connection"
+            " to the bucket, or enlarge the disk; delete no file of the spool."
+        )
+        yield _gateway_item("error", "The spool of a gateway is nearly full", detail, one.url)
+    if one.principals_stale:
+        detail = (
+            "New and revoked keys have no effect. Its log names the line, event"
+            " principals_invalid; the corrected file is read without a restart."
+        )
+        title = "A gateway ignores an invalid principals file"
+        yield _gateway_item("warning", title, detail, one.url)
+    if one.refused > REFUSED_SHARE_MAX:
+        conflict = one.refused_as == "identity_conflict"
+        title = f"A gateway refuses {one.refused:.0%} of the uploads"
+        remedy = _REMEDIES.get(one.refused_as, "Check the store and the limits of the gateway.")
+        detail = f"Most often: {one.refused_as}. {remedy}"
+        page = "conflicts" if conflict else "queue"
+        yield _gateway_item("warning", title, detail, one.url, page=page)
+    if one.slow > SLOW_SHARE_MAX:
+        title = "The store is slow for a gateway"
+        detail = (
+            f"{one.slow:.0%} of its calls took longer than 5 s. Compare with the status page of the"
+            " provider; uploads wait at most 30 s and are repeated."
+        )
+        yield _gateway_item("warning", title, detail, one.url, page="store")
+
+
+def _gateway_item(
+    severity: Severity, title: str, detail: str, url: str, *, page: str = "queue"
+) -> AttentionItem:
+    return AttentionItem(
+        severity=severity,
+        title=title,
+        detail=f"{detail} url={url}",
+        page=page,
+        command="" if url.startswith(LOOKUP) else f"curl {url}/readyz",
+    )
+
+
+LAKE_BEHIND_S_MAX: Final = 600.0
+"""Age of the oldest entry that is not in the lake, from which ingestion is late."""
+WITHOUT_OWNER_S_MAX: Final = 60.0
+"""Time without an owner from which a lane is not just handed over: longer than `TAKEOVER_S_MAX` of
+members, and than the default of `takeover_after_s` after it."""
+_WITHOUT_OWNER: Final[dict[OwnershipState, tuple[Severity, str]]] = {
+    OwnershipState.UNOWNED: ("error", "has no owner"),
+    OwnershipState.LAPSED: ("error", "lost its owner"),
+    OwnershipState.DISPUTED: ("warning", "has several owners"),
+    OwnershipState.UNKNOWN: ("warning", "has an unknown owner"),
+}
+"""Per state of a lane its severity and what the title states; in the order of the overview."""
+
+
+def list_lane_items(
+    lanes: Sequence[LaneStatus], discovery: DiscoveryStatus | None
+) -> Iterator[AttentionItem]:
+    """Yield what needs attention at the lanes of all queues."""
+    for lane in [one for one in lanes if one.condition is not LaneCondition.SOUND][:NAMED_MAX]:
+        yield AttentionItem(
+            severity="error",
+            title=f"Lane {lane.lane} of {lane.queue} is {lane.condition.value}",
+            detail=lane.problem,
+            page="queue",
+            command="sluice queue status",
+        )
+    for state, found in lanes_without_owner(lanes, discovery).items():
+        if found:
+            yield _without_owner(state, found)
+    late = max(lanes, key=lambda one: one.oldest_waiting_s or 0.0, default=None)
+    oldest_s = 0.0 if late is None else late.oldest_waiting_s or 0.0
+    if late is None or oldest_s <= LAKE_BEHIND_S_MAX:
+        return
+    if oldest_s - late.clock_ahead_s <= LAKE_BEHIND_S_MAX:
+        yield AttentionItem(
+            severity="warning",
+            title=f"The clock of the store is {duration_text(late.clock_ahead_s)} ahead",
+            detail="It differs from the clock of this machine, so ages are shown too long; the"
+            " consumer of the queue is not late. Correct the clock that is wrong. The clock of a"
+            " directory store never goes back: after a correction, wait until the time has passed.",
+            page="queue",
+            command="sluice queue status",
+        )
+        return
+    yield AttentionItem(
+        severity="warning",
+        title=f"The lake is {duration_text(oldest_s)} behind",
+        detail="The consumer of the queue is stopped or too slow. Check `sluice maintain` or"
+        " `sluice spark ingest`.",
+        page="queue",
+        command="sluice queue status",
+    )
+
+
+def may_lack_owner(discovery: DiscoveryStatus | None) -> bool:
+    """Return whether the owners of lanes have to be read: some lane is late."""
+    if discovery is None or discovery.behind_s is None:
+        return True
+    return discovery.behind_s > WITHOUT_OWNER_S_MAX
+
+
+def lanes_without_owner(
+    lanes: Sequence[LaneStatus], discovery: DiscoveryStatus | None
+) -> dict[OwnershipState, list[LaneStatus]]:
+    """Return the sound lanes that stay without one owner, by state; each state is contained.
+
+    A lane is listed if its accepted batches are not enqueued, and if for the same time no owner
+    wrote its state and no reconciler started, stopped or died. So a lane that is handed over, and
+    an idle lane that its standby claims with the next batch, are not listed. While the journal of a
+    gateway holds the time back, an owner that is only not known is no reason for it.
+    """
+    found: dict[OwnershipState, list[LaneStatus]] = {state: [] for state in _WITHOUT_OWNER}
+    held = discovery is not None and discovery.held_by is not None
+    for lane in lanes:
+        owner = lane.ownership
+        if owner is None or owner.state not in found or lane.condition is not LaneCondition.SOUND:
+            continue
+        if held and owner.state in (OwnershipState.DISPUTED, OwnershipState.UNKNOWN):
+            continue
+        behind_s = None if discovery is None else discovery.lane_behind_s(lane.lane)
+        times = [one for one in (behind_s, owner.unchanged_s) if one is not None]
+        if all(one > WITHOUT_OWNER_S_MAX for one in times):
+            found[owner.state].append(lane)
+    return found
+
+
+def _without_owner(state: OwnershipState, lanes: Sequence[LaneStatus]) -> AttentionItem:
+    severity, what = _WITHOUT_OWNER[state]
+    names = [f"{one.queue}.{one.lane:03d}" for one in lanes]
+    title = f"Lane {names[0]} {what}"
+    if len(names) > 1:
+        title = f"{title}, and {len(names) - 1} more"
+    owner = lanes[0].ownership
+    reason = owner.detail if owner is not None else ""
+    remedy = " Start a reconciler of this release." if state is OwnershipState.UNKNOWN else ""
+    return AttentionItem(
+        severity=severity,
+        title=title,
+        detail=f"Its accepted batches are not enqueued. Reason: {reason}.{remedy}"
+        " Runbook: SluiceLaneWithoutOwner.",
+        page="queue",
+        command="sluice queue status",
+    )
+
+
+class PolicyTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """How many required denials the documents of the bucket prove.
+
+    Attributes:
+        denied: How many are denied.
+        allowed: How many are not denied.
+        undecided: How many the solver could not decide.
+        first: The first that is not denied, and the statements that are missing.
+        problem: Why nothing could be proved; empty if it could.
+        command: The command that proves the same documents.
+    """
+
+    denied: int = 0
+    allowed: int = 0
+    undecided: int = 0
+    first: str = ""
+    problem: str = ""
+    command: str = "sluice policies denials"
+
+
+def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
+    """Yield an item if a request is allowed that must be denied, or if that is unknown."""
+    if totals is None:
+        return
+    if totals.problem:
+        yield AttentionItem(
+            severity="warning",
+            title="The policies of the bucket cannot be proved",
+            detail=totals.problem,
+            page="store",
+            command=totals.command,
+        )
+    if totals.allowed:
+        lost = count_text(
+            totals.allowed, "denial of the policies is lost", "denials of the policies are lost"
+        )
+        yield AttentionItem(
+            severity="error",
+            title=lost,
+            detail=f"{totals.first}. Compare with `sluice policies diff`, then apply the policies.",
+            page="store",
+            command=totals.command,
+        )
+    if totals.undecided:
+        denials = count_text(totals.undecided, "denial", "denials")
+        yield AttentionItem(
+            severity="warning",
+            title=f"The solver cannot decide {denials} of the policies",
+            detail="A document contains more than sluice renders. Compare with"
+            " `sluice policies diff`.",
+            page="store",
+            command=totals.command,
+        )
+
 
 BEHIND_S_MAX: Final = 60.0
 """Age of the time through which everything is enqueued, from which discovery is late."""

@@ -5,8 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from sluice_console.lane_attention import lanes_without_owner
-from sluice_console.policy_attention import PolicyTotals
+from sluice_console.attention import PolicyTotals, lanes_without_owner
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.discovery_status import DiscoveryStatus
 

@@ -7,14 +7,18 @@ from typing import Final, TypeVar
 
 import structlog
 
-from sluice_console.agent_rates import AgentRates
-from sluice_console.agents import AgentReports
-from sluice_console.attention import GapTotals, OverviewFacts, SourceProblem
+from sluice_console.agents import AgentRates, AgentReports
+from sluice_console.attention import (
+    GapTotals,
+    OverviewFacts,
+    PolicyTotals,
+    SourceProblem,
+    may_lack_owner,
+)
 from sluice_console.attention_items import ServiceState
 from sluice_console.costs import DailyCost, RequestRates, estimate_cost, rates_of_batches
-from sluice_console.gateway_counters import GatewayCounters
 from sluice_console.gateway_health import GatewayHealth
-from sluice_console.lane_attention import may_lack_owner
+from sluice_console.gateways import GatewayCounters
 from sluice_console.metrics import ConsoleMetrics
 from sluice_console.overview import (
     ActivityTotals,
@@ -24,8 +28,7 @@ from sluice_console.overview import (
     make_overview,
     sum_activity,
 )
-from sluice_console.policy_attention import PolicyTotals
-from sluice_console.policy_proofs import PolicyProofs
+from sluice_console.policies import PolicyProofs
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
 from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems

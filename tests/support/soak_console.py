@@ -11,13 +11,13 @@ from pathlib import Path
 
 from aiohttp import web
 
-from sluice_console.app import open_console
-from sluice_console.memory import return_large_blocks
+from sluice_console.app import MAPPED_BYTES_MIN, open_console
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
 from sluice_web.bounded_listening import listening
 from sluice_web.listening import ServerOptions
+from sluice_web.process_memory import MMAP_THRESHOLD, set_allocator_options
 
 FASTER = 1_000
 
@@ -45,7 +45,7 @@ def keep_every_response() -> None:
 
 
 async def main(store_folder: Path, query: str) -> None:
-    return_large_blocks()
+    set_allocator_options({MMAP_THRESHOLD: MAPPED_BYTES_MIN})
     settings = ConsoleSettings(listen="127.0.0.1:0", query=query, sample_s=10.0)
     async with (
         open_local_store(store_folder) as store,

@@ -15,8 +15,7 @@ from support.forward_door import HOST, SHOP
 from support.gateway import GatewayProcess, gateways
 
 from sluice_console.attention import OverviewFacts, list_attention
-from sluice_console.gateway_addresses import GatewayAddresses
-from sluice_console.gateway_counters import GatewayCounters
+from sluice_console.gateways import GatewayAddresses, GatewayCounters
 from sluice_protocol.system_clock import SystemClock
 
 FLAGS = ("--doors", "forward", "--forward-listen", "127.0.0.1:0", "--head-timeout-s", "1")

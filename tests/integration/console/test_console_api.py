@@ -25,8 +25,7 @@ from support.console_world import (
 )
 
 from sluice_console.costs import RequestRates
-from sluice_console.gateway_addresses import GatewayAddresses
-from sluice_console.gateway_counters import GatewayCounters
+from sluice_console.gateways import GatewayAddresses, GatewayCounters
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock

@@ -5,9 +5,8 @@ import tracemalloc
 import pytest
 from support.builders import accepted_manifest, make_identity
 
-from sluice_console import agent_rates
-from sluice_console.agent_rates import HALF_S, AcceptedRate, AgentRates
-from sluice_console.agents import make_report
+from sluice_console import agents
+from sluice_console.agents import HALF_S, AcceptedRate, AgentRates, RateWindow, make_report
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 from sluice_reconciler.batch_lists import BatchSpan
@@ -126,7 +125,7 @@ def test_objects_that_cannot_be_read_are_named() -> None:
 
 
 def test_more_boots_than_are_counted_have_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_rates, "BOOTS_MAX", 2)
+    monkeypatch.setattr(agents, "BOOTS_MAX", 2)
     rates = AgentRates()
     rates.add(span(0, 10, *(batch(1, agent) for agent in "abcab")), INDEXED)
     assert rates.of_agent("a") == rate(2, 10)
@@ -185,7 +184,7 @@ def test_pages_of_many_agents_read_the_rates_of_their_rows_only(count: int) -> N
     class Counting(AgentRates):
         of_agent = staticmethod(counted)  # type: ignore[assignment]
 
-        def window(self) -> agent_rates.RateWindow:
+        def window(self) -> RateWindow:
             return rates.window()
 
     page = report.page(Counting(), order="name", text="", after=count - 100, limit=50)

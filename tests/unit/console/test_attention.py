@@ -7,14 +7,15 @@ from msgspec.structs import replace
 
 from sluice_console.attention import (
     SILENT_S_MAX,
+    WITHOUT_OWNER_S_MAX,
     GapTotals,
     OverviewFacts,
     SourceProblem,
+    lanes_without_owner,
     list_attention,
 )
 from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
-from sluice_console.lane_attention import WITHOUT_OWNER_S_MAX, lanes_without_owner
 from sluice_protocol.journals import HEARTBEAT_S, HoldReason
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import aiohttp
 import pytest
 
-from sluice_console.gateway_addresses import (
+from sluice_console.gateways import (
     ADDRESSES_MAX,
     FoundGateways,
     GatewayAddresses,

@@ -8,7 +8,8 @@ import pytest
 
 SCRIPT = """
 import ctypes, sys
-from sluice_console.memory import return_large_blocks
+from sluice_console.app import MAPPED_BYTES_MIN
+from sluice_web.process_memory import MMAP_THRESHOLD, set_allocator_options
 
 class State(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
@@ -17,7 +18,7 @@ class State(ctypes.Structure):
 read = ctypes.CDLL(None).mallinfo2
 read.restype = State
 if sys.argv[1] == "set":
-    return_large_blocks()
+    set_allocator_options({MMAP_THRESHOLD: MAPPED_BYTES_MIN})
 larger = bytes(1_000_000)
 del larger
 before = read().hblkhd

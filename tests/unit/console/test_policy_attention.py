@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from support.policies_live import GOLDEN, settings
 
-from sluice_console.attention import OverviewFacts, list_attention
+from sluice_console.attention import OverviewFacts, PolicyTotals, list_attention
 from sluice_console.metrics import DENIALS, ConsoleMetrics
-from sluice_console.policy_attention import PolicyTotals
-from sluice_console.policy_proofs import PolicyProof, PolicyProofs
+from sluice_console.policies import PolicyProof, PolicyProofs
 from sluice_console.settings import PolicySettings
 from sluice_policies.model import Document
 from sluice_policies.policy_set import policy_set

@@ -2,8 +2,7 @@
 
 from support.builders import accepted_manifest, make_identity
 
-from sluice_console.agent_rates import AgentRates
-from sluice_console.agents import make_report, range_bars
+from sluice_console.agents import AgentRates, make_report, range_bars
 from sluice_console.overview import (
     ROWS_MAX,
     SAMPLES_MAX,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.documented_blocks import check_command
 
-from sluice_console.policy_proofs import denials_command
+from sluice_console.policies import denials_command
 from sluice_console.settings import PolicySettings
 
 CONSOLE = Path(__file__).parents[3] / "console" / "sluice_console"
