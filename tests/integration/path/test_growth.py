@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.builders import make_identity, manifest_of, salted_frame
+from support.constants import changed
 from support.frames import logs
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, KEYS, MovedClock
@@ -214,7 +215,7 @@ def lane_objects_max(place: Deployment) -> int:
 
 RECONCILER_RECORDS = 4
 """The frontier, the progress of the full pass, and what it left over."""
-AUDIT_ALONE = AUDIT.__class__(shards=AUDIT.shards, repair_references=False)
+AUDIT_ALONE = changed(AUDIT, repair_references=False)
 
 
 PER_COMMIT = 12
