@@ -30,8 +30,7 @@ from typing import Final
 import aiohttp
 import grpc
 import uvloop
-from tests.support.store_buckets import make_bucket
-from tests.support.store_versitygw import CREDENTIALS, free_port, versitygw
+from tests.support.store_versitygw import CREDENTIALS, free_port, make_bucket, versitygw
 
 from benchmarks.accept_servers import cpu_of, gateway_on, peak_bytes
 from benchmarks.doors_bodies import OTLP, SHAPES, BodyShape, DoorBody, bodies

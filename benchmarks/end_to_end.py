@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from tests.support.store_buckets import make_bucket
-from tests.support.store_versitygw import CREDENTIALS, versitygw
+from tests.support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from benchmarks.accept_servers import KEY, KEY_VARIABLE, gateway_on, tree_cpu_of
 from benchmarks.end_to_end_roles import AGENTS_EACH, RoleCost, agent_of, agents_of

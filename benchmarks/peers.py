@@ -36,8 +36,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tests.support.store_buckets import make_bucket
-from tests.support.store_versitygw import CREDENTIALS, versitygw
+from tests.support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from benchmarks.measure import Sample, file_system_of, report
 from benchmarks.peer_agents import measure_agents

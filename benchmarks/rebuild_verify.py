@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from tests.support.store_buckets import make_bucket
-from tests.support.store_versitygw import CREDENTIALS, versitygw
+from tests.support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 FILE: Final = Path(__file__).resolve()
 HERE: Final = FILE.parent.parent

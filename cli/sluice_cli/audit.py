@@ -3,12 +3,12 @@
 import asyncio
 import base64
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.options import EXISTING_STORE, STORE_DEFAULT, Json, NewStoreUrl, StoreUrl
+from sluice_cli.options import EXISTING_STORE, STORE_DEFAULT, Engine, Json, NewStoreUrl, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.audit.auditor import AuditEstimate, audit_store, estimate_audit
 from sluice_gc.audit.certificate_chain import (
@@ -18,7 +18,7 @@ from sluice_gc.audit.certificate_chain import (
 )
 from sluice_gc.audit.evidence_retention import PruneReport, prune_evidence
 from sluice_gc.audit.findings import AuditReport, read_audit_report
-from sluice_gc.settings import AuditSettings, EngineSettings
+from sluice_gc.settings import AuditSettings, EngineName
 from sluice_gc.signing_keys import TrustedKeys, key_id_of, load_trusted, make_key_file
 from sluice_gc.task_engine import open_engine
 from sluice_protocol.errors import ExitCode
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 app = App(name="audit", help="Audit a store and certify its contents.")
 
 _DEFAULTS = AuditSettings()
-_ENGINE = EngineSettings()
+
+ESTIMATED_CORES: Final = 64
+"""Executor cores of an estimate: the hours fall as the cores rise, the price stays."""
 
 KeyFile = Annotated[Path, Parameter(help="The auditor's Ed25519 private key, in PEM.")]
 TrustedKeyTexts = Annotated[
@@ -72,21 +74,18 @@ def run(
     *,
     store: NewStoreUrl = STORE_DEFAULT,
     settings: Annotated[AuditSettings, Parameter(name="*")] = _DEFAULTS,
-    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    engine: Engine = "local",
     estimate: Annotated[
-        bool, Parameter(negative="", help="Print the cost of an audit and exit.")
-    ] = False,
-    estimate_batches: Annotated[
-        int, Parameter(help="Accepted batches in the store, for --estimate.")
-    ] = 1_000_000_000,
-    estimate_cores: Annotated[int, Parameter(help="Executor cores, for --estimate.")] = 64,
+        int | None,
+        Parameter(help="Print what an audit of this many accepted batches costs, and exit."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Audit the whole store and write a certificate. Exit with 1 if an operator must act."""
-    if estimate:
-        return _print_estimate(estimate_audit(estimate_batches, estimate_cores), as_json=json)
+    if estimate is not None:
+        return _print_estimate(estimate_audit(estimate, ESTIMATED_CORES), as_json=json)
     EXISTING_STORE.check(store)
-    return _print_audit(asyncio.run(_run(store, settings, where)), as_json=json)
+    return _print_audit(asyncio.run(_run(store, settings, engine)), as_json=json)
 
 
 @app.command
@@ -140,13 +139,12 @@ def prune(
     store: StoreUrl = STORE_DEFAULT,
     key_file: KeyFile = _DEFAULTS.key_file,
     trusted_keys: TrustedKeyTexts = (),
-    files_max: Annotated[int, Parameter(help="Most files removed in one run.")] = 100_000,
     dry_run: Annotated[bool, Parameter(negative="", help="Remove nothing.")] = False,
     json: Json = False,
 ) -> int:
     """Remove the evidence that the newest certificate no longer keeps."""
     trusted = load_trusted(key_file, trusted_keys)
-    report = asyncio.run(_prune(store, trusted, files_max, dry_run=dry_run))
+    report = asyncio.run(_prune(store, trusted, dry_run=dry_run))
     done = "to remove" if dry_run else "removed"
 
     def human(console: "Console") -> None:
@@ -159,14 +157,14 @@ def prune(
     return int((ExitCode.FOUND_WRONG if report.unknown else ExitCode.DONE).value)
 
 
-async def _prune(url: str, trusted: TrustedKeys, files_max: int, *, dry_run: bool) -> PruneReport:
+async def _prune(url: str, trusted: TrustedKeys, *, dry_run: bool) -> PruneReport:
     async with open_deployment(url) as store:
-        return await prune_evidence(store, trusted, files_max=files_max, dry_run=dry_run)
+        return await prune_evidence(store, trusted, dry_run=dry_run)
 
 
-async def _run(url: str, settings: AuditSettings, where: EngineSettings) -> AuditReport:
-    async with open_engine(url, where) as (store, engine):
-        return await audit_store(store, engine, settings, SystemClock(), SystemIds())
+async def _run(url: str, settings: AuditSettings, engine: EngineName) -> AuditReport:
+    async with open_engine(url, engine) as (store, tasks):
+        return await audit_store(store, tasks, settings, SystemClock(), SystemIds())
 
 
 async def _show(url: str, audit_id: str | None, trusted: TrustedKeys) -> AuditReport:

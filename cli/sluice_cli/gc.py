@@ -9,12 +9,11 @@ from cyclopts import App, Parameter
 from sluice_cli.gc_candidates import candidates
 from sluice_cli.gc_decisions import approve, stop
 from sluice_cli.gc_plans import plans
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.options import STORE_DEFAULT, Engine, Json, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.settings import (
     CycleSettings,
-    EngineSettings,
-    InventorySettings,
+    EngineName,
     PlanSettings,
     RunSettings,
 )
@@ -42,9 +41,7 @@ app.command(stop)
 
 _PLAN = PlanSettings()
 _RUN = RunSettings()
-_ENGINE = EngineSettings()
 _CYCLE = CycleSettings()
-_INVENTORY = InventorySettings()
 _EXPIRY = ExpirySettings()
 
 
@@ -56,12 +53,18 @@ def plan(
         str | None, Parameter(help="The certificate to use; by default the newest.")
     ] = None,
     settings: Annotated[PlanSettings, Parameter(name="*")] = _PLAN,
-    inventory: Annotated[InventorySettings, Parameter(name="*")] = _INVENTORY,
-    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    inventory: Annotated[
+        str,
+        Parameter(help="An S3 Inventory with candidates: STORE_URL#KEY of its manifest.json."),
+    ] = "",
+    inventory_bucket: Annotated[
+        str, Parameter(help="The bucket that it must describe; by default that of the store.")
+    ] = "",
+    engine: Engine = "local",
     json: Json = False,
 ) -> int:
     """List what may be deleted according to a certificate, and why. Delete nothing."""
-    made = asyncio.run(_plan(store, settings, where, inventory, audit_id))
+    made = asyncio.run(_plan(store, settings, engine, (inventory, inventory_bucket), audit_id))
     emit(made, as_json=json, human=lambda console: _draw_plan(console, made))
     return ExitCode.DONE.value
 
@@ -75,14 +78,14 @@ def run(
     *,
     store: StoreUrl = STORE_DEFAULT,
     settings: Annotated[RunSettings, Parameter(name="*")] = _RUN,
-    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    engine: Engine = "local",
     json: Json = False,
 ) -> int:
     """Prove every clause again for each candidate of a plan, and delete what is proved.
 
     The command may be killed and restarted at any time.
     """
-    report = asyncio.run(_run(store, plan_id, settings, where))
+    report = asyncio.run(_run(store, plan_id, settings, engine))
     emit(report, as_json=json, human=lambda console: _draw_report(console, report))
     code = ExitCode.FOUND_WRONG if report.found_wrong else ExitCode.DONE
     return int(code.value)
@@ -158,14 +161,14 @@ def cycle(
     *,
     store: StoreUrl = STORE_DEFAULT,
     settings: Annotated[CycleSettings, Parameter(name="*")] = _CYCLE,
-    where: Annotated[EngineSettings, Parameter(name="*")] = _ENGINE,
+    engine: Engine = "local",
     json: Json = False,
 ) -> int:
     """Audit, execute the plan whose grace period is over, and plan again, unattended.
 
     Exit with 1 if a rule refused or an operator must act, and with 3 if the store is unreachable.
     """
-    report = asyncio.run(_cycle(store, settings, where))
+    report = asyncio.run(_cycle(store, settings, engine))
     emit(report, as_json=json, human=lambda console: _draw_cycle(console, report))
     code = ExitCode.FOUND_WRONG if report.found_wrong else ExitCode.DONE
     return int(code.value)
@@ -210,23 +213,23 @@ def _draw_expiry(console: "Console", report: ExpiryReport, settings: ExpirySetti
         console.print(f"  not finished: continue with --start-after '{report.resume_after}'")
 
 
-async def _cycle(url: str, settings: CycleSettings, where: EngineSettings) -> "CycleReport":
+async def _cycle(url: str, settings: CycleSettings, engine: EngineName) -> "CycleReport":
     from sluice_gc.metrics import GcMetrics  # noqa: PLC0415 - quick help
     from sluice_gc.run.cycle import CycleRunner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
     keys = load_keys(settings.key_file, settings.trusted_keys)
-    async with open_engine(url, where) as (store, engine):
-        cycles = CycleRunner(store, engine, keys, SystemClock(), SystemIds(), metrics=GcMetrics())
-        return await cycles.run(settings)
+    async with open_engine(url, engine) as (store, tasks):
+        cycles = CycleRunner(store, tasks, keys, SystemClock(), SystemIds(), metrics=GcMetrics())
+        return await cycles.cycle(settings)
 
 
 async def _plan(
     url: str,
     settings: PlanSettings,
-    where: EngineSettings,
-    inventory: InventorySettings,
+    engine: EngineName,
+    inventory: tuple[str, str],
     audit_id: str | None,
 ) -> "Plan":
     from sluice_gc.plan.inventory_candidates import open_inventory  # noqa: PLC0415 - quick help
@@ -235,21 +238,22 @@ async def _plan(
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
     keys = load_keys(settings.key_file, settings.trusted_keys)
-    async with open_engine(url, where) as (store, engine):
-        planner = Planner(store, engine, keys, SystemClock(), SystemIds())
-        return await planner.plan(settings, audit_id, await open_inventory(store, url, inventory))
+    async with open_engine(url, engine) as (store, tasks):
+        planner = Planner(store, tasks, keys, SystemClock(), SystemIds())
+        candidates = await open_inventory(store, url, *inventory) if inventory[0] else None
+        return await planner.plan(settings, audit_id, candidates)
 
 
 async def _run(
-    url: str, plan_id: str | None, settings: RunSettings, where: EngineSettings
+    url: str, plan_id: str | None, settings: RunSettings, engine: EngineName
 ) -> "RunReport":
     from sluice_gc.run.plan_runner import PlanRunner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(settings.key_file, settings.trusted_keys)
-    async with open_engine(url, where) as (store, engine):
-        return await PlanRunner(store, engine, trusted, SystemClock()).run(plan_id, settings)
+    async with open_engine(url, engine) as (store, tasks):
+        return await PlanRunner(store, tasks, trusted, SystemClock()).run(plan_id, settings)
 
 
 async def _show(

@@ -9,7 +9,7 @@ nothing.
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from sluice_protocol.blob_deletion import SWEPT, StoredVersion, VersionRuling, decide_version
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
@@ -28,15 +28,16 @@ class ExpirySettings:
 
     Attributes:
         retention_s: How long a superseded version is kept.
-        deletes_max: Versions deleted in one run, approximately.
-        listed_max: Versions listed in one run, approximately; it ends between two keys.
         dry_run: Whether nothing is deleted.
     """
 
     retention_s: int = 3 * _DAY_S
-    deletes_max: int = 1_000_000
-    listed_max: int = 10_000_000
     dry_run: bool = False
+    deletes_max: ClassVar[int] = 1_000_000
+    """Versions deleted in one run, approximately."""
+    listed_max: ClassVar[int] = 10_000_000
+    """Versions listed in one run, approximately; it ends between two keys. The report names the key
+    after which the next run continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

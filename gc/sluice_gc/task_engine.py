@@ -10,16 +10,20 @@ import asyncio
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from sluice_gc.settings import EngineSettings
+from sluice_gc.settings import EngineName
 from sluice_protocol.errors import SluiceError
 from sluice_store import open_store
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 from sluice_store.url import absolute_url
+
+_SPARK_MASTER: Final = "local[2]"
+"""Unless `spark-submit` sets a master: two concurrent tasks. Evidence does not pass through the
+JVM, so its heap needs no setting."""
 
 _Task = TypeVar("_Task")
 
@@ -148,7 +152,7 @@ def reuse_freed_memory() -> None:
 
 @asynccontextmanager
 async def open_engine(
-    url: str, settings: EngineSettings
+    url: str, engine: EngineName
 ) -> AsyncIterator[tuple[ObjectStore, TaskEngine]]:
     """Open a store and a task engine; a Spark session that this starts is stopped at the end.
 
@@ -157,14 +161,14 @@ async def open_engine(
         StoreError: The store cannot be opened.
     """
     async with open_store(url) as store:
-        if settings.engine == "local":
+        if engine == "local":
             reuse_freed_memory()
             yield store, LocalTaskEngine(store)
             return
         # Imported only where it is used, because Spark needs a second and a JVM.
         from sluice_spark.session import SessionSettings, open_session  # noqa: PLC0415
 
-        wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
+        wanted = SessionSettings(master=_SPARK_MASTER)
         session = await asyncio.to_thread(open_session, wanted, delta=False)
         try:
             yield store, SparkTaskEngine(session, absolute_url(url))

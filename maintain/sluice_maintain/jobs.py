@@ -26,7 +26,6 @@ from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDenied, StoreError
 from sluice_protocol.maintenance import RunOutcome
-from sluice_protocol.units import NS_PER_S
 from sluice_queue.collector import GRACE_S_DEFAULT, Collector
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.errors import JobStopped
@@ -179,8 +178,7 @@ class StoreJobs:
 
     async def _audit(self, options: GcOptions) -> RunResult:
         engine = LocalTaskEngine(self._store)
-        job = options.audit(self._clock.now_ns() // NS_PER_S)
-        report = await audit_store(self._store, engine, job, self._clock, self._ids)
+        report = await audit_store(self._store, engine, options.audit(), self._clock, self._ids)
         counts = report.certificate.counts
         figures = figures_of(counts)
         keys = load_keys(options.key_file, options.trusted_keys)

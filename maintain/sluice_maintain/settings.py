@@ -211,9 +211,9 @@ class GcOptions:
             check_number("grace_s", self.grace_s, 0)
             check_number("deletes_per_s_max", self.deletes_per_s_max, 0)
 
-    def audit(self, seed: int) -> AuditSettings:
-        """Return the settings of one audit; the seed selects the sample of `deep`."""
-        return _job_of(AuditSettings, self, deep_seed=seed)
+    def audit(self) -> AuditSettings:
+        """Return the settings of one audit."""
+        return _job_of(AuditSettings, self)
 
     def plan_job(self) -> PlanSettings:
         """Return the settings of the plan after an audit."""
@@ -221,7 +221,7 @@ class GcOptions:
 
     def cycle(self) -> CycleSettings:
         """Return the settings of one cycle; the scheduler repeats it."""
-        return _job_of(CycleSettings, self, every_s=0.0)
+        return _job_of(CycleSettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,13 @@ def settings_with(kind: type[Settings], **values: Any) -> Settings:
     return (with_constants(kind, **constants) if constants else kind)(**rest)
 
 
+def changed(settings: Settings, **values: Any) -> Settings:
+    """Return a copy of settings with other values, of which some are constants."""
+    names = (one.name for one in dataclasses.fields(settings))  # type: ignore[arg-type]
+    kept = {name: getattr(settings, name) for name in names}
+    return settings_with(type(settings), **{**kept, **values})
+
+
 def command_with_flags(kind: type[object], flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words that run a `sluice` command, and the flags that are its options.
 

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from support.builders import log_columns, make_identity, salted_frame
+from support.constants import settings_with
 from support.gateway import TestKey, write_principals
 from support.gc_world import KEYS, MovedClock
 from support.memory_bucket import MemoryBucket, open_memory_store
@@ -234,7 +235,7 @@ def audit(world: CostWorld, page_keys: int, *, repair: bool) -> Counted:
     clock = MovedClock(START_NS + world.clock.monotonic_ns())
     plan = CountingPlan()
     store, _ = open_memory_store(world.bucket, plan=plan, clock=clock)
-    settings = AuditSettings(shards=4, repair_references=repair)
+    settings = settings_with(AuditSettings, shards=4, repair_references=repair)
 
     async def run() -> None:
         engine = LocalTaskEngine(store)

@@ -5,8 +5,9 @@ Usage: gc_slow_run.py STORE PLAN_ID TESTS
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from support.constants import changed
 
 from sluice_gc.run.plan_runner import PlanRunner
 from sluice_gc.task_engine import LocalTaskEngine
@@ -18,7 +19,7 @@ async def main(root: Path, plan_id: str) -> None:
     from support.gc_world import KEYS, RUN  # noqa: PLC0415 - after the search path is set
 
     async with open_local_store(root) as store:
-        settings = replace(RUN, batch=2, deletes_per_s_max=20.0)
+        settings = changed(RUN, batch=2, deletes_per_s_max=20.0)
         runner = PlanRunner(store, LocalTaskEngine(store), KEYS.trusted, SystemClock())
         await runner.run(plan_id, settings)
 

@@ -1,6 +1,4 @@
-"""Buckets for tests, created through the SDK.
-
-S3, SQS, SNS and IAM for ordinary tests: moto's server, in a thread of the test's process.
+"""S3, SQS, SNS and IAM for ordinary tests: moto's server, in a thread of the test's process.
 
 Its deviations from the promises of the port are listed in `support.store_conformance`. It lets two
 conditional writers win, loses some of several concurrent deletes of versions of one key, and causes
@@ -14,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -23,23 +21,6 @@ from support.spark_lake import Deployment
 from support.store_versitygw import CREDENTIALS, Server
 
 from sluice_lake.locations import lake_location
-from sluice_store.s3.sdk import open_sdk
-from sluice_store.s3.settings import parse_s3_url
-
-NEXT_SECOND_S: Final = 2.1
-"""A server rounds the times of versions up and its clock down to whole seconds: only after this
-time a version counts as superseded."""
-
-
-async def make_bucket(url: str, *, versioning: str | None = "Enabled", lock: bool = False) -> None:
-    """Create the bucket of a store URL, with versioning in the given state."""
-    settings = parse_s3_url(url)
-    async with open_sdk(settings) as sdk:
-        await sdk.client.create_bucket(Bucket=settings.bucket, ObjectLockEnabledForBucket=lock)
-        if versioning:
-            await sdk.client.put_bucket_versioning(
-                Bucket=settings.bucket, VersioningConfiguration={"Status": versioning}
-            )
 
 
 @contextmanager

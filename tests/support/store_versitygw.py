@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from sluice_store.s3.sdk import open_sdk
+from sluice_store.s3.settings import parse_s3_url
 
 ACCESS, SECRET = "sluice-access", "sluice-secret"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
@@ -75,3 +79,19 @@ def versitygw(folder: Path) -> Iterator[Server]:
     arguments = [str(binary()), "--quiet", "--keep-alive", "--port", address]
     with running([*arguments, "posix", "--versioning-dir", str(versions), str(data)], port) as it:
         yield it
+
+
+NEXT_SECOND_S: Final = 2.1
+"""A server rounds the times of versions up and its clock down to whole seconds: only after this
+time a version counts as superseded."""
+
+
+async def make_bucket(url: str, *, versioning: str | None = "Enabled", lock: bool = False) -> None:
+    """Create the bucket of a store URL, with versioning in the given state."""
+    settings = parse_s3_url(url)
+    async with open_sdk(settings) as sdk:
+        await sdk.client.create_bucket(Bucket=settings.bucket, ObjectLockEnabledForBucket=lock)
+        if versioning:
+            await sdk.client.put_bucket_versioning(
+                Bucket=settings.bucket, VersioningConfiguration={"Status": versioning}
+            )

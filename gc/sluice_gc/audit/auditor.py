@@ -53,7 +53,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.keys import ACCEPTED, AUDIT, QUARANTINE
 from sluice_protocol.prices import RequestCounts, request_dollars
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
@@ -182,7 +182,7 @@ class Auditor:
                 named=tuple(named[shard.name]),
                 reads_max=settings.reads_max,
                 deep=settings.deep,
-                deep_seed=settings.deep_seed,
+                deep_seed=audit.started_at_ns // NS_PER_S,
                 list_blobs=settings.list_blobs,
                 repair_references=settings.repair_references,
             )

@@ -113,8 +113,12 @@ async def read_pinned_places(store: ObjectStore, trusted: TrustedKeys, now_ns: i
     return places
 
 
+FILES_MAX: Final = 100_000
+"""Files that one run removes at most; the next run continues."""
+
+
 async def prune_evidence(
-    store: ObjectStore, trusted: TrustedKeys, *, files_max: int = 100_000, dry_run: bool = False
+    store: ObjectStore, trusted: TrustedKeys, *, dry_run: bool = False
 ) -> PruneReport:
     """Remove the evidence that the newest certificate no longer keeps.
 
@@ -123,7 +127,6 @@ async def prune_evidence(
     Args:
         store: The deployment.
         trusted: Public keys by id.
-        files_max: Most files removed in one run.
         dry_run: Whether nothing is removed.
 
     Raises:
@@ -136,7 +139,7 @@ async def prune_evidence(
     audits: dict[str, int] = {}
     files = total = unknown = 0
     audit_id = await _next_audit(store, "")
-    while audit_id is not None and head is not None and files < files_max:
+    while audit_id is not None and head is not None and files < FILES_MAX:
         listed, now_ns = await _list_folder(store, audit_id)
         place = None if audit_id in kept else await _find_place(store, trusted, audit_id)
         ruling = decide_folder(
@@ -147,7 +150,7 @@ async def prune_evidence(
             now_ns=now_ns,
         )
         audits[ruling.value] = audits.get(ruling.value, 0) + 1
-        for one in listed[: files_max - files] if ruling is FolderRuling.REMOVE else ():
+        for one in listed[: FILES_MAX - files] if ruling is FolderRuling.REMOVE else ():
             gone = dry_run or isinstance(await store.delete(one.key, one.incarnation), Deleted)
             files, total, unknown = (
                 files + gone,

@@ -13,7 +13,6 @@ import pyarrow as pa
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, digest_bytes
 from sluice_gc.plan.plan_inputs import read_store_time
-from sluice_gc.settings import InventorySettings
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import RAW_BLOBS, parse_blob_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
@@ -31,6 +30,9 @@ from sluice_store.s3.settings import parse_s3_url
 _COLUMNS: Final = tuple(InventoryColumn)
 """Every column is required: only a report of all versions distinguishes the versions of a blob."""
 
+AGE_S_MAX: Final = 7 * 86_400.0
+"""Maximum age of an inventory. S3 writes one each day or each week."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventorySource:
@@ -39,50 +41,57 @@ class InventorySource:
     Attributes:
         bucket: The authority's bucket.
         prefix: The authority's prefix in it, with its slash, or empty.
-        age_s_max: Maximum age of the inventory, in seconds.
     """
 
     bucket: str
     prefix: str
-    age_s_max: float
 
 
-def inventory_source(store_url: str, settings: InventorySettings) -> InventorySource:
+def inventory_source(store_url: str, bucket: str = "") -> InventorySource:
     """Return the bucket and prefix that an inventory must describe.
 
     Args:
         store_url: The authority's store; its bucket is the default.
-        settings: The settings of the inventory.
+        bucket: Another name of that bucket.
 
     Raises:
         BadUsage: The store is not a bucket and no bucket is named.
     """
-    bucket, prefix = settings.inventory_bucket, ""
+    prefix = ""
     if store_url.startswith("s3://"):
         authority = parse_s3_url(store_url)
         bucket, prefix = bucket or authority.bucket, authority.prefix
     if not bucket:
         raise BadUsage("cannot use the inventory: its bucket is unknown; set --inventory-bucket")
-    return InventorySource(bucket=bucket, prefix=prefix, age_s_max=settings.inventory_age_s_max)
+    return InventorySource(bucket=bucket, prefix=prefix)
 
 
 async def open_inventory(
-    store: ObjectStore, store_url: str, settings: InventorySettings
-) -> pa.Table | None:
-    """Read the configured inventory; None when none is configured.
+    store: ObjectStore, store_url: str, inventory: str, bucket: str
+) -> pa.Table:
+    """Read an inventory.
+
+    Args:
+        store: The authority's store.
+        store_url: Its URL.
+        inventory: Store URL of the bucket or directory with the inventory, `#`, and the key of its
+            `manifest.json`.
+        bucket: The bucket that it must describe; by default that of the store.
 
     Raises:
-        BadUsage: The inventory's bucket is unknown.
+        BadUsage: The inventory has no key, or its bucket is unknown.
         GcRefused: See `read_inventory`.
         StoreError: A store is unreachable or refused a request.
     """
-    if not settings.inventory_store:
-        return None
-    source = inventory_source(store_url, settings)
+    place, _, key = inventory.partition("#")
+    if not place or not key:
+        raise BadUsage(
+            f"name an inventory as <store URL>#<key of manifest.json>, inventory=`{inventory}`"
+        )
+    source = inventory_source(store_url, bucket)
     now_ns = await read_store_time(store)
-    async with open_store(settings.inventory_store, StoreMode.READ) as inventories:
-        key = ObjectKey(settings.inventory_manifest)
-        return await read_inventory(inventories, key, source, now_ns)
+    async with open_store(place, StoreMode.READ) as inventories:
+        return await read_inventory(inventories, ObjectKey(key), source, now_ns)
 
 
 async def read_inventory(
@@ -126,8 +135,8 @@ def check_manifest(manifest: InventoryManifest, source: InventorySource, now_ns:
     if manifest.sourceBucket != source.bucket:
         raise _refuse(f"wrong bucket, bucket={manifest.sourceBucket} expected={source.bucket}")
     age_s = (now_ns - manifest.created_at_ns) / NS_PER_S
-    if not 0 <= age_s <= source.age_s_max:
-        raise _refuse(f"it is too old, age_s={age_s:.0f} limit_s={source.age_s_max:.0f}")
+    if not 0 <= age_s <= AGE_S_MAX:
+        raise _refuse(f"it is too old, age_s={age_s:.0f} limit_s={AGE_S_MAX:.0f}")
     if not manifest.files:
         raise _refuse("it is incomplete: it has no file")
 

@@ -98,12 +98,19 @@ class CycleRunner:
         self._runner = PlanRunner(store, engine, keys.trusted, clock)
 
     async def cycle(self, settings: CycleSettings) -> CycleReport:
-        """Run one cycle.
+        """Run one cycle. The metrics file is written after it, also if it failed.
 
         Raises:
             SluiceError: The refusal or failure. It was counted and logged, and nothing more was
                 deleted.
         """
+        try:
+            return await self._counted(settings)
+        finally:
+            if settings.metrics_file is not None:
+                self._metrics.write(settings.metrics_file)
+
+    async def _counted(self, settings: CycleSettings) -> CycleReport:
         try:
             report = await self._cycle(settings)
         except GcRefused as refused:
@@ -120,27 +127,8 @@ class CycleRunner:
         log.info("gc_cycle_finished", audit_id=report.audit_id, deleted=report.facts.deleted)
         return report
 
-    async def run(self, settings: CycleSettings) -> CycleReport:
-        """Run cycles until one fails, or one cycle when `every_s` is 0.
-
-        The metrics file is written after every cycle, also after a failed one.
-
-        Raises:
-            SluiceError: The refusal or failure of a cycle.
-        """
-        while True:
-            try:
-                report = await self.cycle(settings)
-            finally:
-                if settings.metrics_file is not None:
-                    self._metrics.write(settings.metrics_file)
-            if settings.every_s <= 0:
-                return report
-            await self._clock.sleep(settings.every_s)
-
     async def _cycle(self, settings: CycleSettings) -> CycleReport:
-        seed = self._clock.now_ns() // NS_PER_S
-        certificate = await self._auditor.audit(settings.for_audit(seed))
+        certificate = await self._auditor.audit(settings.for_audit())
         self._metrics.count_audit(certificate.counts)
         check_certificate_for(await read_authority(self._store), certificate)
         due = await read_due_plan(self._store, self._keys.trusted, settings.for_run())

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import ClientResponse
-from support.store_buckets import NEXT_SECOND_S, make_bucket
 from support.store_conformance import (
     MOTO_DEFAULT_RETENTION,
     assert_conforms,
@@ -15,7 +14,7 @@ from support.store_conformance import (
     assert_doctor,
     put_slowly,
 )
-from support.store_versitygw import Server
+from support.store_versitygw import NEXT_SECOND_S, Server, make_bucket
 
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.keys import QUEUE

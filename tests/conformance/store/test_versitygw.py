@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.store_buckets import make_bucket
 from support.store_conformance import (
     assert_conforms,
     assert_dated_when_complete,
     assert_doctor,
     put_slowly,
 )
-from support.store_versitygw import CREDENTIALS, Server, versitygw
+from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
 from support.store_worker import race_processes
 
 from sluice_protocol.outcomes import ObjectInfo

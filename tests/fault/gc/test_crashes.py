@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.constants import changed
 from support.gc_store import VersionedStore, refuse_reads
 from support.gc_world import (
     AUDIT,
@@ -115,7 +115,7 @@ def test_run_resumes_after_a_crash_at_any_write(after: bool) -> None:
     async def scenario(at: int) -> bool:
         async with memory_world() as (world, store):
             plan, orphans, _ = await planned(world)
-            settings = replace(RUN, batch=3)
+            settings = changed(RUN, batch=3)
             store.on_delete = lambda key, version: proved_first(store, key, version.incarnation)
             dying = DyingStore(store, at=at, after=after)
             engine = LocalTaskEngine(dying)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_two_concurrent_runs_delete_each_orphan_once() -> None:
     async def scenario() -> None:
         async with memory_world() as (world, store):
             plan, orphans, kept = await planned(world)
-            settings = replace(RUN, batch=2)
+            settings = changed(RUN, batch=2)
             await asyncio.gather(*(world.run(plan, settings) for _ in range(3)))
             check_end(store, orphans)
             assert all([await world.has(digest) for digest in kept])
@@ -300,7 +300,7 @@ def test_run_resumes_after_kill_9(tmp_path: Path) -> None:
     async def finish() -> None:
         async with open_local_store(root) as store:
             runner = PlanRunner(store, LocalTaskEngine(store), KEYS.trusted, SystemClock())
-            await runner.run(plan_id, replace(RUN, batch=2))
+            await runner.run(plan_id, changed(RUN, batch=2))
             for digest in orphans:
                 told = await explain_blob(store, KEYS.trusted, digest)
                 assert told.incarnations == ()

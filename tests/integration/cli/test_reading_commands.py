@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import CommandResult, sluice
-from support.store_buckets import make_bucket
-from support.store_versitygw import Server
+from support.store_versitygw import Server, make_bucket
 
 from sluice_protocol.errors import NoStore, StoreError, StoreMisconfigured
 from sluice_protocol.outcomes import Found

@@ -33,8 +33,7 @@ from support.client_programs import (
 )
 from support.door_fleet import Balancer, Fleet, GatewayStore, balancing, fleet
 from support.gateway import clean_env
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_doors.table import DoorName
 from sluice_lake.locations import lake_location

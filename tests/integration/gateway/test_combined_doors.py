@@ -24,8 +24,7 @@ from support.gateway import GatewayProcess, start_gateway, write_principals
 from support.memory_bucket.server import serve_memory
 from support.reconciler_seed import queued_bodies
 from support.spool_process import AGREED, WRITER
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler

@@ -17,8 +17,7 @@ from support.gateway import Client, TestKey, frame_of, identity, start_gateway, 
 from support.history import UploadResult, broken_guarantees
 from support.memory_bucket.faults import Call, Fault
 from support.memory_bucket.server import serve_memory
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_protocol.keys import accepted_key, blob_key, digest_of, quarantine_key
 from sluice_protocol.manifests import decode_accepted

@@ -23,8 +23,7 @@ from support.gateway import (
     start_gateway,
     write_principals,
 )
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_gateway.spool.claim import mirror_authority
 from sluice_gateway.spool.mode_switch import adopt_records, switch_to_manifest, switch_to_spool

@@ -100,7 +100,7 @@ def test_bad_usage_is_reported(
     assert "shards must divide" in sluice(capsys, "audit", "run", "--shards", "3", *where, expect=2)
     key = ("--key-file", str(tmp_path / "none.pem"))
     assert "sluice audit key" in sluice(capsys, "gc", "plan", *key, *where, expect=2)
-    assert "USD" in sluice(capsys, "audit", "run", "--estimate")
+    assert "USD" in sluice(capsys, "audit", "run", "--estimate", "1000000000")
     assert "public key" in sluice(capsys, "audit", "key", *key)
     assert "File exists" in sluice(capsys, "audit", "key", *key, expect=2)
 

@@ -1,10 +1,10 @@
 """Audit, plan and run on a local store: what is deleted, what is kept, and why."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.constants import changed
 from support.gc_world import AUDIT, HORIZON_S, KEYS, open_world
 
 from sluice_gc.audit.certificate_chain import verify_store_chain
@@ -87,7 +87,7 @@ def test_without_single_references_no_named_blob_is_deleted(tmp_path: Path) -> N
             refused = await world.quarantine(0, salt="other bytes", indexed=False)
             orphan, late = await world.orphan(10), await world.orphan(20, salt="late")
             world.clock.pass_s(HORIZON_S + 1)
-            certificate = await world.audit(replace(AUDIT, repair_references=False))
+            certificate = await world.audit(changed(AUDIT, repair_references=False))
             assert certificate.counts.references_repaired == 1, "only the quarantined one"
             plan = await world.plan()
             await world.put_manifest(world.identity(20), late, indexed=False)

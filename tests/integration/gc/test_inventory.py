@@ -21,7 +21,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 
 BUCKET, PREFIX = "telemetry", "live/"
-SOURCE = InventorySource(bucket=BUCKET, prefix=PREFIX, age_s_max=86_400.0)
+SOURCE = InventorySource(bucket=BUCKET, prefix=PREFIX)
 MANIFEST = ObjectKey("inv/2026-11-20T01-00Z/manifest.json")
 Rows = list[dict[str, Any]]
 
@@ -164,7 +164,7 @@ def _manifest_edited(made: Inventory) -> VersionedStore:
 
 
 def _too_old(made: Inventory) -> VersionedStore:
-    return replace(made, created_at_ns=made.created_at_ns - 90_000 * NS_PER_S).lay_down()
+    return replace(made, created_at_ns=made.created_at_ns - 8 * 86_400 * NS_PER_S).lay_down()
 
 
 def _of_the_future(made: Inventory) -> VersionedStore:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.gc_world import AUDIT, KEYS, PLAN, RUN, GcWorld, MovedClock
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, Server, versitygw
+from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
 
 from sluice_gc.audit.auditor import Auditor
 from sluice_gc.plan.planner import Planner

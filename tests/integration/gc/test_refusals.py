@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from support.constants import changed
 from support.gc_store import VersionedStore
 from support.gc_world import (
     AUDIT,
@@ -313,9 +314,8 @@ def test_deep_audit_finds_a_corrupt_blob() -> None:
         assert (shallow.deep_read, shallow.corrupt_blobs) == (0, 0)
         whole = (await world.audit(replace(AUDIT, deep=1.0))).counts
         assert (whole.deep_read, whole.corrupt_blobs, whole.bodies_read) == (20, 1, 20)
-        share = [(await world.audit(replace(AUDIT, deep=0.3))).counts.deep_read for _ in range(2)]
-        assert share[0] == share[1]
-        assert 0 < share[0] < 20
+        share = (await world.audit(replace(AUDIT, deep=0.3))).counts
+        assert 0 < share.deep_read < 20
 
     run_story(story)
 
@@ -341,7 +341,7 @@ def test_ranges_cover_every_agent_once() -> None:
             await world.accept(9, agent=f"host-{number}")
         counts = {}
         for ranges in (1, 2, 4, 100):
-            certificate = await world.audit(replace(AUDIT, ranges=ranges))
+            certificate = await world.audit(changed(AUDIT, ranges=ranges))
             counts[ranges] = (certificate.counts.accepted, certificate.counts.gaps)
             assert len(certificate.coverage[0].ranges) == min(ranges, 12)
             assert certificate.counts.bodies_read == (24 if ranges == 1 else 0)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from support.builders import make_identity, manifest_of, salted_frame
+from support.constants import changed
 from support.frames import logs
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, KEYS, MovedClock
 from support.spark_local import ingest_locally
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_gc.audit.auditor import Auditor
 from sluice_gc.audit.evidence_retention import prune_evidence
@@ -214,7 +214,7 @@ def lane_objects_max(place: Deployment) -> int:
 
 RECONCILER_RECORDS = 4
 """The frontier, the progress of the full pass, and what it left over."""
-AUDIT_ALONE = AUDIT.__class__(shards=AUDIT.shards, repair_references=False)
+AUDIT_ALONE = changed(AUDIT, repair_references=False)
 
 
 PER_COMMIT = 12

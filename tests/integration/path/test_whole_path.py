@@ -13,8 +13,7 @@ from support.builders import make_identity
 from support.gateway import TestKey, gateways, start_gateway, write_principals
 from support.history import UploadResult, broken_guarantees
 from support.racing import race
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.keys import digest_of

@@ -9,8 +9,7 @@ import pytest
 from support.query_lake import DAY0_NS, bodies, log_batch, make_query, run_query
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_lake.delta import find_table
 from sluice_lake.errors import TableRefused

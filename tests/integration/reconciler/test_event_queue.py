@@ -10,8 +10,7 @@ import aioboto3
 import pytest
 from support.policies_live import BUCKET, settings_file
 from support.reconciler_seed import accept, enqueued
-from support.store_buckets import make_bucket
-from support.store_versitygw import Server
+from support.store_versitygw import Server, make_bucket
 
 from sluice_policies.configuration import ConfigurationPart, configuration
 from sluice_policies.settings_file import read_settings

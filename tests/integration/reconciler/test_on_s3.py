@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 from support.reconciler_seed import accept, enqueued, refuse
-from support.store_buckets import make_bucket
-from support.store_versitygw import Server
+from support.store_versitygw import Server, make_bucket
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced

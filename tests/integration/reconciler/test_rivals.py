@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from support.constants import command_with_constants
 from support.reconciler_seed import accept
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, free_port, versitygw
+from support.store_versitygw import CREDENTIALS, free_port, make_bucket, versitygw
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity

@@ -11,8 +11,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.sns.models import sns_backends
 from support.reconciler_seed import accept, enqueued
 from support.sns_signer import TOPIC, SnsHost, certificate, message, s3_event
-from support.store_buckets import make_bucket
-from support.store_versitygw import Server
+from support.store_versitygw import Server, make_bucket
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import accepted_key

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyspark
 import pytest
 from support.spark_lake import assert_lake_holds, make_batch
-from support.store_buckets import Bucket, make_bucket
-from support.store_versitygw import CREDENTIALS, free_port, versitygw, wait_for_port
+from support.store_buckets import Bucket
+from support.store_versitygw import CREDENTIALS, free_port, make_bucket, versitygw, wait_for_port
 
 from sluice_spark.session import S3A_PACKAGE, read_hadoop_version
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.spark_lake import assert_lake_holds, make_batch
-from support.store_buckets import Bucket, make_bucket
-from support.store_versitygw import CREDENTIALS, versitygw
+from support.store_buckets import Bucket
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.index import run_index

@@ -8,8 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.policies_live import GOLDEN
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, Server, free_port
+from support.store_versitygw import CREDENTIALS, Server, free_port, make_bucket
 
 from sluice_cli.main import run
 from sluice_store import open_store

@@ -6,8 +6,7 @@ import threading
 import pytest
 from botocore import utils
 from botocore.utils import parse_timestamp as parse_any
-from support.store_buckets import make_bucket
-from support.store_versitygw import Server
+from support.store_versitygw import Server, make_bucket
 
 from sluice_protocol.units import ObjectKey
 from sluice_store.conformance import collect_incarnations, collect_keys

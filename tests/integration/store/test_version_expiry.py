@@ -4,8 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.store_buckets import NEXT_SECOND_S, make_bucket
-from support.store_versitygw import CREDENTIALS, Server, versitygw
+from support.store_versitygw import CREDENTIALS, NEXT_SECOND_S, Server, make_bucket, versitygw
 
 from sluice_cli.main import run
 from sluice_protocol import keys

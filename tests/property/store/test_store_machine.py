@@ -17,8 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from support.memory_bucket import open_memory_store
-from support.store_buckets import make_bucket
-from support.store_versitygw import CREDENTIALS, Server, versitygw
+from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
 
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo
 from sluice_protocol.units import NULL_VERSION, ETag, ObjectKey, ObjectVersion

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from support.constants import changed
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, RUN, GcWorld, aged, run_story
 
@@ -49,7 +50,7 @@ def test_a_change_between_two_batches_stops_the_run(rule: RefusalRule) -> None:
         change = CHANGES[rule]
         store.hooks["delete", blob_key(orphans[0])] = lambda: change(world, store, plan.plan_id)
         with pytest.raises(GcRefused) as error:
-            await world.run(plan, replace(RUN, batch=1))
+            await world.run(plan, changed(RUN, batch=1))
         assert error.value.rule is rule
         assert [await world.has(one) for one in orphans] == [False, True]
 
@@ -70,7 +71,7 @@ def test_a_fall_below_a_time_of_an_earlier_batch_stops_the_run() -> None:
         store.hooks[first] = lambda: world.clock.pass_s(2 * margin_s)
         store.hooks[second] = lambda: world.clock.pass_s(-margin_s)
         with pytest.raises(GcRefused) as error:
-            await world.run(plan, replace(RUN, batch=1))
+            await world.run(plan, changed(RUN, batch=1))
         assert error.value.rule is RefusalRule.CLOCK_FELL
         assert [await world.has(one) for one in orphans] == [False, False, True]
 

@@ -1,17 +1,16 @@
 import asyncio
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace as copy_with
+from support.constants import changed
 from support.gc_world import AUDIT, KEYS, memory_world
 from support.queue_store import SimIds
 
 from sluice_gc.audit.auditor import Auditor
 from sluice_gc.audit.certificate import Certificate
-from sluice_gc.settings import EngineSettings
 from sluice_gc.task_engine import LocalTaskEngine, open_engine, run_pickled
 from sluice_protocol.errors import BadUsage
 from sluice_store import StoreMode, open_store
@@ -69,7 +68,7 @@ def test_concurrent_tasks_make_the_same_certificate() -> None:
             for number in range(12):
                 await world.accept(3 * number, agent=f"host-{number % 5}")
             await world.orphan(1)
-            settings = replace(AUDIT, ranges=3, concurrent_tasks=concurrent_tasks)
+            settings = changed(AUDIT, ranges=3, concurrent_tasks=concurrent_tasks)
             auditor = Auditor(store, LocalTaskEngine(store), KEYS, world.clock, SimIds(1))
             return await auditor.audit(settings)
 
@@ -87,7 +86,7 @@ async def create_store(tmp_path: Path) -> None:
 def test_the_local_engine_lets_arrow_allocate_from_the_c_library(tmp_path: Path) -> None:
     async def backend() -> str:
         await create_store(tmp_path)
-        async with open_engine(f"file://{tmp_path}/store", EngineSettings()):
+        async with open_engine(f"file://{tmp_path}/store", "local"):
             return str(pa.default_memory_pool().backend_name)
 
     before = pa.default_memory_pool()

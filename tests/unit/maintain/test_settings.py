@@ -73,8 +73,8 @@ def test_a_profile_for_a_directory_is_refused_with_its_table() -> None:
 
 def test_the_settings_of_jobs_are_those_of_the_options() -> None:
     options = GcOptions(deep=0.5, undo=True, shards=8, max_delete_ratio=0.3)
-    assert (options.cycle().deep, options.cycle().every_s, options.cycle().undo) == (0.5, 0.0, True)
-    assert (options.audit(7).shards, options.audit(7).deep_seed) == (8, 7)
+    assert (options.cycle().deep, options.cycle().undo) == (0.5, True)
+    assert (options.audit().shards, options.audit().deep) == (8, 0.5)
     assert options.plan_job().max_delete_ratio == 0.3
     settings = MaintainSettings(ingest=IngestOptions(trigger_s=3), master="local[1]")
     ingest = settings.ingest_job(once=True)

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.constants import changed
 
 from sluice_protocol import keys
 from sluice_protocol.blob_deletion import (
@@ -282,7 +283,7 @@ def test_bounded_runs_reach_the_end() -> None:
     after: str | None = ""
     runs = 0
     while after is not None:
-        bounds = ExpirySettings(retention_s=KEEP.retention_s, deletes_max=3, listed_max=10)
+        bounds = changed(KEEP, deletes_max=3, listed_max=10)
         report = run(store, bounds, after)
         assert sum(report.deleted.values()) <= 4
         after, runs = report.resume_after, runs + 1
