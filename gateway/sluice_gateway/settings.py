@@ -40,7 +40,7 @@ class GatewaySettings:
         idle_timeout_s: Time that a connection may be idle between two requests.
         drain_time_s_max: Time that running uploads have to end after SIGTERM.
         journal_interval_s: Time between two journal objects of a worker that has something to
-            report, at most 10 s. Each is a write to the store; batches are found, and
+            report, at most 5 s. Each is a write to the store; batches are found, and
             `accepted_until` advances, this much later. An object is written earlier for 64 batches.
         metrics_port: Port of health and metrics of worker 0; worker n uses port + n; 0 for none.
         tls_certificate: PEM chain; with `tls_key` the gateway serves TLS.
