@@ -18,7 +18,7 @@ from sluice_queue.inspection import (
 )
 from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
-from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
+from sluice_reconciler.lanes.membership import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore

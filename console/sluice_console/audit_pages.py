@@ -23,13 +23,11 @@ from sluice_protocol.units import Digest
 from sluice_reconciler.audit_summaries import (
     AuditOverview,
     PlanOverview,
+    PlanResults,
+    RestorableBlobs,
     UnreadableRecord,
     list_newest_audits,
     list_newest_plans,
-)
-from sluice_reconciler.plan_results import (
-    PlanResults,
-    RestorableBlobs,
     list_restorable,
     read_plan_results,
 )

@@ -14,9 +14,9 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.member_records import read_live_members
+from sluice_reconciler.lanes.membership import read_live_members
+from sluice_reconciler.leases import ServedLane
 from sluice_reconciler.queue_api import ServedLanes
-from sluice_reconciler.served_lanes import ServedLane
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore

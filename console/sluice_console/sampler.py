@@ -51,7 +51,7 @@ from sluice_reconciler.audit_summaries import (
 from sluice_reconciler.batch_lists import read_span
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
+from sluice_reconciler.lanes.membership import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import StoredConflicts
 from sluice_store.doctor import DoctorResult, read_doctor

@@ -27,7 +27,7 @@ from sluice_reconciler.completeness import BootList
 from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.member_records import read_live_members
+from sluice_reconciler.lanes.membership import read_live_members
 from sluice_reconciler.loop_health import Loop, StalledLoop
 from sluice_reconciler.queue_api import QUEUE, QueueApi
 from sluice_reconciler.service import Reconciler

@@ -3,23 +3,110 @@
 The report is computed from a listing of `accepted/`, so it is correct whatever the reconciler has
 done so far. What is missing at the end of a boot is known only from the agent's high-water mark,
 which gateways store (ADR 29).
+
+A mark shows the records at the end of a boot that were never accepted. As soon as batches through
+its number are accepted it shows nothing, and that stays so, because accepted manifests are
+permanent. It is removed after the retry horizon. A mark above the last accepted number is kept: it
+is the only evidence that records were lost.
 """
 
 import heapq
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import structlog
 
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import ACCEPTED, agent_prefix, parse_accepted_key
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.keys import (
+    ACCEPTED,
+    HIGH_WATER,
+    agent_prefix,
+    high_water_key,
+    high_water_prefix,
+    parse_accepted_key,
+)
+from sluice_protocol.manifests import HighWaterMark, decode_record
+from sluice_protocol.outcomes import Deleted, Found, ObjectInfo
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.high_water import HighWaterMarks, HighWaterReader
 from sluice_reconciler.settings import CONCURRENCY
 from sluice_store.port import ListedObject, ObjectStore
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedHighWater:
+    """What an agent reported about one boot.
+
+    Attributes:
+        seq_end: The highest sequence number that the agent assigned.
+        reported_at_ns: When a gateway stored it, by the store's clock.
+        etag: The ETag of the record.
+    """
+
+    seq_end: int
+    reported_at_ns: UnixNs
+    etag: ETag
+
+
+HighWaterMarks = Mapping[tuple[str, str], ReportedHighWater]
+"""By (agent, boot)."""
+
+
+class HighWaterReader:
+    """Reads high-water marks, and only those that changed since its last read."""
+
+    def __init__(self, store: ObjectStore, requests: RequestLimit) -> None:
+        self._store = store
+        self._requests = requests
+        self._known: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
+
+    async def read(self, agent_id: str | None = None) -> HighWaterMarks:
+        """Return the marks of one agent or of all; an unreadable one is logged and omitted.
+
+        Raises:
+            StoreError: The store is unreachable or refused the request.
+        """
+        prefix = HIGH_WATER if agent_id is None else high_water_prefix(agent_id)
+        found: dict[tuple[str, str], ReportedHighWater] = {}
+        kept: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
+        async for page in self._store.list(prefix):
+            changed = [one.key for one in page.objects if not self._is_known(one)]
+            read = await self._requests.each(changed, self._read)
+            marks = dict(zip(changed, read, strict=True))
+            for one in page.objects:
+                mark = marks[one.key] if one.key in marks else self._known[one.key][1]
+                kept[one.key] = one.etag, mark
+                if mark is not None:
+                    found[mark.agent_id, mark.boot_id] = ReportedHighWater(
+                        seq_end=mark.seq_end,
+                        reported_at_ns=one.last_modified_ns,
+                        etag=one.etag,
+                    )
+        self._known = kept
+        return found
+
+    def _is_known(self, listed: ListedObject) -> bool:
+        return listed.key in self._known and self._known[listed.key][0] == listed.etag
+
+    async def _read(self, key: ObjectKey) -> HighWaterMark | None:
+        read = await self._store.get(key)
+        if not isinstance(read, Found):
+            return None
+        try:
+            mark = decode_record(key, read.body, HighWaterMark)
+        except InvalidRecord as error:
+            log.warning("high_water_unreadable", key=key, reason=error.reason)
+            return None
+        if high_water_key(mark.agent_id, mark.boot_id) != key:
+            log.warning("high_water_unreadable", key=key, reason="names another boot than its key")
+            return None
+        return mark
+
 
 LISTED_MAX: Final = 1000
 """Ranges and gaps of one boot that are listed individually; further ones are counted."""
@@ -277,3 +364,74 @@ def _weight_of(boot: BootReport) -> int:
 
 def _age_s(since_ns: int, now_ns: int) -> float:
     return max(0, now_ns - since_ns) / NS_PER_S
+
+
+REMOVED_MARKS_MAX: Final = 10_000
+"""Marks that one full pass removes, at most; the next pass removes further ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoveredMark:
+    """A mark to remove.
+
+    Attributes:
+        key: Its key.
+        etag: Of the mark that was compared; a mark that was raised since is another one.
+    """
+
+    key: ObjectKey
+    etag: ETag
+
+
+class CoveredMarks:
+    """The marks that batches cover and that were not written for a time, in bounded number."""
+
+    def __init__(self, marks: HighWaterMarks, quiet_ns: int) -> None:
+        """Begin a listing of `accepted/`, which must begin after the marks were read.
+
+        Args:
+            marks: The marks.
+            quiet_ns: How long a mark is kept after it was written, so that it is not written again.
+        """
+        self._marks = marks
+        self._quiet_ns = quiet_ns
+        self.found: list[CoveredMark] = []
+
+    def observe(self, boot: BootReport, now_ns: UnixNs) -> None:
+        """Add the mark of a boot that was listed, if the mark shows nothing.
+
+        Args:
+            boot: What is accepted.
+            now_ns: The store's clock.
+        """
+        mark = self._marks.get((boot.agent_id, boot.boot_id))
+        if mark is None or boot.tail_missing or mark.reported_at_ns + self._quiet_ns > now_ns:
+            return
+        if len(self.found) < REMOVED_MARKS_MAX:
+            key = high_water_key(boot.agent_id, boot.boot_id)
+            self.found.append(CoveredMark(key=key, etag=mark.etag))
+
+
+async def remove_marks(
+    store: ObjectStore, requests: RequestLimit, marks: Iterable[CoveredMark]
+) -> int:
+    """Delete marks, each by the version that was compared; return how many were deleted.
+
+    A gateway may raise a mark at any moment. Only a version id excludes that the raised one is
+    deleted, so a bucket without versioning keeps its marks. An error is logged, because no work
+    depends on the removal; the next pass tries again.
+    """
+
+    async def remove(mark: CoveredMark) -> bool:
+        found = await store.head(mark.key)
+        if not isinstance(found, ObjectInfo) or found.etag != mark.etag:
+            return False
+        if found.incarnation in {None, NULL_VERSION}:
+            return False
+        return isinstance(await store.delete(mark.key, found.incarnation), Deleted)
+
+    try:
+        return sum(await requests.each(list(marks), remove))
+    except StoreError as error:
+        log.warning("high_water_not_removed", reason=str(error))
+        return 0

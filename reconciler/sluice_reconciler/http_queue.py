@@ -19,8 +19,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Runtime
-from sluice_reconciler.leases import LaneLeases, Lease
-from sluice_reconciler.served_lanes import ServedLane, holders_of
+from sluice_reconciler.leases import LaneLeases, Lease, ServedLane, holders_of
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()

@@ -15,11 +15,10 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
+from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
-from sluice_reconciler.event_queue import EventReceiver
-from sluice_reconciler.events import HintQueue
-from sluice_reconciler.high_water import HighWaterReader
+from sluice_reconciler.events import EventReceiver, HintQueue
 from sluice_reconciler.http_queue import HttpQueue
 from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
 from sluice_reconciler.journals.registry import GatewayRegistry
@@ -27,7 +26,7 @@ from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemova
 from sluice_reconciler.journals.route import JournalDependencies, JournalRoute
 from sluice_reconciler.lanes.rebuild import Fence
 from sluice_reconciler.lanes.share import LaneShare
-from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep
+from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep, QueueUpkeep
 from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
 from sluice_reconciler.live_reader import LiveReader
 from sluice_reconciler.live_window import LiveWindow
@@ -45,7 +44,6 @@ from sluice_reconciler.passes.scanners import (
     scan_inventory,
 )
 from sluice_reconciler.pipeline import BatchPipeline, PipelineDependencies, PipelineResult
-from sluice_reconciler.queue_upkeep import QueueUpkeep
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords

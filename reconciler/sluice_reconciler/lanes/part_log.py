@@ -5,12 +5,11 @@ crash between the two leaves a part that no state names. The next owner deletes 
 """
 
 import asyncio
-import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sluice_protocol.errors import InvalidRecord, StoreError, StoreUnavailable
+from sluice_protocol.errors import InvalidRecord, StoreUnavailable
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_queue.errors import LaneDamaged
@@ -27,7 +26,7 @@ from sluice_reconciler.lanes.parts import (
     merge_parts,
 )
 from sluice_reconciler.lanes.request_log import RequestLog
-from sluice_reconciler.lanes.runs import PART_LIVES_MAX, nameable, plan_merge
+from sluice_reconciler.lanes.runs import PART_LIVES_MAX, OwnedObjects, plan_merge
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneStateDamaged,
@@ -36,12 +35,10 @@ from sluice_reconciler.lanes.state import (
     StoredLaneState,
     lane_key,
     part_key,
-    part_name,
     parts_prefix,
     read_lane_state,
 )
 from sluice_store.port import ObjectStore
-from sluice_store.retry import WRITE_RETRY, CurrentDeletion, create_known, delete_current_version
 
 REREADS_MAX: Final = 20
 """How often a lane state is read again because its owner merged the parts that it named."""
@@ -245,13 +242,8 @@ class LaneLog:
     def __init__(
         self, store: ObjectStore, lane: Lane, term: int, cache: PartCache, runtime: Runtime
     ) -> None:
-        self._store = store
-        self._lane = lane
-        self._term = term
+        self._objects = OwnedObjects(store, parts_prefix(lane), term, runtime)
         self._cache = cache
-        self._runtime = runtime
-        self._known: set[str] = set()
-        self._unnamed: set[str] = set()
         self.requests = RequestLog(store, lane, term, runtime)
 
     async def spill(
@@ -270,7 +262,7 @@ class LaneLog:
             OutcomeUnknown: The retries of a write are spent.
             StoreError: The store is unreachable or refused a request.
         """
-        await self._delete_unnamed()
+        await self._objects.delete_unnamed()
         delta = ledger.delta(now_s)
         if delta is None:
             return WrittenRuns(runs=runs, delta=None)
@@ -300,7 +292,7 @@ class LaneLog:
             OutcomeUnknown: As in `spill`.
             StoreError: As in `spill`.
         """
-        await self._delete_unnamed()
+        await self._objects.delete_unnamed()
         delta = ledger.delta(now_s)
         inputs = [self._cache.parts[one.name] for run in runs for one in run]
         if delta is not None:
@@ -319,12 +311,7 @@ class LaneLog:
 
     async def _write(self, part: LanePart) -> PartReference:
         body = encode_part(part)
-        name = part_name(self._term, self._runtime.ids.ulid())
-        self._known.add(name)
-        backoff = self._runtime.backoff(WRITE_RETRY)
-        await create_known(
-            self._store, part_key(self._lane, name), body, backoff, retry_unsent=True
-        )
+        name = await self._objects.create(body)
         self._cache.parts[name] = part
         first, last = part.span
         return PartReference(
@@ -337,35 +324,14 @@ class LaneLog:
 
     def swapped(self, record: LaneRecord) -> None:
         """Note that this state is current, so that no other part of this owner is named again."""
-        named = {part.name for part in record.parts()}
-        self._unnamed |= self._known - named
-        self._known = named
+        self._objects.swapped({part.name for part in record.parts()})
         self._cache.keep_only(record)
 
-    async def _delete_unnamed(self) -> None:
-        """Delete the parts that this owner replaced, after readers had the time of some flushes."""
-        if self._unnamed:
-            with contextlib.suppress(StoreError):
-                await self._delete(self._unnamed)
-                self._unnamed.clear()
-
     async def collect(self, record: LaneRecord) -> None:
-        """Delete the parts that earlier owners left and that no lane state will ever name.
-
-        An error is left to the next owner, because no work depends on the deletion.
+        """Delete what earlier owners left and no lane state will ever name.
 
         Args:
             record: The state that this owner swapped in.
         """
-        prefix, named = parts_prefix(self._lane), {part.name for part in record.parts()}
-        with contextlib.suppress(StoreError):
-            async for page in self._store.list(prefix):
-                listed = {one.key.removeprefix(prefix) for one in page.objects}
-                await self._delete(listed - nameable(listed, named, record.owner_term))
+        await self._objects.collect({part.name for part in record.parts()})
         await self.requests.collect(record)
-
-    async def _delete(self, names: Iterable[str]) -> None:
-        for name in sorted(names):
-            outcome = await delete_current_version(self._store, part_key(self._lane, name))
-            if outcome is CurrentDeletion.UNVERSIONED:
-                return  # the others cannot be deleted either

@@ -1,4 +1,15 @@
-"""Reading and writing the runs of requests that a lane state names.
+"""Which requests of combined batches a lane was given lately, and which parts repeat them.
+
+A part is repeated if another batch that was enqueued before, or that is earlier in the same work
+list, contains the same request. A batch is never a repetition of itself: enqueued a second time, it
+keeps what it kept before. So a request is left out only where another entry of the lane contains
+it.
+
+    unknown --(enqueued)--> known, with its batch --(complete + window)--> unknown
+
+No decision loses records, even if a rebuild empties the ledger and batches are enqueued in another
+order. A consumer reads a lane in order. So what it has of a request begins with the batch that kept
+it, and what it does not have is decided again. Source: ADR 6.
 
 A run is created under a fresh name before the first lane state that names it, like a part of the
 ledger. Requests that are in no run are those of recent batches; a new owner reads their manifests.
@@ -17,43 +28,273 @@ them is enqueued whole.
 Numbers are little-endian. Source: ADR 6.
 """
 
-import contextlib
+import hashlib
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import structlog
+from msgspec.structs import replace as copy_with
 
-from sluice_protocol.errors import InvalidRecord, StoreError, UnsupportedRecord
+from sluice_protocol.errors import InvalidRecord, UnsupportedRecord
 from sluice_protocol.identity import is_combined_life
 from sluice_protocol.keys import RECONCILER, accepted_key, digest_of
-from sluice_protocol.manifests import REQUEST_BYTES, AcceptedManifest, decode_accepted
+from sluice_protocol.manifests import (
+    REQUEST_BYTES,
+    AcceptedManifest,
+    RecordRange,
+    RequestPart,
+    decode_accepted,
+    joined_ranges,
+    readable_parts,
+)
 from sluice_protocol.outcomes import Found
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
-from sluice_reconciler.lanes.request_window import (
-    WINDOW_REQUESTS_MAX,
-    RequestRun,
-    RequestWindow,
-    count_merged,
-    merge_runs,
-    run_of,
-)
-from sluice_reconciler.lanes.runs import nameable
-from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference, part_name
+from sluice_reconciler.lanes.runs import OwnedObjects
+from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference
 from sluice_store.port import ObjectStore, read_bodies
-from sluice_store.retry import WRITE_RETRY, CurrentDeletion, create_known, delete_current_version
+
+RUN_REQUESTS_MAX: Final = 262_144
+"""Requests of a run above which it is not merged again; about 7 MB."""
+UNSTORED_REQUESTS_MAX: Final = 65_536
+"""Requests in no run above which the next write of the lane state stores them; about 13 MB."""
+WINDOW_REQUESTS_MAX: Final = 4_194_304
+"""Requests that a lane remembers at most, about 120 MB; the oldest are forgotten first."""
+
+log = structlog.get_logger()
+
+Requests = npt.NDArray[np.bytes_]
+_REQUEST: Final = np.dtype(f"S{REQUEST_BYTES}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRequest:
+    """Where a request was enqueued.
+
+    Attributes:
+        batch: 64 bits of a hash of the batch that contains it.
+        accepted_s: When a batch with this request was accepted last, seconds.
+    """
+
+    batch: int
+    accepted_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RequestRun:
+    """Requests, sorted, as columns of equal length.
+
+    Attributes:
+        requests: 16 bytes each.
+        batches: As in `KnownRequest`.
+        accepted_s: As in `KnownRequest`.
+    """
+
+    requests: Requests
+    batches: npt.NDArray[np.uint64]
+    accepted_s: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def newest_s(self) -> int:
+        """The latest time of acceptance; 0 if the run is empty."""
+        return int(self.accepted_s.max(initial=0))
+
+    def since(self, cutoff_s: int) -> "RequestRun":
+        """Return the requests that were accepted at or after a time."""
+        kept = self.accepted_s >= cutoff_s
+        return self if kept.all() else _take(self, np.flatnonzero(kept))
+
+    def find(self, requests: Requests) -> dict[bytes, KnownRequest]:
+        """Return those of the requests that this run contains."""
+        if not len(self):
+            return {}
+        at = np.searchsorted(self.requests, requests)
+        at[at == len(self)] = 0
+        hits = np.flatnonzero(self.requests[at] == requests)
+        return {
+            _padded(requests[hit]): KnownRequest(
+                batch=int(self.batches[at[hit]]), accepted_s=int(self.accepted_s[at[hit]])
+            )
+            for hit in hits
+        }
+
+
+def run_of(known: dict[bytes, KnownRequest]) -> RequestRun:
+    """Return requests as a run."""
+    ordered = sorted(known)
+    return RequestRun(
+        requests=_array(ordered),
+        batches=np.array([known[one].batch for one in ordered], dtype=np.uint64),
+        accepted_s=np.array([known[one].accepted_s for one in ordered], dtype=np.uint32),
+    )
+
+
+def merge_runs(runs: Sequence[RequestRun]) -> RequestRun:
+    """Return one run; a request that several contain has the batch of the first, the last time."""
+    joined = RequestRun(
+        requests=np.concatenate([one.requests for one in runs]),
+        batches=np.concatenate([one.batches for one in runs]),
+        accepted_s=np.concatenate([one.accepted_s for one in runs]),
+    )
+    _, first, place = np.unique(joined.requests, return_index=True, return_inverse=True)
+    merged = _take(joined, first)
+    accepted_s = merged.accepted_s.copy()
+    np.maximum.at(accepted_s, place, joined.accepted_s)
+    return replace(merged, accepted_s=accepted_s)
+
+
+def count_merged(sizes: Sequence[int], added: int) -> int:
+    """Return how many of the newest runs are merged with a new one.
+
+    Args:
+        sizes: Requests in each run, oldest first.
+        added: Requests in the new run.
+    """
+    total, merged = added, 0
+    for size in reversed(sizes):
+        if size >= 2 * total or size + total > RUN_REQUESTS_MAX:
+            break
+        total, merged = total + size, merged + 1
+    return merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedBatches:
+    """The decision on the batches of one work list.
+
+    Attributes:
+        batches: Copies of their manifests for the work list, in the same order.
+        found: The requests that are new, or accepted later than known. A repeated one keeps the
+            batch that contains it, and is remembered longer.
+        repeated: Number of parts that are repeated.
+    """
+
+    batches: tuple[AcceptedManifest, ...]
+    found: dict[bytes, KnownRequest]
+    repeated: int
+
+
+class RequestWindow:
+    """The requests of combined batches that one lane was given.
+
+    Args:
+        runs: Requests that are stored, oldest first.
+    """
+
+    def __init__(self, runs: Iterable[RequestRun] = ()) -> None:
+        self.runs = list(runs)
+        self._unstored: dict[bytes, KnownRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._unstored) + sum(map(len, self.runs))
+
+    @property
+    def must_spill(self) -> bool:
+        """Whether so many requests are in no run that they should be stored."""
+        return len(self._unstored) > UNSTORED_REQUESTS_MAX
+
+    @property
+    def unstored(self) -> dict[bytes, KnownRequest]:
+        """The requests that no run contains."""
+        return dict(self._unstored)
+
+    def judge(self, batches: Iterable[AcceptedManifest]) -> JudgedBatches:
+        """Decide which parts of batches are repeated; changes nothing.
+
+        Args:
+            batches: The batches of the next work list, in its order.
+        """
+        copies: list[AcceptedManifest] = []
+        found: dict[bytes, KnownRequest] = {}
+        count = 0
+        for one in batches:
+            parts = readable_parts(one, _log_unreadable)
+            repeated = self._repeated(one, parts, found) if parts else ()
+            count += len(repeated)
+            ranges = joined_ranges(repeated)
+            copies.append(copy_with(one, repeated=ranges) if ranges else one)
+        return JudgedBatches(batches=tuple(copies), found=found, repeated=count)
+
+    def _repeated(
+        self,
+        one: AcceptedManifest,
+        parts: Sequence[RequestPart],
+        found: dict[bytes, KnownRequest],
+    ) -> list[RecordRange]:
+        """Return the repeated records of a batch; add its other requests to `found`."""
+        me = KnownRequest(batch=batch_hash(one), accepted_s=one.accepted_at_unix_ns // NS_PER_S)
+        known = {**found, **self.find(part.request for part in parts)}
+        repeated: list[RecordRange] = []
+        here: set[bytes] = set()
+        for part in parts:
+            other = known.get(part.request, me)
+            if part.request in here or other.batch != me.batch:
+                repeated.append(part.records)
+            latest_s = max(me.accepted_s, other.accepted_s)
+            latest = KnownRequest(batch=other.batch, accepted_s=latest_s)
+            if known.get(part.request) != latest:
+                found[part.request] = latest
+            here.add(part.request)
+        return repeated
+
+    def find(self, requests: Iterable[bytes]) -> dict[bytes, KnownRequest]:
+        """Return those of the requests that the lane was given."""
+        wanted = list(requests)
+        array = _array(wanted)
+        known = {one: self._unstored[one] for one in wanted if one in self._unstored}
+        for run in reversed(self.runs):
+            known |= run.find(array)  # the oldest decides
+        return known
+
+    def add(self, judged: JudgedBatches) -> None:
+        """Remember the requests of batches that were enqueued."""
+        self._unstored.update(judged.found)
+
+    def settle(self, runs: Iterable[RequestRun], stored: Iterable[bytes]) -> None:
+        """Use these runs, which the lane state names now and which contain stored requests."""
+        self.runs = list(runs)
+        for one in stored:
+            self._unstored.pop(one, None)
+
+
+def batch_hash(manifest: AcceptedManifest) -> int:
+    """Return 64 bits of a hash of a batch's identity."""
+    key = accepted_key(manifest.identity)
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
+
+
+def _log_unreadable(error: InvalidRecord) -> None:
+    log.warning("request_parts_unreadable", key=error.key, reason=error.reason)
+
+
+def _array(requests: Sequence[bytes]) -> Requests:
+    return np.frombuffer(b"".join(requests), dtype=_REQUEST)
+
+
+def _padded(request: bytes) -> bytes:
+    """Return all 16 bytes: numpy omits zeros at the end."""
+    return bytes(request).ljust(REQUEST_BYTES, b"\0")
+
+
+def _take(run: RequestRun, at: npt.NDArray[np.intp]) -> RequestRun:
+    return RequestRun(
+        requests=run.requests[at], batches=run.batches[at], accepted_s=run.accepted_s[at]
+    )
+
 
 LANE_REQUESTS: Final = f"{RECONCILER}lane-requests/"
 """Manifests of recent batches that a new owner reads concurrently."""
 _HEAD: Final = struct.Struct("<4sIQ")
 _MAGIC: Final = b"LMRQ"
 _VERSION: Final = 1
-
-log = structlog.get_logger()
 
 
 def requests_prefix(lane: Lane) -> str:
@@ -149,10 +390,7 @@ class RequestLog:
     def __init__(self, store: ObjectStore, lane: Lane, term: int, runtime: Runtime) -> None:
         self._store = store
         self._lane = lane
-        self._term = term
-        self._runtime = runtime
-        self._known: set[str] = set()
-        self._unnamed: set[str] = set()
+        self._objects = OwnedObjects(store, requests_prefix(lane), term, runtime)
         self._named: tuple[RequestRunReference, ...] = ()
         self.window = RequestWindow()
         self.forgets_before_s = 0
@@ -186,7 +424,7 @@ class RequestLog:
             OutcomeUnknown: The retries of a write are spent.
             StoreError: The store is unreachable or refused a request.
         """
-        await self._delete(self._unnamed)
+        await self._objects.delete_unnamed()
         cutoff_s, unstored = self.forgets_before_s, self.window.unstored
         added = run_of(unstored)
         pairs = zip(self.window.runs, self._named, strict=True)
@@ -211,40 +449,17 @@ class RequestLog:
 
     async def _write(self, run: RequestRun) -> RequestRunReference:
         body = encode_run(run)
-        name = part_name(self._term, self._runtime.ids.ulid())
-        self._known.add(name)
-        backoff = self._runtime.backoff(WRITE_RETRY)
-        await create_known(self._store, run_key(self._lane, name), body, backoff, retry_unsent=True)
+        name = await self._objects.create(body)
         return RequestRunReference(
             name=name, sha256=digest_of(body), requests=len(run), newest_s=run.newest_s
         )
 
     def swapped(self, spilled: SpilledRequests) -> None:
         """Note that the current state names these runs, and that it will name no other of them."""
-        named = {one.name for one in spilled.named}
-        self._unnamed |= self._known - named
-        self._known, self._named = named, spilled.named
+        self._objects.swapped({one.name for one in spilled.named})
+        self._named = spilled.named
         self.window.settle(spilled.runs, spilled.stored)
 
     async def collect(self, record: LaneRecord) -> None:
-        """Delete the runs that earlier owners left and that no lane state will ever name.
-
-        An error is left to the next owner, because no work depends on the deletion.
-
-        Args:
-            record: The state that this owner swapped in.
-        """
-        prefix, named = requests_prefix(self._lane), {one.name for one in record.requests}
-        with contextlib.suppress(StoreError):
-            async for page in self._store.list(prefix):
-                listed = {one.key.removeprefix(prefix) for one in page.objects}
-                await self._delete(listed - nameable(listed, named, record.owner_term))
-
-    async def _delete(self, names: Iterable[str]) -> None:
-        with contextlib.suppress(StoreError):
-            for name in sorted(names):
-                outcome = await delete_current_version(self._store, run_key(self._lane, name))
-                if outcome is CurrentDeletion.UNVERSIONED:
-                    self._unnamed.clear()
-                    return  # the others cannot be deleted either
-                self._unnamed.discard(name)
+        """Delete the runs that earlier owners left and no lane state will ever name."""
+        await self._objects.collect({one.name for one in record.requests})

@@ -1,4 +1,4 @@
-"""Which runs of a lane's state are merged, and which objects may be deleted. Pure.
+"""The runs of a lane's state: which are merged, their objects, and which of these are deleted.
 
 Every few hundred batches add a run. Runs of about the same size are merged (a log-structured merge
 tree, size-tiered): `FAN_IN` runs of one tier, and all later ones, become one run of the next tier,
@@ -9,11 +9,17 @@ Only adjacent runs are merged, and the result takes their place, so a newer stat
 always in a later run than an older one.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
-from sluice_reconciler.lanes.state import term_of_part
+from sluice_protocol.errors import StoreError
+from sluice_protocol.units import ObjectKey
+from sluice_queue.lane import Runtime
+from sluice_reconciler.lanes.state import part_name, term_of_part
+from sluice_store.port import ObjectStore
+from sluice_store.retry import WRITE_RETRY, CurrentDeletion, create_known, delete_current_version
 
 RECENT_MAX: Final = 512
 """Recent batches in the lane state above which the next write moves them into a part."""
@@ -68,3 +74,59 @@ def nameable(listed: Iterable[str], named: Collection[str], owner_term: int) -> 
 def _is_before(name: str, owner_term: int) -> bool:
     term = term_of_part(name)
     return term is not None and term < owner_term
+
+
+class OwnedObjects:
+    """The objects that one owner writes for the states of its lane, under fresh names."""
+
+    def __init__(self, store: ObjectStore, prefix: str, term: int, runtime: Runtime) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._term = term
+        self._runtime = runtime
+        self._known: set[str] = set()
+        self._unnamed: set[str] = set()
+
+    async def create(self, body: bytes) -> str:
+        """Store an object, and return its name for the next lane state.
+
+        Raises:
+            OutcomeUnknown: The retries are spent.
+            StoreError: The store is unreachable or refused the request.
+        """
+        name = part_name(self._term, self._runtime.ids.ulid())
+        self._known.add(name)
+        backoff = self._runtime.backoff(WRITE_RETRY)
+        key = ObjectKey(self._prefix + name)
+        await create_known(self._store, key, body, backoff, retry_unsent=True)
+        return name
+
+    def swapped(self, named: set[str]) -> None:
+        """Note that the current state names these objects, and that none will name another."""
+        self._unnamed |= self._known - named
+        self._known = named
+
+    async def delete_unnamed(self) -> None:
+        """Delete what this owner replaced, after readers had the time of some flushes."""
+        with contextlib.suppress(StoreError):
+            await self._delete(self._unnamed)
+            self._unnamed.clear()
+
+    async def collect(self, named: Collection[str]) -> None:
+        """Delete what earlier owners left and no lane state will ever name.
+
+        An error is left to the next owner, because no work depends on the deletion.
+
+        Args:
+            named: What the state names that this owner swapped in.
+        """
+        with contextlib.suppress(StoreError):
+            async for page in self._store.list(self._prefix):
+                listed = {one.key.removeprefix(self._prefix) for one in page.objects}
+                await self._delete(listed - nameable(listed, named, self._term))
+
+    async def _delete(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            key = ObjectKey(self._prefix + name)
+            if await delete_current_version(self._store, key) is CurrentDeletion.UNVERSIONED:
+                return  # the others cannot be deleted either

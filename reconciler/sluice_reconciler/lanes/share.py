@@ -18,22 +18,21 @@ from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, SluiceError, S
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lanes.host_processes import HostProcesses, SystemProcesses
-from sluice_reconciler.lanes.member_records import (
-    MEMBERS_MAX,
-    SeenRecord,
-    read_member_record,
-)
 from sluice_reconciler.lanes.membership import (
     HANDOVER_MAX_S,
     HEARTBEAT_S,
     MEMBERS,
+    MEMBERS_MAX,
     WORK_S,
+    HostProcesses,
     MemberRecord,
+    SeenRecord,
+    SystemProcesses,
     decide_shares,
     is_forgotten,
     is_live,
     member_key,
+    read_member_record,
 )
 from sluice_reconciler.lanes.state import OwnerClaim
 from sluice_reconciler.lanes.worker import LaneWorkers

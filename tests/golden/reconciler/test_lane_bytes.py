@@ -17,8 +17,7 @@ from sluice_reconciler.lanes.parts import (
     key_of_life,
     make_part,
 )
-from sluice_reconciler.lanes.request_log import decode_run, encode_run
-from sluice_reconciler.lanes.request_window import KnownRequest, run_of
+from sluice_reconciler.lanes.request_log import KnownRequest, decode_run, encode_run, run_of
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.state import (
     LaneRecord,

@@ -16,8 +16,7 @@ from sluice_cli.main import run
 from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import ObjectInfo
-from sluice_reconciler.lanes.host_processes import HostProcess
-from sluice_reconciler.lanes.membership import MemberRecord, member_key
+from sluice_reconciler.lanes.membership import HostProcess, MemberRecord, member_key
 from sluice_store.local import open_local_store
 
 

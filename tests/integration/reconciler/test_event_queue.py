@@ -18,7 +18,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreError
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.system_clock import SystemClock
-from sluice_reconciler.event_queue import EventReceiver
+from sluice_reconciler.events import EventReceiver
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import StoreMode, open_store

@@ -47,8 +47,6 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.differences import DerivedDifference, DifferenceKind, SourceManifest
-from sluice_reconciler.entry_join import EntryJoin
-from sluice_reconciler.index_comparison import IndexComparison
 from sluice_reconciler.indexes import (
     PackIndex,
     TimeEntry,
@@ -58,6 +56,7 @@ from sluice_reconciler.indexes import (
     quarantine_entry,
     unpack,
 )
+from sluice_reconciler.rebuild import EntryJoin, IndexComparison
 from sluice_store.port import ListedObject, ObjectStore
 
 INDEX_ROOTS: Final = (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, RAW_BLOBS_BY_TIME, QUARANTINE_BY_BLOB)

@@ -43,11 +43,15 @@ from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.register import Register, encode_register
 from sluice_reconciler.lanes import owner as lane_owner
-from sluice_reconciler.lanes import part_log, request_window
+from sluice_reconciler.lanes import part_log, request_log
 from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.enqueued import IntendedBatch
-from sluice_reconciler.lanes.request_log import RequestLog, SpilledRequests
-from sluice_reconciler.lanes.request_window import JudgedBatches, RequestWindow
+from sluice_reconciler.lanes.request_log import (
+    JudgedBatches,
+    RequestLog,
+    RequestWindow,
+    SpilledRequests,
+)
 from sluice_reconciler.lanes.state import LaneRecord, encode_lane, lane_key, read_lane_state
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -319,7 +323,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "FAN_IN", 3)
     monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
-    monkeypatch.setattr(request_window, "RUN_REQUESTS_MAX", 12)
+    monkeypatch.setattr(request_log, "RUN_REQUESTS_MAX", 12)
 
 
 @pytest.mark.parametrize("seed", daily_seeds(46, DAILY))

@@ -23,6 +23,7 @@ from sluice_reconciler.indexes import put_all_derived
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes import runs as lane_runs
+from sluice_reconciler.lanes import runs as runs_module
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, EnqueuedDelta
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
@@ -163,7 +164,7 @@ def test_planted_bugs_in_writes_of_many_objects_are_found(
 
 def _part_after_state() -> Any:
     """The lane state names a part before the part exists."""
-    real_create, real_write = part_log.create_known, LaneOwner._write
+    real_create, real_write = runs_module.create_known, LaneOwner._write
     delayed: list[Any] = []
 
     async def create(*args: Any, **kwargs: Any) -> None:
@@ -276,14 +277,14 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
             monkeypatch.setattr(EnqueuedBatches, "load", _loads_the_oldest)
         case "part after state":
             create, write = _part_after_state()
-            monkeypatch.setattr(part_log, "create_known", create)
+            monkeypatch.setattr(runs_module, "create_known", create)
             monkeypatch.setattr(LaneOwner, "_write", write)
         case "merge drops a life":
             monkeypatch.setattr(part_log, "merge_parts", _drops_a_life)
         case "merge keeps the oldest state":
             monkeypatch.setattr(part_log, "merge_parts", _keeps_the_oldest)
         case "named part collected":
-            monkeypatch.setattr(part_log, "nameable", _forgets_names)
+            monkeypatch.setattr(runs_module, "nameable", _forgets_names)
         case "merged part deleted before the swap":
             monkeypatch.setattr(LaneLog, "spill", _deletes_before_the_swap())
         case "run not named":

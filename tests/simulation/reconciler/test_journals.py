@@ -18,7 +18,7 @@ from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler import discovery as discovery_module
 from sluice_reconciler import pipeline as pipeline_module
 from sluice_reconciler.journals import reader as reader_module
-from sluice_reconciler.journals import replacing_passes
+from sluice_reconciler.journals import route
 from sluice_reconciler.journals.progress import BrokenJournal, ProcessJournal, WaitingObject
 from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.owner import LaneOwner
@@ -108,7 +108,7 @@ def rare_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     Otherwise both soon repair what a bug omits.
     """
     monkeypatch.setattr(JournalRoute, "late_processes", frozenset())
-    monkeypatch.setattr(replacing_passes, "LOOK_BACK_MAX", -1)
+    monkeypatch.setattr(route, "LOOK_BACK_MAX", -1)
     monkeypatch.setattr(pass_progress, "PASS_INTERVAL_S_MIN", 86_400.0)
 
 

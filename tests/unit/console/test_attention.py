@@ -20,8 +20,7 @@ from sluice_protocol.journals import HEARTBEAT_S, HoldReason
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
 from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
-from sluice_reconciler.lanes.member_records import LiveMembers
-from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX, MemberRecord
+from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX, LiveMembers, MemberRecord
 from sluice_reconciler.loop_health import NEEDED, Loop, StalledLoop
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.doctor import DoctorFinding, DoctorResult, Need

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import ETag, UnixNs
-from sluice_reconciler.completeness import LISTED_MAX, BootTally, StoreTally
-from sluice_reconciler.high_water import ReportedHighWater
+from sluice_reconciler.completeness import LISTED_MAX, BootTally, ReportedHighWater, StoreTally
 
 SECOND_NS = 1_000_000_000
 

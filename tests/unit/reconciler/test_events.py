@@ -21,7 +21,7 @@ from sluice_protocol.outcomes import GetOutcome
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.event_queue import (
+from sluice_reconciler.events import (
     BUFFER_MAX,
     FAILURES_MAX,
     LEFT_MAX,

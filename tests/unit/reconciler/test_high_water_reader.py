@@ -6,8 +6,8 @@ from support.queue_store import CrowdedStore, SimClock, SimStore
 
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, encode_record
+from sluice_reconciler.completeness import HighWaterReader
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.high_water import HighWaterReader
 
 MARKS = 30
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sluice_reconciler.lanes.host_processes import HostProcess, SystemProcesses
+from sluice_reconciler.lanes.membership import HostProcess, SystemProcesses
 
 PROCESSES = SystemProcesses()
 

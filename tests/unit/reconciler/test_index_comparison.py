@@ -20,8 +20,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.concurrency import READ_BYTES_MAX, RequestLimit
 from sluice_reconciler.differences import DerivedDifference, DifferenceKind
-from sluice_reconciler.entry_join import EntryJoin
-from sluice_reconciler.index_comparison import IndexComparison
+from sluice_reconciler.rebuild import EntryJoin, IndexComparison
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store

@@ -15,9 +15,15 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.inspection import LaneOwnership, OwnershipState
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.defects import read_queue_status
-from sluice_reconciler.lanes.member_records import LiveMembers, read_live_members
-from sluice_reconciler.lanes.membership import MEMBER_DEAD_AFTER_S, MemberRecord, member_key
-from sluice_reconciler.lanes.ownership import decide_ownership, unread_ownership
+from sluice_reconciler.lanes.membership import (
+    MEMBER_DEAD_AFTER_S,
+    LiveMembers,
+    MemberRecord,
+    decide_ownership,
+    member_key,
+    read_live_members,
+    unread_ownership,
+)
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     OwnerClaim,

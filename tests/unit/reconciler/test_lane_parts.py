@@ -215,9 +215,9 @@ def test_fenced_owner_deletes_no_part_of_the_next_owner(
         await flushes(store, owner, 6, 4)
         await owner.close()
         if planted:
-            monkeypatch.setattr(part_log, "nameable", _named_only)
+            monkeypatch.setattr(lane_runs, "nameable", _named_only)
         await fenced._log.collect(fenced._stored.record)
-        await fenced._log._delete_unnamed()
+        await fenced._log._objects.delete_unnamed()
         assert (await named(store) <= parts_in(store)) is not planted
         with pytest.raises(LaneTakenOver):
             await fenced.close()

@@ -24,8 +24,7 @@ from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.lanes.lost_lists import merge_spans
-from sluice_reconciler.lanes.rebuild import LaneRebuild
+from sluice_reconciler.lanes.rebuild import LaneRebuild, merge_spans
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 

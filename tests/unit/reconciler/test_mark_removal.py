@@ -16,10 +16,13 @@ from sluice_protocol.manifests import HighWaterMark, encode_record
 from sluice_protocol.outcomes import DeleteOutcome, HeadOutcome, ObjectInfo
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_queue.lane import Runtime
-from sluice_reconciler import mark_removal
-from sluice_reconciler.completeness import BootTally, read_completeness
-from sluice_reconciler.high_water import ReportedHighWater
-from sluice_reconciler.mark_removal import CoveredMarks
+from sluice_reconciler import completeness
+from sluice_reconciler.completeness import (
+    BootTally,
+    CoveredMarks,
+    ReportedHighWater,
+    read_completeness,
+)
 from sluice_reconciler.passes.full_pass import PassReport
 from sluice_reconciler.service import Reconciler
 
@@ -161,7 +164,7 @@ def test_a_refused_delete_does_not_fail_the_pass() -> None:
 
 
 def test_one_pass_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mark_removal, "REMOVED_MARKS_MAX", 0)
+    monkeypatch.setattr(completeness, "REMOVED_MARKS_MAX", 0)
 
     async def run() -> None:
         store = await stored(19)

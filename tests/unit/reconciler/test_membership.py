@@ -12,18 +12,19 @@ from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lanes.host_processes import HostProcess, HostProcesses
-from sluice_reconciler.lanes.member_records import read_live_members
 from sluice_reconciler.lanes.membership import (
     FORGET_S,
     HANDOVER_MAX_S,
     HEARTBEAT_S,
     MEMBER_DEAD_AFTER_S,
     WORK_S,
+    HostProcess,
+    HostProcesses,
     MemberRecord,
     assign_lanes,
     decide_shares,
     member_key,
+    read_live_members,
 )
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.worker import LaneWorkers

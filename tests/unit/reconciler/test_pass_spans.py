@@ -14,8 +14,8 @@ from sluice_protocol.keys import ACCEPTED, accepted_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Runtime
+from sluice_reconciler.passes.full_pass import CUTS_MAX, MARKS_MAX, BootSample, cuts_of, spans_of
 from sluice_reconciler.passes.progress import PASS, NextPass, PassRecord
-from sluice_reconciler.passes.spans import CUTS_MAX, MARKS_MAX, BootSample, cuts_of, spans_of
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ListPage

@@ -9,8 +9,8 @@ from sluice_gc.run.plan_runner import BatchDone, SweepFacts
 from sluice_protocol.keys import GC_PLANS, GC_TRASH, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler import plan_results
-from sluice_reconciler.plan_results import list_restorable, read_plan_results
+from sluice_reconciler import audit_summaries
+from sluice_reconciler.audit_summaries import list_restorable, read_plan_results
 
 PLAN = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 FOLDER = f"{GC_PLANS}{PLAN}/"
@@ -46,7 +46,7 @@ def test_the_records_of_finished_batches_are_summed() -> None:
 def test_a_plan_with_more_batches_than_are_read_is_marked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan_results, "BATCHES_MAX", 2)
+    monkeypatch.setattr(audit_summaries, "BATCHES_MAX", 2)
 
     async def run() -> None:
         found = await read_plan_results(await with_batches([SweepFacts(deleted=1)] * 3), PLAN)
@@ -76,7 +76,7 @@ def test_copies_of_deleted_blobs_are_listed(monkeypatch: pytest.MonkeyPatch) -> 
             digest: len(body) for digest, body in blobs.items()
         }
         assert not found.more
-        monkeypatch.setattr(plan_results, "COPIES_MAX", 1)
+        monkeypatch.setattr(audit_summaries, "COPIES_MAX", 1)
         found = await list_restorable(store)
         assert (len(found.blobs), found.more) == (1, True)
 

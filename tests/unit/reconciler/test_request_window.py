@@ -23,12 +23,14 @@ from sluice_protocol.manifests import (
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes import request_log as stored_runs
-from sluice_reconciler.lanes import request_window as window_module
-from sluice_reconciler.lanes.request_log import RequestLog, decode_run, encode_run
-from sluice_reconciler.lanes.request_window import (
+from sluice_reconciler.lanes import request_log as window_module
+from sluice_reconciler.lanes.request_log import (
     KnownRequest,
+    RequestLog,
     RequestWindow,
     count_merged,
+    decode_run,
+    encode_run,
     merge_runs,
     run_of,
 )

@@ -24,12 +24,12 @@ from support.sns_signer import (
 from sluice_protocol.errors import BadUsage, Unauthenticated
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.sns_messages import parse_topics
 from sluice_reconciler.sns_webhook import (
     CERTIFICATES_MAX,
     FETCHES_PER_MINUTE,
     SnsReceipt,
     SnsWebhook,
+    parse_topics,
 )
 from sluice_web.problems import HttpRefusal
 

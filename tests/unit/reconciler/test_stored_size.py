@@ -14,7 +14,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import DEAD_LETTER_FILES, GATEWAY_JOURNALS
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.queue_upkeep import MEASURE_S
+from sluice_reconciler.lanes.upkeep import MEASURE_S
 from sluice_reconciler.service import Reconciler
 from sluice_store.port import ListPage
 
