@@ -32,9 +32,9 @@ from benchmarks.accept_servers import (
     until_live,
 )
 from benchmarks.measure import Sample, ratio, report
+from sluice_console.gateway_health import samples_of
 from sluice_gateway.doors.combined_frames import DOOR_LANES
 from sluice_store import StoreMode, create_authority, open_store
-from sluice_web.metric_samples import samples_of
 
 TOKEN: Final = "slt_bench"  # noqa: S105 - of this run only
 FORMS: Final = {"combined": 256 * 1024, "one batch each": 0}

@@ -49,7 +49,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import open_store
 from sluice_store.retry import Backoff
-from sluice_web.process_memory import trim_heaps
+from sluice_web.process_limits import trim_heaps
 
 SHARDS: Final = AuditSettings().shards
 ENGINES: Final = "local,spark"

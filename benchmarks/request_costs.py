@@ -4,8 +4,8 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sluice_console.gateway_health import samples_of
 from sluice_protocol.prices import describe_requests, requests_of
-from sluice_web.metric_samples import samples_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,10 +25,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final
 
+from tests.support.past_orphan import plant_past_orphan
+
 from benchmarks.accept_load import UploadBatch
 from benchmarks.accept_servers import environment, free_port, principals, until_live
 from sluice_gateway.door_tokens import create_token
-from sluice_gc.past_orphan import plant_past_orphan
 from sluice_protocol.prices import DAY_S
 from sluice_protocol.system_clock import SystemClock
 

@@ -40,7 +40,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_web.addresses import parse_allowed_hosts
-from sluice_web.open_files import raise_open_files_limit
+from sluice_web.process_limits import raise_open_files_limit
 
 CONNECT_S: Final = 5.0
 SLOTS: Final = 64

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_agent.metrics import AgentMetrics
-from sluice_web.process_memory import (
+from sluice_web.process_limits import (
     ARENA_MAX,
     MMAP_THRESHOLD,
     TRIM_THRESHOLD,

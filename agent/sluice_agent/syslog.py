@@ -33,9 +33,8 @@ from sluice_doors.syslog import SyslogFrames, SyslogPiece, cut_pieces, decode_sy
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import plain_address
-from sluice_web.bounded_accepts import BoundedAccepts
-from sluice_web.listening import TlsFiles, server_tls
-from sluice_web.open_files import port_connections_max
+from sluice_web.listening import BoundedAccepts, TlsFiles, server_tls
+from sluice_web.process_limits import port_connections_max
 from sluice_web.rare_warnings import RareWarnings
 
 READ_BYTES: Final = 64 * 1024

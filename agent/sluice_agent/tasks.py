@@ -25,7 +25,7 @@ from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_web.process_memory import trim_heaps
+from sluice_web.process_limits import trim_heaps
 
 if TYPE_CHECKING:
     from sluice_agent.syslog import SyslogInput

@@ -11,13 +11,13 @@ from cyclopts import App, Parameter
 from sluice_cli.options import EXISTING_STORE, STORE_DEFAULT, Engine, Json, NewStoreUrl, StoreUrl
 from sluice_cli.output import emit, format_size, format_time
 from sluice_gc.audit.auditor import AuditEstimate, audit_store, estimate_audit
+from sluice_gc.audit.certificate import AuditReport, read_audit_report
 from sluice_gc.audit.certificate_chain import (
     ChainReport,
     read_certificate_or_newest,
     verify_store,
 )
 from sluice_gc.audit.evidence_retention import PruneReport, prune_evidence
-from sluice_gc.audit.findings import AuditReport, read_audit_report
 from sluice_gc.settings import AuditSettings, EngineName
 from sluice_gc.signing_keys import TrustedKeys, key_id_of, load_trusted, make_key_file
 from sluice_gc.task_engine import open_engine

@@ -16,8 +16,7 @@ from cyclopts import Parameter
 from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit
 from sluice_maintain.lake_state import read_lake_problems
-from sluice_policies.settings import Settings, Target
-from sluice_policies.settings_file import read_settings
+from sluice_policies.settings import Settings, Target, read_settings
 from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage, ExitCode, StoreDenied, StoreMisconfigured
 from sluice_protocol.system_clock import SystemClock, SystemIds

@@ -71,7 +71,7 @@ def stop(
 async def _approve(
     url: str, plan_id: str, note: str, sha256: str | None
 ) -> PlanApproval | ApprovalRuling:
-    from sluice_gc.plan.plan_approval import approve_plan  # noqa: PLC0415 - quick help
+    from sluice_gc.plan.plan_inputs import approve_plan  # noqa: PLC0415 - quick help
 
     _check_text("note", note)
     async with open_deployment(url) as store:

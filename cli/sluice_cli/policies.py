@@ -30,8 +30,7 @@ from sluice_policies.model import identity_document, load_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.render import document_texts
 from sluice_policies.render import render as render_all
-from sluice_policies.settings import RoleName, Settings, Target
-from sluice_policies.settings_file import read_settings
+from sluice_policies.settings import RoleName, Settings, Target, read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemIds
 from sluice_store.s3.settings import S3Settings

@@ -43,7 +43,7 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import ServerOptions, stop_event
 from sluice_web.problems import problem_middleware
-from sluice_web.process_memory import MMAP_THRESHOLD, set_allocator_options
+from sluice_web.process_limits import MMAP_THRESHOLD, set_allocator_options
 from sluice_web.tokens import CHALLENGE
 
 BODY_BYTES_MAX = 64 * 1024

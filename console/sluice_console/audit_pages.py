@@ -330,7 +330,7 @@ class AuditPages:
         return json_response(StoppedPlan(plan_id=plan_id))
 
     async def _approve(self, request: web.Request) -> web.Response:
-        from sluice_gc.plan.plan_approval import approve_plan  # noqa: PLC0415 - as above
+        from sluice_gc.plan.plan_inputs import approve_plan  # noqa: PLC0415 - as above
 
         visitor = check_operator(request)
         check_json_type(request)

@@ -4,14 +4,16 @@ The limits are those of the alerts in `deploy/monitoring/alerts.yaml`.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from sluice_protocol.units import NS_PER_S
-from sluice_web.metric_samples import lines_of, parse_samples
 from sluice_web.refused_clients import RefusedDoor
 
 LOOKUP: Final = "dns+"
@@ -176,3 +178,28 @@ def _spool_full(gauges: Mapping[str, float]) -> str:
     if gauges.get("sluice_spool_pending_batches", 0.0) > 0 and free < SPOOL_FREE_BYTES_MIN:
         return f"its disk has {free / 1e6:.0f} MB free"
     return ""
+
+
+def samples_of(text: str, *names: str) -> list[Sample]:
+    """Return the samples with these names, with their labels; other samples are not parsed.
+
+    Raises:
+        ValueError: A line of a sample is not in the format of Prometheus.
+    """
+    return parse_samples(lines_of(text, *names))
+
+
+def lines_of(text: str, *names: str) -> list[str]:
+    """Return the lines of the samples with these names."""
+    starts = tuple(f"{name}{end}" for name in names for end in (" ", "{"))
+    return [line for line in text.splitlines() if line.startswith(starts)]
+
+
+def parse_samples(lines: Iterable[str]) -> list[Sample]:
+    """Return the samples of lines.
+
+    Raises:
+        ValueError: A line is not in the format of Prometheus.
+    """
+    families: list[Metric] = list(text_string_to_metric_families("\n".join([*lines, ""])))
+    return [sample for family in families for sample in family.samples]

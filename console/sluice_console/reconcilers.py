@@ -9,9 +9,9 @@ import aiohttp
 import msgspec
 
 from sluice_console.attention_items import ServiceState
+from sluice_console.gateway_health import samples_of
 from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_reconciler.completeness import BootList
-from sluice_web.metric_samples import samples_of
 from sluice_web.refused_clients import REFUSED_PATH, RefusedDoor
 from sluice_web.response_bodies import read_up_to
 

@@ -8,9 +8,16 @@ cancelled.
 An appender without tries left raises `OutcomeUnknown`, and then rejects every append. A caller with
 a durable append intent (producer id, counter) opens a new appender with them. `takeover` reports
 the outcome of the last write.
+
+A producer pauses before its next swap, so that swaps of rivals seldom conflict. Each conflict
+doubles the pause, and each committed swap shortens it by 1.5 %. In balance about one swap in 45
+conflicts, however many producers there are. A producer without rivals never waits. Each pause is
+random, or producers that conflicted once would conflict again and again. The same rule adapts to
+stores that allow one write a second per key, up to the longest pause.
 """
 
 import asyncio
+import random  # noqa: TID251 - only the type
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -26,8 +33,7 @@ from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
-from sluice_queue.lane import Lane, RegisterClient, Runtime
-from sluice_queue.pacing import Pacer
+from sluice_queue.lane import Lane, RegisterClient, Runtime, spill
 from sluice_queue.register import (
     ENTRIES_MAX,
     SEGMENTS_MAX,
@@ -36,7 +42,6 @@ from sluice_queue.register import (
     append,
     encode_register,
 )
-from sluice_queue.segments import spill
 from sluice_queue.settings import ProducerSettings
 from sluice_queue.write_proofs import (
     AppendAttempt,
@@ -51,6 +56,44 @@ from sluice_queue.write_proofs import (
 )
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
+
+PAUSE_S_MAX: Final = 4.0
+_FIRST_PAUSE_SWAPS: Final = 10
+_SHRINK: Final = 0.985
+
+
+@dataclass(slots=True)
+class Pacer:
+    """The pause of one producer, and the time of its last committed swap.
+
+    Attributes:
+        pause_s: Mean wait between two swaps, seconds.
+        swap_s: Moving average of the duration of a swap, including its read, seconds.
+        committed_s: Time of the last committed swap, by the caller's clock.
+    """
+
+    pause_s: float = 0.0
+    swap_s: float = 0.0
+    committed_s: float = 0.0
+
+    def wait_s(self, now_s: float, rng: random.Random) -> float:
+        """Return how long to wait now before the next swap."""
+        if not self.pause_s:
+            return 0.0
+        return max(0.0, self.committed_s + self.pause_s * rng.uniform(0.5, 1.5) - now_s)
+
+    def conflicted(self) -> None:
+        """Record that a swap conflicted with another writer's."""
+        self.pause_s = min(PAUSE_S_MAX, max(2 * self.pause_s, _FIRST_PAUSE_SWAPS * self.swap_s))
+
+    def committed(self, now_s: float, took_s: float) -> None:
+        """Record that a swap was committed."""
+        self.swap_s = took_s if not self.swap_s else 0.9 * self.swap_s + 0.1 * took_s
+        self.committed_s = now_s
+        self.pause_s *= _SHRINK
+        if self.pause_s < self.swap_s:
+            self.pause_s = 0.0
+
 
 READ_FIRST_SWAPS: Final = 64
 """After a conflict, this many swaps begin with a read instead of the remembered state."""

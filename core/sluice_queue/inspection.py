@@ -12,9 +12,8 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.lane import Lane
+from sluice_queue.lane import Lane, decode_segment
 from sluice_queue.register import Register, SegmentRef, body_descriptors, decode_register
-from sluice_queue.segments import decode_segment
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListPage, ObjectStore
 

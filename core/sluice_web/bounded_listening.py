@@ -22,20 +22,17 @@ from aiohttp.typedefs import Middleware
 
 from sluice_protocol.system_clock import SystemClock
 from sluice_web.addresses import parse_listen
-from sluice_web.bounded_accepts import BoundedAccepts
 from sluice_web.connection_guard import (
     SERVER_IDLE_S,
     ConnectionGuard,
     ConnectionLimits,
-    watch_connection,
-)
-from sluice_web.guarded_serving import (
     NewGuard,
     serving_accepted,
     serving_guarded,
     warn_accept_failed,
+    watch_connection,
 )
-from sluice_web.listening import ServerOptions, cannot_listen, http_runner, url_of
+from sluice_web.listening import BoundedAccepts, ServerOptions, cannot_listen, http_runner, url_of
 from sluice_web.problems import Handler
 from sluice_web.rare_warnings import RareWarnings
 

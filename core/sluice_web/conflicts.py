@@ -21,8 +21,7 @@ from sluice_protocol.conflicts import (
 from sluice_protocol.errors import ErrorCode
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_body, json_response
-from sluice_web.paging import AFTER
-from sluice_web.parameters import AgentParameter, IntegerParameter
+from sluice_web.parameters import AFTER, AgentParameter, IntegerParameter
 from sluice_web.problems import HttpRefusal
 
 PAGE_DEFAULT: Final = 100

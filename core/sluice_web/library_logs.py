@@ -1,9 +1,16 @@
-"""What libraries such as asyncio report through `logging`, as log events of one line."""
+"""What asyncio, aiohttp and other libraries report through `logging`, as log events of one line.
+
+The HTTP server of aiohttp reports a malformed request as a traceback of several lines. Such a
+request is a fault of the client, so the event is informational and has no traceback.
+"""
 
 import logging
+from types import TracebackType
 from typing import Final
 
 import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 _REASON_CHARS_MAX: Final = 200
 _SUBJECTS_MAX: Final = 1000
@@ -55,3 +62,41 @@ def send_library_logs() -> None:
 def one_line(text: str) -> str:
     """Return a text on one line, cut."""
     return " ".join(text.split())[:_REASON_CHARS_MAX]
+
+
+_ExcInfo = (
+    bool
+    | BaseException
+    | tuple[type[BaseException], BaseException, TracebackType | None]
+    | tuple[None, None, None]
+    | None
+)
+
+
+class HttpServerLog(logging.Logger):
+    """The logger of an HTTP server of aiohttp, which calls `debug` and `exception` only."""
+
+    def __init__(self) -> None:
+        super().__init__("sluice_web.http_server")
+
+    def debug(self, msg: object, *args: object, exc_info: _ExcInfo = None, **_: object) -> None:
+        """Log a malformed first request of a connection; ignore how connections ended."""
+        del msg
+        if isinstance(exc_info, HttpProcessingError):
+            _log_malformed(exc_info, args)
+
+    def exception(self, msg: object, *args: object, exc_info: _ExcInfo = True, **_: object) -> None:
+        """Log a malformed request, or a defect with its traceback."""
+        if isinstance(exc_info, HttpProcessingError | web.RequestPayloadError):
+            _log_malformed(exc_info, args)
+        else:
+            log.error("http_server_error", reason=_text(msg, args), exc_info=exc_info)
+
+
+def _log_malformed(error: BaseException, args: tuple[object, ...]) -> None:
+    peer = str(args[0]) if args else ""
+    log.info("http_request_malformed", reason=one_line(str(error)), peer=peer)
+
+
+def _text(msg: object, args: tuple[object, ...]) -> str:
+    return one_line(str(msg) % args if args else str(msg))

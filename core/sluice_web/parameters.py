@@ -1,9 +1,10 @@
-"""Query parameters: each is defined once, for the parser and for the OpenAPI description."""
+"""Query parameters, each defined once for the parser and for OpenAPI, and pages of long lists."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
+import msgspec
 from multidict import MultiMapping
 
 from sluice_protocol.errors import BadUsage, InvalidFrame
@@ -213,3 +214,32 @@ def check_names(query: MultiMapping[str], parameters: Iterable[Parameter]) -> No
             raise BadUsage(f"unknown parameter, parameter=`{shown}`")
         if not known[name].repeated and len(query.getall(name)) > 1:
             raise BadUsage(f"parameter is repeated, parameter=`{shown}`")
+
+
+AFTER: Final = TextParameter(name="after")
+"""The cursor: `next` of the page before."""
+
+_Item = TypeVar("_Item")
+
+
+class Page(msgspec.Struct, Generic[_Item], frozen=True, kw_only=True):
+    """A page in key order; `next` is null on the last page."""
+
+    items: tuple[_Item, ...]
+    next: str | None
+
+
+def read_cursor(query: Mapping[str, str], prefix: str) -> str:
+    """Return the cursor of a query, empty for the first page.
+
+    Args:
+        query: The query parameters.
+        prefix: The prefix of every key of the list.
+
+    Raises:
+        BadUsage: The cursor is not a key of the list.
+    """
+    after = AFTER.read(query) or ""
+    if after and not after.startswith(prefix):
+        raise BadUsage(f"after must be the `next` of an earlier page, after=`{after[:80]}`")
+    return after

@@ -4,8 +4,14 @@ Every error response of every service has the members `type`, `title`, `status`,
 `retryable` and `effect`. For 401 and 403 `detail` is constant: a client without access must not
 learn why. The reason is logged. The exception is the request gate: it refuses before the sender is
 known.
+
+A response may be sent before the request body was read. A socket that is closed with unread bytes
+sends a reset, which can overtake the response. So the response is sent, the sending side is closed,
+and the rest of the body is discarded for a bounded time and size.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +31,51 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.system_clock import SystemClock
 from sluice_web.rare_warnings import EventBudget
-from sluice_web.unread_bodies import send_before_body
+
+DISCARD_BYTES_MAX: Final = 256 * 1024
+DISCARD_S_MAX: Final = 2.0
+
+
+async def send_before_body(request: web.Request, response: web.Response) -> web.Response:
+    """Send a response; where the body has not arrived completely, half-close and discard it."""
+    if request.content.is_eof():
+        return response
+    response.force_close()
+    await response.prepare(request)
+    await response.write_eof()
+    await _discard(request)
+    return response
+
+
+async def _discard(request: web.Request) -> None:
+    """Discard the body up to the bounds, then wait until the time is over.
+
+    Bytes that stay unread stop the sender by flow control, so it has time to read the response.
+    Closing immediately would reset the connection before that.
+    """
+    transport = request.transport
+    if transport is None:
+        return
+    if transport.can_write_eof():
+        transport.write_eof()
+    with contextlib.suppress(TimeoutError, ConnectionError, web.RequestPayloadError):
+        async with asyncio.timeout(DISCARD_S_MAX):
+            if not await _read_to_bound(request):
+                transport.pause_reading()
+                await asyncio.get_running_loop().create_future()  # ends with the timeout
+    transport.close()
+
+
+async def _read_to_bound(request: web.Request) -> bool:
+    """Return whether the body ended within `DISCARD_BYTES_MAX`."""
+    size_bytes = 0
+    while size_bytes < DISCARD_BYTES_MAX:
+        chunk = await request.content.readany()
+        if not chunk:
+            return True
+        size_bytes += len(chunk)
+    return False
+
 
 PROBLEM_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
@@ -276,3 +326,32 @@ def _framework_problem(error: web.HTTPException, path: str) -> Problem:
         retryable=False,
         effect=effect_of(code),
     )
+
+
+POLL_S: Final = 0.2
+"""How soon the work stops after the connection is closed."""
+
+
+def while_connected(handler: Handler) -> Handler:
+    """Return a handler that is cancelled when its client closes the connection."""
+
+    async def run(request: web.Request) -> web.StreamResponse:
+        task = asyncio.ensure_future(handler(request))
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=POLL_S)
+                if not task.done() and is_gone(request):
+                    await _cancel(task)
+        except asyncio.CancelledError:
+            await _cancel(task)
+            raise
+        if task.cancelled() or (is_gone(request) and task.exception() is not None):
+            return disconnected(request)
+        return task.result()
+
+    return run
+
+
+async def _cancel(task: "asyncio.Future[web.StreamResponse]") -> None:
+    task.cancel()
+    await asyncio.wait({task})

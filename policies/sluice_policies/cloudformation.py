@@ -5,8 +5,7 @@ The documents are written as JSON, which is valid YAML, so that their text is id
 
 from collections.abc import Iterator
 
-from sluice_policies.configuration import ConfigurationPart
-from sluice_policies.lifecycle import expiry_name, storage_class
+from sluice_policies.configuration import ConfigurationPart, expiry_name, storage_class
 from sluice_policies.model import Document, Json, compact, document_json
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import BlobClass, RoleName, Settings

@@ -14,8 +14,7 @@ import msgspec
 from sluice_policies.denials import DenialReport
 from sluice_policies.live_documents import read_effective_policies
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.settings import Target
-from sluice_policies.settings_file import read_settings
+from sluice_policies.settings import Target, read_settings
 from sluice_protocol.errors import SluiceError
 from sluice_store.s3.settings import S3Settings
 

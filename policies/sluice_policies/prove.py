@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Final
 
 from sluice_policies.catalogue import ResourceType, catalogue
+from sluice_policies.configuration import lifecycle_document, lifecycle_faults
 from sluice_policies.evaluate import check_principals, check_supported
-from sluice_policies.lifecycle import lifecycle_document, lifecycle_faults
 from sluice_policies.model import Json, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property, PropertyCase, Sense

@@ -14,11 +14,10 @@ from sluice_policies.model import (
     compact,
     document_json,
 )
-from sluice_policies.policy_set import PolicySet, policy_set
+from sluice_policies.policy_set import PolicySet, inexpressible_statements, policy_set
 from sluice_policies.required_properties import inexpressible_properties
 from sluice_policies.settings import Settings, Target
 from sluice_policies.terraform import terraform_module
-from sluice_policies.versitygw import inexpressible_statements
 
 BUCKET_POLICY = "bucket-policy"
 

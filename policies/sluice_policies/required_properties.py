@@ -38,10 +38,9 @@ from sluice_policies.catalogue import (
     object_actions,
     reconfiguring_actions,
 )
-from sluice_policies.identity_policies import listed_prefixes
-from sluice_policies.lifecycle import RULES
+from sluice_policies.configuration import RULES
 from sluice_policies.model import Condition
-from sluice_policies.policy_set import PolicySet
+from sluice_policies.policy_set import PolicySet, expressible, known_actions, listed_prefixes
 from sluice_policies.properties import (
     CALLER,
     Property,
@@ -65,7 +64,6 @@ from sluice_policies.settings import (
     objects_arn,
     objects_arns,
 )
-from sluice_policies.versitygw import expressible, known_actions
 from sluice_protocol import keys
 
 

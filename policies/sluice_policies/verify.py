@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from sluice_policies.configuration import ConfigurationPart
-from sluice_policies.lifecycle import lifecycle_faults
+from sluice_policies.configuration import ConfigurationPart, lifecycle_faults
 from sluice_policies.live_documents import (
     REPLICATION,
     DocumentChange,

@@ -39,8 +39,7 @@ from sluice_web.conflicts import ConflictAccess, ConflictsApi
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import json_response
-from sluice_web.paging import AFTER, Page, read_cursor
-from sluice_web.parameters import AgentParameter, IntegerParameter
+from sluice_web.parameters import AFTER, AgentParameter, IntegerParameter, Page, read_cursor
 from sluice_web.problems import Problem, problem_of
 
 if TYPE_CHECKING:

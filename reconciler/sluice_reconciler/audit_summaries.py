@@ -31,7 +31,7 @@ from sluice_store.plan_folders import (
     read_approval,
 )
 from sluice_store.port import ObjectStore, read_bodies
-from sluice_web.paging import Page
+from sluice_web.parameters import Page
 
 PAGE_MAX: Final = 100
 PAGE_DEFAULT: Final = 20

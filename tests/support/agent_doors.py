@@ -31,7 +31,7 @@ from sluice_agent.settings import AgentSettings, SpoolSettings
 from sluice_agent.spool import Spool
 from sluice_agent.tasks import AgentRunResult
 from sluice_doors.table import HTTP_DOORS
-from sluice_web import bounded_accepts
+from sluice_web import listening
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS = 0, 1, 4
@@ -90,7 +90,7 @@ async def stalled_call(port: int, method: str, token: str, sent: bytes) -> Async
 
 def fail_accepts(patch: pytest.MonkeyPatch) -> None:
     """Let the first two attempts to accept a connection fail."""
-    patch.setattr(bounded_accepts, "ACCEPT_RETRY_S", 0.01)
+    patch.setattr(listening, "ACCEPT_RETRY_S", 0.01)
     errors = [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError()]
     accept = asyncio.SelectorEventLoop.sock_accept
 

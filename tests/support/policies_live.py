@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from support.store_versitygw import ACCESS, SECRET, Server, binary, free_port, running
 
-from sluice_policies.settings import RoleName, Settings
-from sluice_policies.settings_file import parse_settings
+from sluice_policies.settings import RoleName, Settings, parse_settings
 
 ADMIN_PROFILE = "admin"
 BUCKET = "policies-live"

@@ -11,11 +11,11 @@ from typing import Any
 import z3
 
 from sluice_policies.catalogue import bucket_actions, catalogue, key_actions, object_actions
+from sluice_policies.denials import REQUIREMENTS, Requirement, enforcing_statements
 from sluice_policies.model import EVERYONE, Condition, Document, PolicyEffect, PolicyStatement
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.properties import CALLER, Property
 from sluice_policies.prove import Prover, Verdict, allowed, pattern_table_for, relevant
-from sluice_policies.requirements import REQUIREMENTS, Requirement, statements_of
 from sluice_policies.settings import RoleName, Target, bucket_arn, objects_arns
 from sluice_policies.symbolic import Pattern
 from sluice_protocol import keys
@@ -164,7 +164,7 @@ def negations(policies: PolicySet) -> Iterator[tuple[Requirement, PolicySet]]:
         resources=("*",),
     )
     for item in REQUIREMENTS:
-        gone = set(statements_of(item, policies))
+        gone = set(enforcing_statements(item, policies))
         if item.name == "own-prefixes":
             document = Document(statements=(grant,))
             yield item, replace(policies, identities=dict.fromkeys(RoleName, document))

@@ -17,7 +17,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
 from sluice_web.bounded_listening import listening
 from sluice_web.listening import ServerOptions
-from sluice_web.process_memory import MMAP_THRESHOLD, set_allocator_options
+from sluice_web.process_limits import MMAP_THRESHOLD, set_allocator_options
 
 FASTER = 1_000
 

@@ -39,8 +39,7 @@ from sluice_doors.forward.stream import READ_AHEAD_BYTES, Chunk, ForwardStream
 from sluice_doors.requests import SERVER_ERRORS, DoorRequest
 from sluice_protocol.errors import SluiceError, TooLarge, Unauthenticated
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_web.connection_guard import BodyPace, ConnectionGuard, ConnectionLimits
-from sluice_web.guarded_serving import serving_guarded
+from sluice_web.connection_guard import BodyPace, ConnectionGuard, ConnectionLimits, serving_guarded
 from sluice_web.listening import TlsFiles, bind_setting, server_tls
 from sluice_web.problems import HttpRefusal, describe_error
 from sluice_web.refused_clients import RefusalReason

@@ -9,7 +9,7 @@ of them.
 import sys
 from typing import Final
 
-from sluice_web.process_memory import MMAP_THRESHOLD, set_allocator_options, trim_heaps
+from sluice_web.process_limits import MMAP_THRESHOLD, set_allocator_options, trim_heaps
 
 RETURNED_BYTES: Final = 4 * 1024 * 1024
 """Bodies of this size together leave enough free memory to return it."""

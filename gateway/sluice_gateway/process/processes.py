@@ -17,7 +17,7 @@ from sluice_gateway.process.worker import WorkerPlan, configure_logs, run_worker
 from sluice_gateway.settings import GatewaySettings, check_settings
 from sluice_web.addresses import parse_listen
 from sluice_web.listening import bind_setting
-from sluice_web.open_files import raise_open_files_limit
+from sluice_web.process_limits import raise_open_files_limit
 
 CHECK_INTERVAL_S: Final = 0.5
 END_MARGIN_S: Final = 10.0

@@ -14,7 +14,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_web.bounded_listening import listening, listening_on
 from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionLimits
 from sluice_web.listening import ServerOptions, TlsFiles, server_tls
-from sluice_web.open_files import port_connections_max
+from sluice_web.process_limits import port_connections_max
 
 GRPC_END_S: Final = 5.0
 """Time that running calls of gRPC have to end when the gateway stops."""

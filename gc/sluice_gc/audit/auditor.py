@@ -18,9 +18,12 @@ from sluice_gc.audit.certificate import (
     AUDITED_PREFIXES,
     PROVING_PREFIXES,
     AuditCounts,
+    AuditReport,
+    AuditTaskFacts,
     Certificate,
     merkle_root_of,
     put_parts,
+    read_audit_report,
     read_files,
     sign_certificate,
 )
@@ -32,7 +35,6 @@ from sluice_gc.audit.certificate_chain import (
     restore_copy,
 )
 from sluice_gc.audit.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
-from sluice_gc.audit.findings import AuditReport, AuditTaskFacts, read_audit_report
 from sluice_gc.audit.tasks import ManifestTask, ShardTask, audit_manifests, audit_shard
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile

@@ -22,14 +22,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.audit.certificate import AuditCounts
+from sluice_gc.audit.certificate import (
+    AuditCounts,
+    AuditTaskFacts,
+    FindingKind,
+    FindingLog,
+    SequenceChecker,
+)
 from sluice_gc.audit.eligible_versions import (
     EligibleVersions,
     are_named,
     eligible_table,
     join_names,
 )
-from sluice_gc.audit.findings import AuditTaskFacts, FindingKind, FindingLog, SequenceChecker
 from sluice_gc.evidence_files import (
     BLOBS,
     MANIFESTS,

@@ -1,4 +1,4 @@
-"""The inputs of a plan or a run: the checked basis, the store's clock, and stored plans."""
+"""The inputs of a plan or a run: the checked basis, the store's clock, stored plans, approvals."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,12 +11,26 @@ from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.plan.plan import Plan, plan_key, verify_plan
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.blob_deletion import (
+    ApprovalRuling,
+    ExecutionRuling,
+    PlanApproval,
+    PlanState,
+    approval_key,
+    decide_approval,
+    decide_execution,
+)
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_store.plan_folders import is_plan_id, plan_folders, plan_folders_newest_first
+from sluice_store.plan_folders import (
+    is_plan_id,
+    plan_folders,
+    plan_folders_newest_first,
+    read_approval,
+)
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, create_known
 
@@ -195,3 +209,103 @@ async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
             f"the plan was stopped: {mark.reason}; remove the cause and make a new plan with"
             f' "sluice gc plan": nothing is deleted before, plan_id={plan_id}',
         )
+
+
+async def approve_plan(
+    store: ObjectStore,
+    plan_id: str,
+    *,
+    shown_sha256: Digest,
+    by: str,
+    note: str,
+    backoff: Backoff,
+) -> PlanApproval | ApprovalRuling:
+    """Approve a plan, as an operator; the same call may be repeated.
+
+    Args:
+        store: The store.
+        plan_id: The plan.
+        shown_sha256: The sha256 of the plan that the operator saw.
+        by: The operator.
+        note: Why.
+        backoff: Time, jitter and bounds of the write.
+
+    Returns:
+        The approval that is stored, which may be an earlier one; or why the plan cannot be
+        approved.
+
+    Raises:
+        BadUsage: The id is not the id of a plan.
+        InvalidRecord: The stored approval cannot be decoded.
+        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
+        StoreError: The store is unreachable or refused a request.
+    """
+    check_plan_id(plan_id)
+    read = await store.get(plan_key(plan_id))
+    stored = digest_of(read.body) if isinstance(read, Found) else None
+    state = None if stored is None else await read_state(store, plan_id)
+    ruling = decide_approval(state=state, stored_sha256=stored, shown_sha256=shown_sha256)
+    if ruling is not ApprovalRuling.ALLOWED:
+        return ruling
+    approval = PlanApproval(
+        plan_id=plan_id,
+        plan_sha256=shown_sha256,
+        by=by,
+        note=note,
+        approved_at_unix_ns=await read_store_time(store),
+    )
+    await create_known(store, approval_key(plan_id), encode_record(approval), backoff)
+    # If it was approved before, the first record is kept.
+    kept = await read_approval(store, plan_id)
+    if kept is None or kept.plan_sha256 != shown_sha256:
+        return ApprovalRuling.OTHER_BYTES
+    return kept
+
+
+async def read_state(store: ObjectStore, plan_id: str) -> PlanState:
+    """Return the state of a plan that exists.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    if isinstance(await store.get(stopped_key(plan_id)), Found):
+        return PlanState.STOPPED
+    return PlanState.FINISHED if await is_finished(store, plan_id) else PlanState.PLANNED
+
+
+async def rule_execution(
+    store: ObjectStore, plan_id: str, plan_sha256: Digest, *, required: bool
+) -> ExecutionRuling:
+    """Read the approval of a plan, if one is required, and decide whether it may be executed.
+
+    An approval that cannot be decoded counts as one of other bytes.
+
+    Raises:
+        StoreError: The store is unreachable or refused a request.
+    """
+    try:
+        approval = await read_approval(store, plan_id) if required else None
+    except InvalidRecord:
+        return ExecutionRuling.OTHER_BYTES
+    return decide_execution(
+        required=required, plan_id=plan_id, plan_sha256=plan_sha256, approval=approval
+    )
+
+
+async def check_approved(
+    store: ObjectStore, plan_id: str, plan_sha256: Digest, *, required: bool
+) -> None:
+    """Refuse a plan without the approval that a run requires.
+
+    Raises:
+        GcRefused: The plan is not approved, or the approval is of other bytes.
+        StoreError: The store is unreachable or refused a request.
+    """
+    match await rule_execution(store, plan_id, plan_sha256, required=required):
+        case ExecutionRuling.ALLOWED:
+            return
+        case ExecutionRuling.NOT_APPROVED:
+            reason = f'no operator has approved the plan; run "sluice gc approve {plan_id}"'
+        case ExecutionRuling.OTHER_BYTES:
+            reason = "the approval is of other bytes than the plan; make a new plan"
+    raise GcRefused(RefusalRule.NOT_APPROVED, reason)

@@ -15,11 +15,12 @@ from sluice_gc.audit.evidence_retention import OPEN_PLAN_NS, prune_evidence
 from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.plan.plan import Plan, check_certificate_for
-from sluice_gc.plan.plan_approval import read_state, rule_execution
 from sluice_gc.plan.plan_inputs import (
     plan_ids_newest_first,
+    read_state,
     read_store_time,
     read_stored_plan,
+    rule_execution,
 )
 from sluice_gc.plan.planner import Planner
 from sluice_gc.run.plan_runner import PlanRunner, SweepFacts

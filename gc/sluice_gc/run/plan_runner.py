@@ -36,10 +36,10 @@ from sluice_gc.plan.plan import (
     check_grace,
     check_plan_for,
 )
-from sluice_gc.plan.plan_approval import check_approved
 from sluice_gc.plan.plan_inputs import (
     PlanBasis,
     PlanStopped,
+    check_approved,
     check_not_stopped,
     finished_key,
     newest_plan_id,

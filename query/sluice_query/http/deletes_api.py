@@ -19,8 +19,7 @@ from sluice_query.deletes import (
 )
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_body, json_response
-from sluice_web.paging import AFTER, Page, read_cursor
-from sluice_web.parameters import IntegerParameter
+from sluice_web.parameters import AFTER, IntegerParameter, Page, read_cursor
 from sluice_web.problems import HttpRefusal
 from sluice_web.tokens import Operator, operator_of
 

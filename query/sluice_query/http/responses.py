@@ -10,11 +10,10 @@ from aiohttp import web
 
 from sluice_protocol.errors import SluiceError
 from sluice_query.errors import QueryTimedOut
-from sluice_web.disconnects import while_connected
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE
 from sluice_web.parameters import Parameter
-from sluice_web.problems import Handler, Problem, describe_error
+from sluice_web.problems import Handler, Problem, describe_error, while_connected
 
 _PROBLEMS: Final = {
     "400": "The request is malformed",

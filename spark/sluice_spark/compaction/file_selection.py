@@ -1,4 +1,4 @@
-"""Selection of the data files that maintenance rewrites or removes.
+"""What maintenance reads from the store, and the data files that it rewrites or removes.
 
 A partition is closed when its date ended more than the grace period ago. Compaction rewrites closed
 partitions only, so that it rarely conflicts with ingestion. A conflict is safe: the later commit is
@@ -12,9 +12,39 @@ from typing import Final
 
 from sluice_lake.data_files import DataFile
 from sluice_lake.tables import accepted_date
+from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.record_deletes import DeleteRecord, is_retention
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.compaction.delete_matches import sql_literal
+from sluice_store import read_authority
+from sluice_store.port import ObjectStore
+from sluice_store.stored_deletes import read_known_deletes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceInput:
+    """The store's time, the retry horizon and every delete."""
+
+    now_ns: int
+    retry_horizon_s: int
+    deletes: tuple[DeleteRecord, ...]
+
+
+async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
+    """Read the authority and every delete.
+
+    Raises:
+        InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
+        StoreError: The store is unreachable.
+    """
+    authority = await read_authority(store)
+    date_ns = (await store.head(ACTIVE_DELETES)).date_ns
+    return MaintenanceInput(
+        now_ns=date_ns,
+        retry_horizon_s=authority.retry_horizon_s,
+        deletes=tuple(await read_known_deletes(store)),
+    )
+
 
 _DAY_S: Final = 24 * 3600
 _HOUR_S: Final = 3600

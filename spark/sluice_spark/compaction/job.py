@@ -2,12 +2,18 @@
 
 Rewritten files are ordered by time. The order in which an agent sent its records is still given by
 (agent, boot, seq), which never changes.
+
+Old files, source ranges and chunks are removed. A file goes if no state of the table of the last
+hours contains it. That covers files that a commit replaced, and files of a job that stopped before
+its commit. The hours are the retry horizon plus `vacuum_hours`: a query or a job that began before
+has ended.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -16,7 +22,8 @@ from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
-from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, TABLES, Table
+from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import (
     DeleteRecord,
@@ -25,6 +32,7 @@ from sluice_protocol.record_deletes import (
     rollup_deletes,
 )
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
 from sluice_spark.compaction.delete_matches import only_deleted, without_deleted
 from sluice_spark.compaction.deleted_rows import (
@@ -32,16 +40,19 @@ from sluice_spark.compaction.deleted_rows import (
     FileDeletes,
     plan_deletes,
     record_applied,
+    remove_old_applied,
 )
-from sluice_spark.compaction.file_merges import RollupMerger, by_partition, merge_hours
+from sluice_spark.compaction.file_merges import HOUR_S, RollupMerger, by_partition, merge_hours
 from sluice_spark.compaction.file_selection import (
+    MaintenanceInput,
     SequenceOverlap,
     first_open_date,
     is_closed,
     may_contain_deleted,
+    read_maintenance_input,
+    retention_hours,
     small_files,
 )
-from sluice_spark.compaction.maintenance_input import MaintenanceInput, read_maintenance_input
 from sluice_spark.compaction.repetitions import RepetitionRemover, RepetitionRules, find_overlaps
 from sluice_spark.compaction.rewrite import (
     FileRewrite,
@@ -50,16 +61,145 @@ from sluice_spark.compaction.rewrite import (
     read_files,
     rewrite,
 )
-from sluice_spark.compaction.vacuum import Vacuum
 from sluice_spark.errors import StopCheck, never_stop
 from sluice_spark.failpoints import FailPoint, read_failpoint
 from sluice_spark.rollups.inputs import find_unrolled_files
+from sluice_spark.rollups.objects import (
+    remove_old_chunks,
+    remove_old_honoured,
+    remove_old_source_ranges,
+)
 from sluice_spark.session import Session
 from sluice_spark.settings import CompactSettings
 from sluice_spark.written_files import WrittenFile
 from sluice_store import open_store
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import compact_deletes
+
+DAY_S: Final = 24 * HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuum:
+    """Removes old files of one store.
+
+    Attributes:
+        store_url: The store.
+        settings: The settings of compaction.
+        input: What was read from the store at the start.
+        stop: Raises an error between two steps if the run must stop.
+    """
+
+    store_url: str
+    settings: CompactSettings
+    input: MaintenanceInput
+    stop: StopCheck
+
+    @property
+    def kept_hours(self) -> int:
+        """The age up to which nothing is removed."""
+        return retention_hours(self.input.retry_horizon_s, self.settings.vacuum_hours)
+
+    @property
+    def _before_ns(self) -> int:
+        """What was written before this time is as old as the files that vacuum removes."""
+        return self.input.now_ns - self.kept_hours * HOUR_S * NS_PER_S
+
+    def remove_files(self) -> int:
+        """Remove uncommitted files of every table, and files that were replaced long ago.
+
+        Returns:
+            The number of files; with `dry_run`, of those that would be removed.
+
+        Raises:
+            JobStopped: `stop` raised it.
+            TableRefused: A table has another schema or a refused feature.
+        """
+        return sum(self._remove_files_of(table) for table in TABLES)
+
+    def _remove_files_of(self, table: Table) -> int:
+        self.stop()
+        opened = find_table(self.store_url, table, for_writing=True)
+        if opened is None or self.settings.vacuum_hours < 0:
+            return 0
+        found: list[str] = opened.vacuum(
+            retention_hours=self.kept_hours,
+            dry_run=self.settings.dry_run,
+            full=True,
+            enforce_retention_duration=False,
+        )
+        return len(found)
+
+    def remove_source_ranges(self) -> int:
+        """Remove the source ranges of rollups that are as old; return their number.
+
+        Raises:
+            JobStopped: `stop` raised it.
+            TableRefused: The table `rollups` has another schema or a refused feature.
+            StoreError: The store is unreachable or refused a request.
+        """
+        done = self._last_source_range()
+        if done is None or self.settings.vacuum_hours < 0:
+            return 0
+        before_ns = self._before_ns
+
+        async def remove() -> int:
+            async with open_store(self.store_url) as store:
+                removed = await remove_old_source_ranges(store, done, before_ns)
+                await remove_old_honoured(store, done, before_ns)
+                return removed
+
+        return asyncio.run(remove())
+
+    def remove_applied_parts(self) -> int:
+        """Remove ids of applied deletes that are as old and that no record names.
+
+        Raises:
+            StoreError: The store is unreachable or refused a request.
+        """
+        if self.settings.dry_run or self.settings.vacuum_hours < 0:
+            return 0
+        before_ns = self._before_ns
+
+        async def remove() -> int:
+            async with open_store(self.store_url) as store:
+                tables = RECORD_TABLES.values()
+                return sum(
+                    [await remove_old_applied(store, table.name, before_ns) for table in tables]
+                )
+
+        return asyncio.run(remove())
+
+    def remove_chunks(self) -> int:
+        """Remove rollup chunks that are older than `chunk_days`; return their number.
+
+        Raises:
+            JobStopped: `stop` raised it.
+            TableRefused: The table `rollups` has another schema or a refused feature.
+            StoreError: The store is unreachable or refused a request.
+        """
+        done, days = self._last_source_range(), self.settings.chunk_days
+        if done is None or days <= 0:
+            return 0
+        before_ns = self.input.now_ns - days * DAY_S * NS_PER_S
+
+        async def remove() -> int:
+            removed = 0
+            async with open_store(self.store_url) as store:
+                for window, _ in ROLLUP_WINDOWS:
+                    removed += await remove_old_chunks(store, window, done, before_ns, self.stop)
+            return removed
+
+        return asyncio.run(remove())
+
+    def _last_source_range(self) -> int | None:
+        """Return the last source range in `rollups`; None without the table or in a dry run."""
+        self.stop()
+        rollups = find_table(self.store_url, ROLLUPS, for_writing=True)
+        if rollups is None or self.settings.dry_run:
+            return None
+        return read_transaction(rollups, ROLLUP_APP) or 0
+
 
 _log = structlog.get_logger("sluice.compact")
 

@@ -42,7 +42,7 @@ from sluice_protocol.record_deletes import (
 )
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.compaction.deleted_rows import FileDeletes, plan_deletes
-from sluice_spark.compaction.maintenance_input import read_maintenance_input
+from sluice_spark.compaction.file_selection import read_maintenance_input
 from sluice_spark.ingest.microbatch import open_snapshot
 from sluice_spark.rollups.objects import next_source_range
 from sluice_store import open_store, read_authority

@@ -17,6 +17,7 @@ from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, memory_
 from sluice_gc.audit.auditor import Auditor, link_after
 from sluice_gc.audit.certificate import (
     Certificate,
+    read_audit_report,
     sign_certificate,
     verify_chain,
 )
@@ -29,7 +30,6 @@ from sluice_gc.audit.evidence_retention import (
     decide_kept_from,
     prune_evidence,
 )
-from sluice_gc.audit.findings import read_audit_report
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.run.blob_explanation import explain_blob
 from sluice_gc.task_engine import LocalTaskEngine

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Draft
+from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
     Register,
     Writer,
@@ -13,7 +14,6 @@ from sluice_queue.register import (
     encode_register,
     open_epoch,
 )
-from sluice_queue.segments import decode_segment, spill
 
 HERE = Path(__file__).parent
 KEY = "queue/v1/spark.000/manifest"

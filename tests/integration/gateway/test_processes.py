@@ -29,7 +29,7 @@ from sluice_protocol.keys import ACCEPTED, QUARANTINE, RAW_BLOBS, digest_of
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import open_store
 from sluice_store.doctor import read_doctor, seal_result, write_result
-from sluice_web.open_files import OPEN_FILES_WANTED
+from sluice_web.process_limits import OPEN_FILES_WANTED
 
 HOST = TestKey("host-1", ("host-1",))
 ROUNDS = 5

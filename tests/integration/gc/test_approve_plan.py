@@ -14,8 +14,7 @@ from support.gc_world import HORIZON_S, KEYS, MARGIN_S, RUN, GcWorld, memory_wor
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.plan.plan import Plan, plan_key
-from sluice_gc.plan.plan_approval import approve_plan
-from sluice_gc.plan.plan_inputs import finished_key, stop_plan
+from sluice_gc.plan.plan_inputs import approve_plan, finished_key, stop_plan
 from sluice_gc.run.cycle import CycleRunner, execute_due_plan
 from sluice_gc.settings import CycleSettings
 from sluice_gc.task_engine import LocalTaskEngine

@@ -8,9 +8,9 @@ import pytest
 from support.builders import make_identity, salted_frame
 from support.frames import logs
 from support.gc_world import GcWorld, MovedClock
+from support.past_orphan import plant_past_orphan
 
 from sluice_cli.main import run
-from sluice_gc.past_orphan import plant_past_orphan
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import Digest

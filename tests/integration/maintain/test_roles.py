@@ -16,8 +16,7 @@ from sluice_maintain.rights import check_rights
 from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
 from sluice_maintain.tasks import TaskName
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.settings import RoleName, Target
-from sluice_policies.settings_file import read_settings
+from sluice_policies.settings import RoleName, Target, read_settings
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import create_authority

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from support.maintain_processes import MaintenanceProcesses, parent_of, wait_for
+from support.past_orphan import plant_past_orphan
 from support.spark_lake import Deployment, assert_lake_holds, make_batch, sent_rows
 from support.spark_local import ingest_locally
 
-from sluice_gc.past_orphan import plant_past_orphan
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock

@@ -20,8 +20,7 @@ from sluice_gateway.uploads.upload import Upload
 from sluice_policies.model import Document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.probes import PROBES, ProbeOutcome
-from sluice_policies.settings import RoleName, Target
-from sluice_policies.settings_file import read_settings
+from sluice_policies.settings import RoleName, Target, read_settings
 from sluice_policies.verify import open_with_profiles, send_probes
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority

@@ -17,8 +17,7 @@ from support.store_conformance import MOTO_ALLOWS
 from sluice_policies.live_documents import apply, changes, read_live
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
-from sluice_policies.settings import RoleName, Target
-from sluice_policies.settings_file import read_settings
+from sluice_policies.settings import RoleName, Target, read_settings
 from sluice_policies.verify import ProbeOutcome, open_with_profiles, send_probes
 from sluice_protocol import keys
 from sluice_protocol.errors import StoreDenied, StoreUnavailable

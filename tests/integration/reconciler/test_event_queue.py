@@ -13,7 +13,7 @@ from support.reconciler_seed import accept, enqueued
 from support.store_versitygw import Server, make_bucket
 
 from sluice_policies.configuration import ConfigurationPart, configuration
-from sluice_policies.settings_file import read_settings
+from sluice_policies.settings import read_settings
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreError
 from sluice_protocol.keys import accepted_key

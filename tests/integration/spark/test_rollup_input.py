@@ -14,7 +14,7 @@ from sluice_lake.tables import METRICS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark.commits import replace_files
-from sluice_spark.compaction.maintenance_input import MaintenanceInput, read_maintenance_input
+from sluice_spark.compaction.file_selection import MaintenanceInput, read_maintenance_input
 from sluice_spark.rollups import inputs as rollup_input
 from sluice_spark.rollups.inputs import RollupInputReader
 from sluice_store import open_store

@@ -27,8 +27,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.commits import commit_from_state, replace_files
 from sluice_spark.compaction.file_merges import merge_hours
-from sluice_spark.compaction.job import CompactReport, _Compactor, _read_input
-from sluice_spark.compaction.vacuum import Vacuum
+from sluice_spark.compaction.job import CompactReport, Vacuum, _Compactor, _read_input
 from sluice_spark.errors import never_stop
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.settings import CompactSettings

@@ -7,6 +7,7 @@ from support.builders import descriptors
 
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor, Draft
+from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
     Register,
     Writer,
@@ -17,7 +18,6 @@ from sluice_queue.register import (
     encode_register,
     open_epoch,
 )
-from sluice_queue.segments import decode_segment, spill
 from sluice_reconciler.leases import LaneLeases
 
 KEY = "queue/v1/spark.000/manifest"

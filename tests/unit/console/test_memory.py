@@ -9,7 +9,7 @@ import pytest
 SCRIPT = """
 import ctypes, sys
 from sluice_console.app import MAPPED_BYTES_MIN
-from sluice_web.process_memory import MMAP_THRESHOLD, set_allocator_options
+from sluice_web.process_limits import MMAP_THRESHOLD, set_allocator_options
 
 class State(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"

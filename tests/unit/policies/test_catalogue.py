@@ -16,10 +16,9 @@ from sluice_policies.catalogue import (
     object_actions,
     reconfiguring_actions,
 )
-from sluice_policies.policy_set import policy_set
+from sluice_policies.policy_set import VERSITYGW_ACTIONS, policy_set
 from sluice_policies.render import documents
 from sluice_policies.settings import Target
-from sluice_policies.versitygw import ACTIONS as VERSITYGW_ACTIONS
 from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from support.policies_live import settings
 
-from sluice_policies.policy_set import policy_set
-from sluice_policies.probes import PROBES
-from sluice_policies.required_properties import lifecycle_properties, required_properties
-from sluice_policies.requirements import (
+from sluice_policies.denials import (
     REQUIREMENTS,
+    enforcing_statements,
     probes_of,
     property_names,
-    statements_of,
     tables,
     updated_page,
 )
+from sluice_policies.policy_set import policy_set
+from sluice_policies.probes import PROBES
+from sluice_policies.required_properties import lifecycle_properties, required_properties
 from sluice_policies.settings import Target
 
 PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
@@ -36,7 +36,7 @@ def test_the_page_is_current() -> None:
 
 
 def test_every_statement_enforces_a_requirement() -> None:
-    named = {sid for item in REQUIREMENTS for sid in statements_of(item, AWS)}
+    named = {sid for item in REQUIREMENTS for sid in enforcing_statements(item, AWS)}
     sids = {statement.sid for statement in AWS.bucket.statements}
     assert sids <= named
     assert named - sids == {"the identity policy of each role"}

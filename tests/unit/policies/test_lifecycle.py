@@ -9,15 +9,15 @@ from support.policies_live import bare_settings, settings
 
 from sluice_cli.main import run
 from sluice_policies.cloudformation import cloudformation_template
-from sluice_policies.configuration import configuration
-from sluice_policies.errors import BadSettings
-from sluice_policies.lifecycle import (
+from sluice_policies.configuration import (
     DELETES_CURRENT,
     DELETES_VERSIONS,
     MOVES_AWAY,
+    configuration,
     lifecycle_document,
     lifecycle_faults,
 )
+from sluice_policies.errors import BadSettings
 from sluice_policies.policy_set import policy_set
 from sluice_policies.prove import all_proved, lifecycle_verdicts
 from sluice_policies.settings import BlobClass, Target

@@ -17,6 +17,7 @@ from support.repetitions import times
 
 from sluice_policies.bucket_policy import SSE, SSE_CUSTOMER, SSE_KEY
 from sluice_policies.catalogue import ResourceType
+from sluice_policies.denials import Requirement, property_names
 from sluice_policies.evaluate import (
     PRINCIPAL_ACCOUNT,
     PRINCIPAL_IS_SERVICE,
@@ -29,7 +30,6 @@ from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.properties import CALLER
 from sluice_policies.prove import Prover, pattern_table_for, prove, prover_for
 from sluice_policies.required_properties import required_properties
-from sluice_policies.requirements import Requirement, property_names
 from sluice_policies.settings import RoleName, Settings, Target
 from sluice_policies.symbolic import Pattern
 

@@ -9,8 +9,7 @@ from support.policies_live import TEXT, bare_settings, settings
 from sluice_policies.errors import BadDocument, BadSettings
 from sluice_policies.model import load_json
 from sluice_policies.render import render
-from sluice_policies.settings import RoleName, Target
-from sluice_policies.settings_file import parse_settings, read_settings
+from sluice_policies.settings import RoleName, Target, parse_settings, read_settings
 
 
 def line_with(text: str, mark: str) -> int:

@@ -2,7 +2,7 @@
 
 import random
 
-from sluice_queue.pacing import PAUSE_S_MAX, Pacer
+from sluice_queue.appender import PAUSE_S_MAX, Pacer
 
 
 def test_a_producer_without_rivals_never_waits() -> None:

@@ -11,6 +11,7 @@ from sluice_protocol.errors import InvalidRecord, InvariantViolated, Unsupported
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Draft
 from sluice_queue.errors import LaneDamaged
+from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
     ENTRIES_MAX,
     WRITERS_MAX,
@@ -23,7 +24,6 @@ from sluice_queue.register import (
     encode_register,
     open_epoch,
 )
-from sluice_queue.segments import decode_segment, spill
 
 KEY = "queue/v1/spark.000/manifest"
 NONCE = bytes(range(16))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sluice_web.open_files import OPEN_FILES_WANTED, port_connections_max
+from sluice_web.process_limits import OPEN_FILES_WANTED, port_connections_max
 
 _CHECK = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from sluice_web.open_files import raise_open_files_limit
+from sluice_web.process_limits import raise_open_files_limit
 print(raise_open_files_limit({wanted}), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

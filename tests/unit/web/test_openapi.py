@@ -1,10 +1,9 @@
 import msgspec
 from aiohttp import web
 
+from sluice_web.application import openapi_document
 from sluice_web.endpoints import Endpoint
-from sluice_web.openapi import openapi_document
-from sluice_web.paging import Page
-from sluice_web.parameters import IntegerParameter
+from sluice_web.parameters import IntegerParameter, Page
 from sluice_web.problems import Problem
 
 

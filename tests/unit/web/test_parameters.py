@@ -4,7 +4,6 @@ import pytest
 from multidict import MultiDict
 
 from sluice_protocol.errors import BadUsage
-from sluice_web.paging import read_cursor
 from sluice_web.parameters import (
     AgentParameter,
     ChoiceParameter,
@@ -12,6 +11,7 @@ from sluice_web.parameters import (
     IntegerParameter,
     TextParameter,
     check_names,
+    read_cursor,
 )
 
 LIMIT = IntegerParameter(name="limit", default=20, maximum=100)

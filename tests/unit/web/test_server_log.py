@@ -6,8 +6,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod
 from structlog.testing import capture_logs
 
-from sluice_web.library_logs import LibraryLogHandler
-from sluice_web.server_log import HttpServerLog
+from sluice_web.library_logs import HttpServerLog, LibraryLogHandler
 
 
 def test_a_malformed_request_is_an_event_without_a_traceback() -> None:
