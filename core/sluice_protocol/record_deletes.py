@@ -30,6 +30,7 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import ACTIVE_DELETES, DELETES
 from sluice_protocol.manifests import Kind, decode_record
 from sluice_protocol.timestamps import parse_rfc3339
@@ -118,7 +119,6 @@ _CONDITION: Final = re.compile(
     r"(?:(?P<more>\s+and\s+)|\s*\Z)",
     re.IGNORECASE,
 )
-_SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 
 
 def parse_where(text: str, kind: Kind) -> Where:
@@ -141,13 +141,13 @@ def parse_where(text: str, kind: Kind) -> Where:
             _take(attributes, _unquoted(found["key"]), found["value"], found[0])
         else:
             name = next(one for one in ("agent", "body", "name") if found[one] is not None)
-            if name not in ("agent", _SEARCHED.get(kind)):
+            if name not in ("agent", KINDS[kind].searched):
                 raise BadUsage(f"{kind} have no {name}, near=`{found[0][:40]}`")
             _take(plain, name, found[name], found[0])
         at, more = found.end(), found["more"] is not None
     return Where(
         agent_id=plain.get("agent"),
-        contains=plain.get(_SEARCHED.get(kind, "")),
+        contains=plain.get(KINDS[kind].searched or ""),
         attributes=tuple(attributes.items()),
     )
 

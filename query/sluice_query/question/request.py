@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import KINDS
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
@@ -268,9 +269,9 @@ def _check_text(query: Query, name: ParameterName) -> None:
             used = "regex" if query.regex else "ignore_case"
             raise BadUsage(f"{name(used)} needs a text: add {name('q')}")
         return
-    if query.kind == "entries":
+    if KINDS[query.kind].searched is None:
         raise BadUsage(
-            f"entries are opaque bytes and cannot be searched for text: omit {name('q')}"
+            f"{query.kind} are opaque bytes and cannot be searched for text: omit {name('q')}"
         )
     try:
         size_bytes = len(query.text.encode())
