@@ -11,8 +11,8 @@ indexes have the smallest width that holds them. Source: `docs/protocol.md`, Fra
 import itertools
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -167,7 +167,7 @@ def load_column(entry: StoredColumn, body: memoryview) -> memoryview:
     return stored
 
 
-def encode_times(values: I64) -> ColumnBytes:
+def encode_times(values: npt.NDArray[Any]) -> ColumnBytes:
     """Encode times as differences, so that equal steps are equal bytes."""
     differences = values.astype("<i8")
     np.subtract(values[1:], values[:-1], out=differences[1:])
@@ -184,14 +184,9 @@ def encode_numbers(kind: int, values: npt.NDArray[np.generic]) -> ColumnBytes:
     return ColumnBytes(kind, 0, np.ascontiguousarray(values, _DTYPES[kind]).tobytes())
 
 
-def decode_bytes(data: memoryview, field: str) -> npt.NDArray[np.uint8]:
-    """Decode numbers of one byte."""
-    return _numbers(data, U8, field).view(np.uint8)
-
-
-def decode_floats(data: memoryview, field: str) -> npt.NDArray[np.float64]:
-    """Decode numbers of 64 bits; every bit pattern is kept."""
-    found = _numbers(data, F64_TYPE, field).view(np.float64)
+def decode_numbers(kind: int, data: memoryview, field: str) -> npt.NDArray[Any]:
+    """Decode numbers of a fixed width; every bit pattern is kept."""
+    found = _numbers(data, kind, field)
     return found if found.flags.aligned else found.copy()
 
 
@@ -329,7 +324,7 @@ def key_order(key: str) -> tuple[int, bytes]:
     return len(raw), raw
 
 
-_FORMS: Final = {
+FORMS: Final = {
     FieldType.TIME: TIMES,
     FieldType.NAME: NAMES,
     FieldType.BYTE: BYTES,
@@ -337,11 +332,12 @@ _FORMS: Final = {
     FieldType.TEXT: TEXTS,
     FieldType.OPAQUE: TEXTS,
 }
+"""The form of the column of each type of fields."""
 _ATTRIBUTES: Final = {"attrs": COUNTS, "attr_key": NAMES, "attr_val": TEXTS}
 
 
 def _forms_of(kind: RecordKind) -> dict[str, ColumnForm]:
-    own = {field.column: _FORMS[field.type] for field in kind.fields}
+    own = {field.column: FORMS[field.type] for field in kind.fields}
     return own | _ATTRIBUTES if kind.has_attributes else own
 
 
@@ -414,23 +410,13 @@ def read_columns(
     return found
 
 
-_ENCODERS: Final[dict[FieldType, Callable[[Any], ColumnBytes]]] = {
-    FieldType.TIME: encode_times,
-    FieldType.NAME: lambda values: encode_names(values.names, values.indexes),
-    FieldType.BYTE: partial(encode_numbers, U8),
-    FieldType.FLOAT: partial(encode_numbers, F64_TYPE),
-    FieldType.TEXT: encode_texts,
-    FieldType.OPAQUE: encode_texts,
-}
-
-
 def encode_columns(columns: Columns) -> dict[str, ColumnBytes]:
     """Return the bytes of columns that `check_columns` has accepted."""
     parts: dict[str, ColumnBytes] = {}
     for field in columns.kind.fields:
         values = getattr(columns, field.name)
         if values is not None:
-            parts[field.column] = _ENCODERS[field.type](values)
+            parts[field.column] = _encode(FORMS[field.type], values)
     attributes = columns.attributes if isinstance(columns, SignalColumns) else None
     if attributes is not None and len(attributes.keys):
         counts = np.subtract(attributes.offsets[1:], attributes.offsets[:-1])
@@ -438,6 +424,18 @@ def encode_columns(columns: Columns) -> dict[str, ColumnBytes]:
         parts["attr_key"] = encode_names(attributes.names, attributes.keys)
         parts["attr_val"] = encode_texts(attributes.values)
     return parts
+
+
+def _encode(form: ColumnForm, values: ColumnValues) -> ColumnBytes:
+    match values:
+        case TextColumn():
+            return encode_texts(values)
+        case NameColumn():
+            return encode_names(values.names, values.indexes)
+        case _:
+            if form.has_differences:
+                return encode_times(values)
+            return encode_numbers(form.types[0], values)
 
 
 def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
@@ -469,12 +467,10 @@ def _decode(field: Field, raw: RawColumn, count: int) -> ColumnValues:
         case FieldType.NAME:
             names, indexes = decode_names(*raw, count, field.column)
             return NameColumn(names=names, indexes=indexes)
-        case FieldType.BYTE:
-            return decode_bytes(raw.data, field.column)
-        case FieldType.FLOAT:
-            return decode_floats(raw.data, field.column)
         case FieldType.TEXT | FieldType.OPAQUE:
             return decode_texts(*raw, count, field.column)
+        case _:
+            return decode_numbers(*raw, field.column)
 
 
 def _column(raw: RawColumns, name: str) -> RawColumn:

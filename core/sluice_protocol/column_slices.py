@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,20 +15,12 @@ from sluice_protocol.columns import (
     NameColumn,
     SignalColumns,
     TextColumn,
+    number_type,
 )
 from sluice_protocol.fields import FieldType
 
 _Any = TypeVar("_Any", bound=Columns)
 _Signal = TypeVar("_Signal", bound=SignalColumns)
-_FIXED_BYTES: Final = {
-    FieldType.TIME: 8,
-    FieldType.NAME: 4,
-    FieldType.BYTE: 1,
-    FieldType.FLOAT: 8,
-    FieldType.TEXT: 4,
-    FieldType.OPAQUE: 4,
-}
-"""What each value takes in addition to its text."""
 
 
 def slice_columns(columns: _Any, start: int, stop: int) -> _Any:
@@ -131,7 +123,14 @@ def columns_bytes(columns: SignalColumns) -> int:
     size_bytes = text_bytes(columns)
     if attributes is not None:
         size_bytes += 4 * count + 8 * len(attributes.keys)
-    return size_bytes + count * sum(_FIXED_BYTES[field.type] for field in columns.kind.fields)
+    return size_bytes + count * sum(_fixed_bytes(one.type) for one in columns.kind.fields)
+
+
+def _fixed_bytes(kind: FieldType) -> int:
+    """Return what each value takes in addition to its text: an offset, an index or a number."""
+    if kind in {FieldType.NAME, FieldType.TEXT, FieldType.OPAQUE}:
+        return 4
+    return np.dtype(number_type(kind)).itemsize
 
 
 def text_bytes(columns: SignalColumns) -> int:

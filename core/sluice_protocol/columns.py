@@ -131,7 +131,13 @@ SignalColumns = LogColumns | MetricColumns
 """The kinds that doors accept; their records have attributes."""
 Columns = SignalColumns | EntryColumns
 ColumnValues = I64 | U8 | F64 | TextColumn | NameColumn
+_NUMBERS: Final = {FieldType.BYTE: np.uint8, FieldType.FLOAT: np.float64}
 _CLASSES: Final[dict[Kind, type[Columns]]] = {one.kind.name: one for one in get_args(Columns)}
+
+
+def number_type(kind: FieldType) -> npt.DTypeLike:
+    """Return the type of the numbers of a field that is not text; times are 64-bit integers."""
+    return _NUMBERS.get(kind, np.int64)
 
 
 def make_columns(kind: Kind, values: dict[str, Any]) -> Columns:

@@ -87,6 +87,11 @@ class RecordKind:
     has_attributes: bool = True
 
     @property
+    def is_named(self) -> bool:
+        """Whether the searched field is a name, which a delete compares as a whole."""
+        return any(one.type is FieldType.NAME for one in self.fields if one.name == self.searched)
+
+    @property
     def has_every_time(self) -> bool:
         """Whether each record has a time; otherwise all records of a batch have one, or none."""
         return not self.fields[0].is_optional

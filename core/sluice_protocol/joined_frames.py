@@ -9,7 +9,7 @@ If one of the frames may break a rule, it returns None, and the caller decodes e
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +33,13 @@ from sluice_protocol.columns import (
     TextColumn,
     check_columns,
     make_columns,
+    number_type,
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.fields import KINDS, Field, FieldType
 from sluice_protocol.manifests import Kind
 
 _Ints = npt.NDArray[np.int64]
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class _NotJoined(Exception):
@@ -88,17 +88,15 @@ class _Joiner:
             case FieldType.NAME:
                 names, indexes = self.names(field.column, self.counts)
                 return NameColumn(names=names, indexes=indexes)
-            case FieldType.BYTE:
-                return self.numbers(field.column, np.uint8)
-            case FieldType.FLOAT:
-                return self.numbers(field.column, np.float64)
             case FieldType.TEXT | FieldType.OPAQUE:
                 return self.texts(field.column, self.counts)
+            case _:
+                return self.numbers(field.column, number_type(field.type))
 
     def views(self, name: str) -> list[memoryview]:
         return [one[name].data for one in self.frames]
 
-    def numbers(self, name: str, dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
+    def numbers(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         views = self.views(name)
         sizes = np.array([len(one) for one in views], dtype=np.int64)
         if (sizes != self.counts * np.dtype(dtype).itemsize).any():

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from sluice_protocol.columns import (
     I64,
-    U8,
     AttributeColumns,
     Columns,
     ColumnValues,
@@ -25,6 +25,7 @@ from sluice_protocol.columns import (
     NameColumn,
     TextColumn,
     make_columns,
+    number_type,
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.fields import ENTRIES, LOGS, METRICS, Field, FieldType, RecordKind
@@ -182,14 +183,13 @@ def _column_of(field: Field, values: list[Any]) -> ColumnValues | None:
             return _times(field, values)
         case FieldType.NAME:
             return _name_column(values)
-        case FieldType.BYTE:
-            return None if field.is_optional and not any(values) else _u8(field.column, values)
-        case FieldType.FLOAT:
-            return np.array(values, np.float64)
         case FieldType.TEXT:
             return string_column(field.column, values)
         case FieldType.OPAQUE:
             return text_column(field.column, values)
+        case _:
+            stated = not field.is_optional or any(values)
+            return _numbers(field, values) if stated else None
 
 
 def _times(field: Field, values: list[int | None]) -> I64 | None:
@@ -198,7 +198,7 @@ def _times(field: Field, values: list[int | None]) -> I64 | None:
         return None
     if len(times) != len(values):
         raise InvalidFrame(field.column, "some entries have a time and some have none")
-    return _i64(field.column, times)
+    return _numbers(field, times)
 
 
 def _name_column(values: Sequence[str]) -> NameColumn:
@@ -331,15 +331,10 @@ def _bytes_of(name: str, value: str | bytes) -> bytes:
         ) from error
 
 
-def _i64(name: str, values: Sequence[int]) -> I64:
+def _numbers(field: Field, values: Sequence[float]) -> npt.NDArray[Any]:
+    dtype = np.dtype(number_type(field.type))
     try:
-        return np.array(values, np.int64)
+        return np.array(values, dtype)
     except OverflowError as error:
-        raise InvalidFrame(name, "is outside the range of a 64-bit integer") from error
-
-
-def _u8(name: str, values: Sequence[int]) -> U8:
-    try:
-        return np.array(values, np.uint8)
-    except OverflowError as error:
-        raise InvalidFrame(name, "is outside the range of an unsigned byte") from error
+        shown = "an unsigned byte" if dtype == np.uint8 else "a 64-bit integer"
+        raise InvalidFrame(field.column, f"is outside the range of {shown}") from error

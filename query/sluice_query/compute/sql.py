@@ -344,7 +344,8 @@ def _deleted(record: DeleteRecord) -> SqlStatement:
     if record.agent_id is not None:
         parts.append(SqlStatement("agent_id = ?", (record.agent_id,)))
     if record.contains is not None:
-        plain = "name = ?" if record.kind == "metrics" else "contains(body, ?)"
+        kind = KINDS[record.kind]
+        plain = f"{kind.searched} = ?" if kind.is_named else f"contains({kind.searched}, ?)"
         parts.append(SqlStatement(plain, (record.contains,)))
     parts += [_attribute(key, value) for key, value in record.attributes.items()]
     deleted = all_conditions(parts)

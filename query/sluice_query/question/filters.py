@@ -22,6 +22,7 @@ FIELDS: Final = {field.name: field for kind in KINDS.values() for field in kind.
 """The fields of all kinds; kinds that have a name in common have the same field."""
 NUMBERS: Final = tuple(name for name, field in FIELDS.items() if field.is_number)
 """Fields whose values are numbers."""
+_ORDERED: Final = f"{', '.join(NUMBERS[:-1])} and {NUMBERS[-1]}"
 FIELD_PATTERN: Final = (
     r'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>[^=!<>~"]+)))?'
 )
@@ -192,7 +193,7 @@ def parse_filter(text: str, kind: Kind) -> RecordFilter:
     operator = FilterOperator(found["operator"])
     if operator in ORDER_OPERATORS and not field.is_number:
         raise BadUsage(
-            f"only {' and '.join(NUMBERS)} have an order: use = or =~, field=`{field.name}`,"
+            f"only {_ORDERED} have an order: use = or =~, field=`{field.name}`,"
             f" operator=`{operator}`"
         )
     if not field.is_number:

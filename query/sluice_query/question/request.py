@@ -219,7 +219,7 @@ def query_of_delete(record: DeleteRecord) -> Query:
 
     Its range, agents and text only narrow what is read; the delete itself decides.
     """
-    text = record.contains if record.kind == "logs" else None
+    text = None if KINDS[record.kind].is_named else record.contains
     if text is not None and not 1 <= len(text.encode()) <= PATTERN_BYTES_MAX:
         text = None
     start, end = record.from_unix_ns, record.to_unix_ns
