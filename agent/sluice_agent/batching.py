@@ -25,7 +25,7 @@ from sluice_agent.spool_format import FileCheckpoint
 from sluice_agent.spool_retries import until_done
 from sluice_protocol.clock import Clock
 from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import Columns, LogColumns, MetricColumns, kind_of
+from sluice_protocol.columns import Columns, SignalColumns, kind_of
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S, UnixNs
 
@@ -53,7 +53,7 @@ class RecordBlock:
         wait_s: How long they may stay there even if `freshness_s` is lower.
     """
 
-    columns: LogColumns | MetricColumns
+    columns: SignalColumns
     cost_bytes: int
     checkpoints: tuple[FileCheckpoint, ...] = ()
     request: bytes = b""

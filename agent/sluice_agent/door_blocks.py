@@ -16,9 +16,8 @@ from sluice_doors.attributes import with_resource_in_records
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge, DecodedRecords
 from sluice_doors.requests import DoorRequest, RequestOrigin, canonical_records, identity_of
-from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import Columns, LogColumns, MetricColumns
-from sluice_protocol.errors import InvariantViolated
+from sluice_protocol.column_slices import slice_columns, text_bytes
+from sluice_protocol.columns import SignalColumns
 from sluice_protocol.identity import IdentitySource
 from sluice_protocol.units import UnixNs
 
@@ -74,16 +73,10 @@ def read_request(
     return ReadRequest(blocks=tuple(blocks), records=records, unreadable=unreadable, source=source)
 
 
-def cost_bytes(columns: LogColumns | MetricColumns) -> int:
+def cost_bytes(columns: SignalColumns) -> int:
     """Return the approximate size of records in a frame before compression."""
-    if isinstance(columns, LogColumns):
-        text = len(columns.body.data)
-    else:
-        text = _names_bytes(columns.names)
-    if columns.attributes is not None:
-        text += len(columns.attributes.values.data) + 8 * len(columns.attributes.keys)
-        text += _names_bytes(columns.attributes.names)
-    return text + RECORD_COST_BYTES * len(columns)
+    pairs = 0 if columns.attributes is None else len(columns.attributes.keys)
+    return text_bytes(columns) + 8 * pairs + RECORD_COST_BYTES * len(columns)
 
 
 def _blocks(records: DecodedRecords, request: bytes) -> Iterator[RecordBlock]:
@@ -96,9 +89,7 @@ def _blocks(records: DecodedRecords, request: bytes) -> Iterator[RecordBlock]:
         )
 
 
-def _parts(
-    columns: LogColumns | MetricColumns, start: int
-) -> Iterator[tuple[int, LogColumns | MetricColumns]]:
+def _parts(columns: SignalColumns, start: int) -> Iterator[tuple[int, SignalColumns]]:
     """Yield the records with the number of the first, in halves where they are too large."""
     cost, count = cost_bytes(columns), len(columns)
     if cost <= PART_BYTES_MAX or (count == 1 and cost <= BATCH_BYTES_MAX):
@@ -109,15 +100,5 @@ def _parts(
             f"record is too large: it has more than {BATCH_BYTES_MAX} bytes; send smaller records"
         )
     half = count // 2
-    yield from _parts(_records(slice_columns(columns, 0, half)), start)
-    yield from _parts(_records(slice_columns(columns, half, count)), start + half)
-
-
-def _records(columns: Columns) -> LogColumns | MetricColumns:
-    if not isinstance(columns, (LogColumns, MetricColumns)):
-        raise InvariantViolated("records of a door are logs or metrics")
-    return columns
-
-
-def _names_bytes(names: tuple[str, ...]) -> int:
-    return sum(len(name.encode()) for name in names)
+    yield from _parts(slice_columns(columns, 0, half), start)
+    yield from _parts(slice_columns(columns, half, count), start + half)

@@ -16,7 +16,7 @@ import structlog
 from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.columns import Pairs, attribute_columns
 from sluice_agent.file_names import shown_name
-from sluice_protocol.columns import MetricColumns
+from sluice_protocol.columns import MetricColumns, NameColumn
 from sluice_protocol.units import UnixNs
 
 GAUGE: Final = 0
@@ -166,8 +166,7 @@ def columns_from_metrics(metrics: list[HostMetric], *, now_ns: UnixNs) -> Metric
     attributes: list[Pairs] = [list(metric.attributes) for metric in metrics]
     return MetricColumns(
         ts=np.full(len(metrics), now_ns, np.int64),
-        names=tuple(names),
-        name=np.array(index, np.uint32),
+        name=NameColumn(names=tuple(names), indexes=np.array(index, np.uint32)),
         value=np.array([metric.value for metric in metrics], np.float64),
         type=np.array([metric.type for metric in metrics], np.uint8),
         attributes=attribute_columns(attributes),

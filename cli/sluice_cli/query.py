@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 from sluice_cli.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import KINDS
 from sluice_protocol.identity import format_identity
 from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock
@@ -476,13 +477,7 @@ def _print_view(view: "ViewResult") -> None:
 def _line(kind: Kind, row: dict[str, object]) -> str:
     ts_ns = row["ts_ns"]
     when = format_rfc3339(int(str(ts_ns))) if ts_ns is not None else "-"
-    match kind:
-        case "logs":
-            what = str(row["body"])
-        case "metrics":
-            what = f"{row['name']} {row['value']}"
-        case "entries":
-            what = f"{row['key']!r} {row['value']!r}"
+    what = " ".join(str(row[one.name]) for one in KINDS[kind].own_fields if one.is_shown)
     line = f"{when} {row['agent_id']} {what}"
     return _terminal_text(line) if sys.stdout.isatty() else line
 

@@ -9,7 +9,7 @@ counts as new.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import cbor2
 import numpy as np
@@ -20,12 +20,14 @@ from sluice_protocol.columns import (
     I64,
     U32,
     AttributeColumns,
-    LogColumns,
-    MetricColumns,
+    ColumnValues,
+    NameColumn,
+    SignalColumns,
     TextColumn,
     kind_of,
 )
 from sluice_protocol.errors import ErrorCode, SluiceError
+from sluice_protocol.fields import Field
 from sluice_protocol.frame import Resource
 
 ERROR_ATTRIBUTE: Final = "sluice.error"
@@ -59,7 +61,7 @@ class DecodedRecords:
             searched for what to sort.
     """
 
-    columns: LogColumns | MetricColumns
+    columns: SignalColumns
     resource: Resource
     timed: bool
     unreadable: int
@@ -177,9 +179,7 @@ class Tally:
                 f" {PAIRS_MAX} attributes or {EXPANDED_BYTES_MAX} bytes; send smaller requests"
             )
 
-    def decoded(
-        self, columns: LogColumns | MetricColumns, resource: Resource = ()
-    ) -> DecodedRecords:
+    def decoded(self, columns: SignalColumns, resource: Resource = ()) -> DecodedRecords:
         """Return the records that were counted.
 
         Raises:
@@ -214,16 +214,22 @@ def canonical(records: DecodedRecords) -> DecodedRecords:
     if records.is_canonical:
         return records
     columns = records.columns
-    attributes = _sorted_attributes(columns.attributes)
-    match columns:
-        case LogColumns():
-            severity = columns.severity
-            stated = severity is not None and bool(severity.any())
-            columns = replace(columns, severity=severity if stated else None, attributes=attributes)
-        case MetricColumns():
-            names, name = _sorted_names(columns.names, columns.name)
-            columns = replace(columns, names=names, name=name, attributes=attributes)
+    values: dict[str, Any] = {
+        field.name: _canonical(field, getattr(columns, field.name))
+        for field in columns.kind.own_fields
+    }
+    columns = replace(columns, attributes=_sorted_attributes(columns.attributes), **values)
     return replace(records, columns=columns, resource=tuple(sorted(records.resource)))
+
+
+def _canonical(field: Field, values: ColumnValues | None) -> ColumnValues | None:
+    """Return the values of a field with sorted names; None for an optional field of zeros."""
+    if isinstance(values, NameColumn):
+        names, indexes = _sorted_names(values.names, values.indexes)
+        return NameColumn(names=names, indexes=indexes)
+    if field.is_optional and isinstance(values, np.ndarray) and not values.any():
+        return None
+    return values
 
 
 def content_digest(records: DecodedRecords) -> bytes:

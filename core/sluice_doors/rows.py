@@ -11,7 +11,7 @@ text has U+FFFD instead, the original bytes in base64 in `sluice.raw` (body) or 
 import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 from sluice_doors.attributes import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
@@ -176,7 +176,7 @@ class RowPieces(Generic[_Record, _Columns]):
         """Return the columns of all records, of which there is at least one."""
         if self._rows:
             self._finish_piece()
-        return cast("_Columns", join_columns(self._parts))
+        return join_columns(self._parts)
 
     def _finish_piece(self) -> None:
         self._parts.append(self._build(self._rows))

@@ -10,8 +10,9 @@ to learn which and why.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -20,19 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_lake.blobs import states_times_of
-from sluice_lake.schemas import TEXT_MAP, arrow_schema
-from sluice_lake.tables import RECORD_TABLES, payload_columns
+from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema
+from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import (
-    AttributeColumns,
-    Columns,
-    EntryColumns,
-    LogColumns,
-    MetricColumns,
-    TextColumn,
-)
+from sluice_protocol.columns import Columns, ColumnValues, NameColumn, SignalColumns, TextColumn
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
+from sluice_protocol.fields import KINDS, Field, FieldType, RecordKind
 from sluice_protocol.frame import Envelope, Frame, decode_head, raw_columns, span_of
 from sluice_protocol.joined_frames import join_columns_of
 from sluice_protocol.manifests import AcceptedManifest, Kind
@@ -73,7 +68,8 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     """
     table = RECORD_TABLES[kind]
     counts = np.array([batch.frame.envelope.count for batch in batches], dtype=np.int64)
-    names = _MetricNames([batch.frame.columns for batch in batches], plain=plain)
+    columns = [batch.frame.columns for batch in batches]
+    names = _Names(KINDS[kind], columns, plain=plain)
     tails = zip(*(_tail(batch, names, plain=plain) for batch in batches), strict=True)
     chunks = [*_head(batches, counts, plain=plain), *map(list, tails)]
     arrays = [pa.chunked_array(chunk) for chunk in chunks]
@@ -82,13 +78,13 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     return pa.Table.from_arrays(arrays, names=[column.name for column in table.stored_columns])
 
 
-def payload_arrays(kind: Kind, columns: Columns, count: int) -> dict[str, pa.Array]:
+def payload_arrays(columns: Columns, count: int) -> dict[str, pa.Array]:
     """Return, by name, the columns that depend on the kind of the records, and the attributes.
 
     Text has the plain type of the schema.
     """
-    names = [column.name for column in payload_columns(kind)]
-    arrays = _kind_arrays(columns, count, _MetricNames([columns], plain=True))
+    names = [field.name for field in columns.kind.own_fields]
+    arrays = _kind_arrays(columns, count, _Names(columns.kind, [columns], plain=True))
     attributes = _attributes(columns, count, plain=True)
     return dict(zip(names, arrays, strict=True)) | {"attributes": attributes}
 
@@ -134,18 +130,12 @@ def _resource(frame: Frame, *, plain: bool) -> pa.Array:
 
 
 def _attributes(columns: Columns, count: int, *, plain: bool) -> pa.Array:
-    found: AttributeColumns | None = None
-    if not isinstance(columns, EntryColumns):
-        found = columns.attributes
+    found = columns.attributes if isinstance(columns, SignalColumns) else None
     if found is None:
         return pa.nulls(count, TEXT_MAP if plain else _DICTIONARY_KEYS)
     keys = _repeated(found.names, found.keys.astype(np.int32, copy=False), plain=plain)
     offsets = number_array(found.offsets.astype(np.int32, copy=False))
     return pa.MapArray.from_arrays(offsets, keys, text_array(found.values, pa.string()))
-
-
-def _integers(values: npt.NDArray[np.uint8] | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.int32()) if values is None else number_array(values.astype(np.int32))
 
 
 def _exact_times(ts_ns: Ints | None, count: int) -> pa.Array:
@@ -158,35 +148,51 @@ def _truncated_times(ts_ns: Ints | None, count: int) -> pa.Array:
     return number_array(np.floor_divide(ts_ns, _NS_PER_US)).view(_TIMESTAMP)
 
 
-class _MetricNames:
-    """One dictionary of metric names over several batches.
+class _Names:
+    """For each field of names one dictionary over several batches.
 
     A Parquet writer that meets a second dictionary in a row group stops dictionary encoding.
     """
 
-    def __init__(self, columns: Sequence[Columns], *, plain: bool) -> None:
-        found = [each.names for each in columns if isinstance(each, MetricColumns)]
-        self._distinct = list(dict.fromkeys(name for names in found for name in names))
-        self._codes = {name: code for code, name in enumerate(self._distinct)}
+    def __init__(self, kind: RecordKind, columns: Sequence[Columns], *, plain: bool) -> None:
+        self._codes = {
+            field.name: _codes_of([getattr(each, field.name).names for each in columns])
+            for field in kind.own_fields
+            if field.type is FieldType.NAME
+        }
         self._plain = plain
 
-    def encode(self, names: Sequence[str], codes: npt.NDArray[np.uint32]) -> pa.Array:
-        shared = np.array([self._codes[name] for name in names], dtype=np.int32)
-        return _repeated(self._distinct, shared[codes], plain=self._plain)
+    def encode(self, field: Field, column: NameColumn) -> pa.Array:
+        codes = self._codes[field.name]
+        shared = np.array([codes[name] for name in column.names], dtype=np.int32)
+        return _repeated(list(codes), shared[column.indexes], plain=self._plain)
 
 
-def _kind_arrays(columns: Columns, count: int, names: _MetricNames) -> Chunks:
-    match columns:
-        case LogColumns():
-            return [text_array(columns.body, pa.string()), _integers(columns.severity, count)]
-        case MetricColumns():
-            name = names.encode(columns.names, columns.name)
-            return [name, number_array(columns.value), _integers(columns.type, count)]
-        case EntryColumns():
-            return [text_array(columns.key, pa.binary()), text_array(columns.value, pa.binary())]
+def _codes_of(names: Iterable[tuple[str, ...]]) -> dict[str, int]:
+    distinct = dict.fromkeys(chain.from_iterable(names))
+    return {name: code for code, name in enumerate(distinct)}
 
 
-def _tail(batch: DecodedBatch, names: _MetricNames, *, plain: bool) -> Chunks:
+def _kind_arrays(columns: Columns, count: int, names: _Names) -> Chunks:
+    return [
+        _field_array(field, getattr(columns, field.name), count, names)
+        for field in columns.kind.own_fields
+    ]
+
+
+def _field_array(field: Field, values: ColumnValues | None, count: int, names: _Names) -> pa.Array:
+    match values:
+        case None:
+            return pa.nulls(count, ARROW[FIELD_TYPES[field.type]])
+        case NameColumn():
+            return names.encode(field, values)
+        case TextColumn():
+            return text_array(values, ARROW[FIELD_TYPES[field.type]])
+        case _:
+            return number_array(values.astype(np.int32) if values.dtype == np.uint8 else values)
+
+
+def _tail(batch: DecodedBatch, names: _Names, *, plain: bool) -> Chunks:
     columns, count = batch.frame.columns, batch.frame.envelope.count
     return [
         *_kind_arrays(columns, count, names),
@@ -371,7 +377,7 @@ def _table(kind: Kind, batches: Sequence[_SmallBatch]) -> pa.Table | None:
     schema = arrow_schema(RECORD_TABLES[kind], partition=False)
     arrays = [
         *head_arrays(heads, counts, columns.ts),
-        *payload_arrays(kind, columns, int(counts.sum())).values(),
+        *payload_arrays(columns, int(counts.sum())).values(),
         resource_array(envelopes, counts),
     ]
     return pa.Table.from_arrays(arrays, schema=schema)

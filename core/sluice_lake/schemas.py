@@ -9,7 +9,7 @@ from sluice_lake.tables import ColumnType, Table
 
 TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 
-_ARROW: Final = {
+ARROW: Final = {
     ColumnType.STRING: pa.string(),
     ColumnType.BINARY: pa.binary(),
     ColumnType.INTEGER: pa.int32(),
@@ -28,7 +28,7 @@ def arrow_schema(table: Table, *, partition: bool = True) -> pa.Schema:
     declared one, and Delta declares nullable columns.
     """
     columns = table.columns if partition else table.stored_columns
-    return pa.schema([pa.field(column.name, _ARROW[column.type]) for column in columns])
+    return pa.schema([pa.field(column.name, ARROW[column.type]) for column in columns])
 
 
 def schema_json(table: Table) -> str:

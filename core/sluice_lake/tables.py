@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
+from sluice_protocol.fields import KINDS, Field, FieldType
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
@@ -101,35 +102,30 @@ _RECORD_TAIL: Final = (
 )
 
 
-def _record_table(name: str, own: tuple[Column, ...]) -> Table:
+FIELD_TYPES: Final = {
+    FieldType.TIME: _LONG,
+    FieldType.NAME: _STRING,
+    FieldType.BYTE: _INTEGER,
+    FieldType.FLOAT: ColumnType.DOUBLE,
+    FieldType.TEXT: _STRING,
+    FieldType.OPAQUE: ColumnType.BINARY,
+}
+
+
+def _field_column(field: Field) -> Column:
+    return _column(field.name, FIELD_TYPES[field.type], field.meaning, skippable=field.is_skippable)
+
+
+def _record_table(kind: Kind) -> Table:
+    own = map(_field_column, KINDS[kind].own_fields)
     columns = (*_RECORD_HEAD, *own, *_RECORD_TAIL)
-    return Table(name=name, columns=columns, partition_column=ACCEPTED_DATE)
+    return Table(name=kind, columns=columns, partition_column=ACCEPTED_DATE)
 
 
-LOGS: Final = _record_table(
-    "logs",
-    (
-        _column("body", _STRING, "the line"),
-        _column(
-            "severity", _INTEGER, "OpenTelemetry severity number 0 to 24, or null", skippable=True
-        ),
-    ),
-)
-METRICS: Final = _record_table(
-    "metrics",
-    (
-        _column("name", _STRING, "name of the metric", skippable=True),
-        _column("value", ColumnType.DOUBLE, "the value, any bits"),
-        _column("type", _INTEGER, "0 gauge, 1 delta, 2 cumulative"),
-    ),
-)
-ENTRIES: Final = _record_table(
-    "entries",
-    (
-        _column("key", ColumnType.BINARY, "opaque bytes"),
-        _column("value", ColumnType.BINARY, "opaque bytes"),
-    ),
-)
+RECORD_TABLES: Final[dict[Kind, Table]] = {kind: _record_table(kind) for kind in KINDS}
+LOGS: Final = RECORD_TABLES["logs"]
+METRICS: Final = RECORD_TABLES["metrics"]
+ENTRIES: Final = RECORD_TABLES["entries"]
 
 _IDENTITY: Final = (
     _column("agent_id", _STRING, "the agent that sent it", skippable=True),
@@ -192,13 +188,7 @@ ROLLUPS: Final = Table(
 )
 """A late point adds another row of the same series and window: readers merge the rows."""
 
-RECORD_TABLES: Final[dict[Kind, Table]] = {"logs": LOGS, "metrics": METRICS, "entries": ENTRIES}
-TABLES: Final = (LOGS, METRICS, ENTRIES, BATCHES, DEAD_LETTERS, ROLLUPS)
-
-
-def payload_columns(kind: Kind) -> tuple[Column, ...]:
-    """Return the columns of a record table that only records of this kind have."""
-    return RECORD_TABLES[kind].columns[len(_RECORD_HEAD) : -len(_RECORD_TAIL)]
+TABLES: Final = (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS, ROLLUPS)
 
 
 def ingest_app_id(lane: int, queue: str = INGEST_QUEUE) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import LAKE
 from sluice_protocol.manifests import AcceptedManifest, Kind
 from sluice_protocol.units import NS_PER_S
@@ -157,7 +158,7 @@ def decide_rollup(
         dead_letter: Whether it was ingested as a dead letter.
     """
     if manifest.kind != "metrics":
-        return BatchRollup(state=RollupState.OTHER_KIND, reason=_OTHER_KINDS[manifest.kind])
+        return BatchRollup(state=RollupState.OTHER_KIND, reason=_not_rolled_up(manifest.kind))
     if dead_letter:
         return BatchRollup(state=RollupState.NOT_YET, reason="It is a dead letter, in no table.")
     if row is None:
@@ -216,7 +217,7 @@ def rollup_windows(first_ns: int | None, last_ns: int | None) -> tuple[RollupWin
     return tuple(found)
 
 
-_OTHER_KINDS: Final[dict[Kind, str]] = {
-    "logs": "Logs are not rolled up: searches read their records.",
-    "entries": "Entries are not rolled up.",
-}
+def _not_rolled_up(kind: Kind) -> str:
+    searched = KINDS[kind].searched is not None
+    why = ": searches read their records" if searched else ""
+    return f"{kind.capitalize()} are not rolled up{why}."

@@ -1,7 +1,7 @@
-"""The table of the columns of each kind of record, and the bytes of one column.
+"""The bytes of each column of a frame, by the types of `fields`.
 
-`COLUMNS` is the one table. A column that a later build adds is one more row: frames keep their
-version, and a reader without the row refuses the frame by the name of the column.
+A column that a later build adds is one more row of that table: frames keep their version, and a
+reader without the row refuses the frame by the name of the column.
 
 A column has a type, which is the layout of its bytes, and a coding, which is what was done to them
 afterwards. Each set of values has exactly one encoding before compression: counts, lengths and
@@ -13,7 +13,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +25,17 @@ from sluice_protocol.columns import (
     U32,
     AttributeColumns,
     Columns,
-    EntryColumns,
-    LogColumns,
-    MetricColumns,
+    ColumnValues,
+    NameColumn,
+    SignalColumns,
     TextColumn,
     check_columns,
     largest_of,
+    make_columns,
 )
 from sluice_protocol.compression import compress_column, decompress_column
 from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.fields import KINDS, Field, FieldType, RecordKind
 from sluice_protocol.manifests import Kind
 
 U8, U16, U32_TYPE, I64_TYPE, F64_TYPE = range(1, 6)
@@ -165,7 +167,7 @@ def load_column(entry: StoredColumn, body: memoryview) -> memoryview:
     return stored
 
 
-def encode_times(values: I64) -> ColumnBytes:
+def encode_times(values: npt.NDArray[Any]) -> ColumnBytes:
     """Encode times as differences, so that equal steps are equal bytes."""
     differences = values.astype("<i8")
     np.subtract(values[1:], values[:-1], out=differences[1:])
@@ -182,14 +184,9 @@ def encode_numbers(kind: int, values: npt.NDArray[np.generic]) -> ColumnBytes:
     return ColumnBytes(kind, 0, np.ascontiguousarray(values, _DTYPES[kind]).tobytes())
 
 
-def decode_bytes(data: memoryview, field: str) -> npt.NDArray[np.uint8]:
-    """Decode numbers of one byte."""
-    return _numbers(data, U8, field).view(np.uint8)
-
-
-def decode_floats(data: memoryview, field: str) -> npt.NDArray[np.float64]:
-    """Decode numbers of 64 bits; every bit pattern is kept."""
-    found = _numbers(data, F64_TYPE, field).view(np.float64)
+def decode_numbers(kind: int, data: memoryview, field: str) -> npt.NDArray[Any]:
+    """Decode numbers of a fixed width; every bit pattern is kept."""
+    found = _numbers(data, kind, field)
     return found if found.flags.aligned else found.copy()
 
 
@@ -327,11 +324,25 @@ def key_order(key: str) -> tuple[int, bytes]:
     return len(raw), raw
 
 
+FORMS: Final = {
+    FieldType.TIME: TIMES,
+    FieldType.NAME: NAMES,
+    FieldType.BYTE: BYTES,
+    FieldType.FLOAT: FLOATS,
+    FieldType.TEXT: TEXTS,
+    FieldType.OPAQUE: TEXTS,
+}
+"""The form of the column of each type of fields."""
 _ATTRIBUTES: Final = {"attrs": COUNTS, "attr_key": NAMES, "attr_val": TEXTS}
+
+
+def _forms_of(kind: RecordKind) -> dict[str, ColumnForm]:
+    own = {field.column: FORMS[field.type] for field in kind.fields}
+    return own | _ATTRIBUTES if kind.has_attributes else own
+
+
 COLUMNS: Final[Mapping[Kind, Mapping[str, ColumnForm]]] = {
-    "logs": {"ts": TIMES, "body": TEXTS, "severity": BYTES, **_ATTRIBUTES},
-    "metrics": {"ts": TIMES, "name": NAMES, "value": FLOATS, "type": BYTES, **_ATTRIBUTES},
-    "entries": {"key": TEXTS, "val": TEXTS, "ts": TIMES},
+    name: _forms_of(kind) for name, kind in KINDS.items()
 }
 """The form of each column, by kind and name."""
 _KNOWN_CODINGS: Final = DIFFERENCES | ZSTD
@@ -402,28 +413,29 @@ def read_columns(
 def encode_columns(columns: Columns) -> dict[str, ColumnBytes]:
     """Return the bytes of columns that `check_columns` has accepted."""
     parts: dict[str, ColumnBytes] = {}
-    if columns.ts is not None:
-        parts["ts"] = encode_times(columns.ts)
-    match columns:
-        case LogColumns():
-            parts["body"] = encode_texts(columns.body)
-            if columns.severity is not None:
-                parts["severity"] = encode_numbers(U8, columns.severity)
-        case MetricColumns():
-            parts["name"] = encode_names(columns.names, columns.name)
-            parts["value"] = encode_numbers(F64_TYPE, columns.value)
-            parts["type"] = encode_numbers(U8, columns.type)
-        case EntryColumns():
-            parts["key"] = encode_texts(columns.key)
-            parts["val"] = encode_texts(columns.value)
-            return parts
-    attributes = columns.attributes
+    for field in columns.kind.fields:
+        values = getattr(columns, field.name)
+        if values is not None:
+            parts[field.column] = _encode(FORMS[field.type], values)
+    attributes = columns.attributes if isinstance(columns, SignalColumns) else None
     if attributes is not None and len(attributes.keys):
         counts = np.subtract(attributes.offsets[1:], attributes.offsets[:-1])
         parts["attrs"] = encode_counts(counts)
         parts["attr_key"] = encode_names(attributes.names, attributes.keys)
         parts["attr_val"] = encode_texts(attributes.values)
     return parts
+
+
+def _encode(form: ColumnForm, values: ColumnValues) -> ColumnBytes:
+    match values:
+        case TextColumn():
+            return encode_texts(values)
+        case NameColumn():
+            return encode_names(values.names, values.indexes)
+        case _:
+            if form.has_differences:
+                return encode_times(values)
+            return encode_numbers(form.types[0], values)
 
 
 def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
@@ -437,35 +449,28 @@ def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
     Raises:
         InvalidFrame: They break a rule; the error names the column.
     """
-    columns: Columns
-    match kind:
-        case "logs":
-            columns = LogColumns(
-                ts=decode_times(_data(raw, "ts"), "ts"),
-                body=decode_texts(*_column(raw, "body"), count, "body"),
-                severity=decode_bytes(raw["severity"].data, "severity")
-                if "severity" in raw
-                else None,
-                attributes=_attributes(raw, count),
-            )
-        case "metrics":
-            names, name = decode_names(*_column(raw, "name"), count, "name")
-            columns = MetricColumns(
-                ts=decode_times(_data(raw, "ts"), "ts"),
-                names=names,
-                name=name,
-                value=decode_floats(_data(raw, "value"), "value"),
-                type=decode_bytes(_data(raw, "type"), "type"),
-                attributes=_attributes(raw, count),
-            )
-        case "entries":
-            columns = EntryColumns(
-                key=decode_texts(*_column(raw, "key"), count, "key"),
-                value=decode_texts(*_column(raw, "val"), count, "val"),
-                ts=decode_times(raw["ts"].data, "ts") if "ts" in raw else None,
-            )
+    values: dict[str, ColumnValues | AttributeColumns | None] = {}
+    for field in KINDS[kind].fields:
+        if field.column in raw or not field.is_optional:
+            values[field.name] = _decode(field, _column(raw, field.column), count)
+    if KINDS[kind].has_attributes:
+        values["attributes"] = _attributes(raw, count)
+    columns = make_columns(kind, values)
     check_columns(columns, count)
     return columns
+
+
+def _decode(field: Field, raw: RawColumn, count: int) -> ColumnValues:
+    match field.type:
+        case FieldType.TIME:
+            return decode_times(raw.data, field.column)
+        case FieldType.NAME:
+            names, indexes = decode_names(*raw, count, field.column)
+            return NameColumn(names=names, indexes=indexes)
+        case FieldType.TEXT | FieldType.OPAQUE:
+            return decode_texts(*raw, count, field.column)
+        case _:
+            return decode_numbers(*raw, field.column)
 
 
 def _column(raw: RawColumns, name: str) -> RawColumn:

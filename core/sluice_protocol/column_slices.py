@@ -1,7 +1,8 @@
 """Cut and join columns: a range of records, or those of several requests, as valid columns."""
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,14 +11,19 @@ from sluice_protocol.columns import (
     U32,
     AttributeColumns,
     Columns,
-    EntryColumns,
-    LogColumns,
-    MetricColumns,
+    ColumnValues,
+    NameColumn,
+    SignalColumns,
     TextColumn,
+    number_type,
 )
+from sluice_protocol.fields import FieldType
+
+_Any = TypeVar("_Any", bound=Columns)
+_Signal = TypeVar("_Signal", bound=SignalColumns)
 
 
-def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
+def slice_columns(columns: _Any, start: int, stop: int) -> _Any:
     """Return the records `start` up to `stop`; names that no record uses are left out.
 
     Args:
@@ -25,30 +31,26 @@ def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
         start: First record, 0 or more.
         stop: The record after the last, more than `start` and at most n.
     """
-    match columns:
-        case LogColumns():
-            return LogColumns(
-                ts=columns.ts[start:stop],
-                body=_texts(columns.body, start, stop),
-                severity=None if columns.severity is None else columns.severity[start:stop],
-                attributes=_attributes(columns.attributes, start, stop),
-            )
-        case MetricColumns():
-            names, name = _used(columns.names, columns.name[start:stop])
-            return MetricColumns(
-                ts=columns.ts[start:stop],
-                names=names,
-                name=name,
-                value=columns.value[start:stop],
-                type=columns.type[start:stop],
-                attributes=_attributes(columns.attributes, start, stop),
-            )
-        case EntryColumns():
-            return EntryColumns(
-                key=_texts(columns.key, start, stop),
-                value=_texts(columns.value, start, stop),
-                ts=None if columns.ts is None else columns.ts[start:stop],
-            )
+    values: dict[str, Any] = {
+        field.name: _range(getattr(columns, field.name), start, stop)
+        for field in columns.kind.fields
+    }
+    if isinstance(columns, SignalColumns):
+        values["attributes"] = _attributes(columns.attributes, start, stop)
+    return replace(columns, **values)
+
+
+def _range(values: ColumnValues | None, start: int, stop: int) -> ColumnValues | None:
+    match values:
+        case None:
+            return None
+        case TextColumn():
+            return _texts(values, start, stop)
+        case NameColumn():
+            names, indexes = _used(values.names, values.indexes[start:stop])
+            return NameColumn(names=names, indexes=indexes)
+        case _:
+            return values[start:stop]
 
 
 def _texts(column: TextColumn, start: int, stop: int) -> TextColumn:
@@ -81,7 +83,7 @@ def _used(names: tuple[str, ...], indexes: U32) -> tuple[tuple[str, ...], U32]:
     return tuple(names[index] for index in used.tolist()), renumbered.astype(np.uint32)
 
 
-def join_columns(parts: Sequence[LogColumns | MetricColumns]) -> LogColumns | MetricColumns:
+def join_columns(parts: Sequence[_Signal]) -> _Signal:
     """Return the records of all parts, in order.
 
     Args:
@@ -89,43 +91,64 @@ def join_columns(parts: Sequence[LogColumns | MetricColumns]) -> LogColumns | Me
     """
     if len(parts) == 1:
         return parts[0]
-    attributes = _join_attributes([(one.attributes, len(one)) for one in parts])
-    ts = np.concatenate([one.ts for one in parts])
-    if isinstance(parts[0], LogColumns):
-        logs = cast("Sequence[LogColumns]", parts)
-        severity = None
-        if any(one.severity is not None for one in logs):
-            severity = np.concatenate(
-                [
-                    one.severity if one.severity is not None else np.zeros(len(one), np.uint8)
-                    for one in logs
-                ]
+    counts = [len(one) for one in parts]
+    values: dict[str, Any] = {
+        field.name: _join([getattr(one, field.name) for one in parts], counts)
+        for field in parts[0].kind.fields
+    }
+    values["attributes"] = _join_attributes([(one.attributes, len(one)) for one in parts])
+    return replace(parts[0], **values)
+
+
+def _join(parts: Sequence[Any], counts: Sequence[int]) -> ColumnValues | None:
+    first = next((one for one in parts if one is not None), None)
+    match first:
+        case None:
+            return None
+        case TextColumn():
+            return _join_texts(parts)
+        case NameColumn():
+            names, indexes = _join_names([(one.names, one.indexes) for one in parts])
+            return NameColumn(names=names, indexes=indexes)
+        case _:
+            zeros = zip(parts, counts, strict=True)
+            return np.concatenate(
+                [np.zeros(count, first.dtype) if one is None else one for one, count in zeros]
             )
-        body = _join_texts([one.body for one in logs])
-        return LogColumns(ts=ts, body=body, severity=severity, attributes=attributes)
-    metrics = cast("Sequence[MetricColumns]", parts)
-    names, name = _join_names([(one.names, one.name) for one in metrics])
-    return MetricColumns(
-        ts=ts,
-        names=names,
-        name=name,
-        value=np.concatenate([one.value for one in metrics]),
-        type=np.concatenate([one.type for one in metrics]),
-        attributes=attributes,
-    )
 
 
-def columns_bytes(columns: LogColumns | MetricColumns) -> int:
+def columns_bytes(columns: SignalColumns) -> int:
     """Return about the size of the payload of records; equal for equal records."""
     attributes, count = columns.attributes, len(columns)
-    size_bytes = 8 * count
+    size_bytes = text_bytes(columns)
     if attributes is not None:
-        pairs = len(attributes.keys)
-        names = sum(len(name.encode()) for name in attributes.names)
-        size_bytes += 4 * count + 8 * pairs + names + len(attributes.values.data)
-    if isinstance(columns, LogColumns):
-        return size_bytes + 5 * count + len(columns.body.data)
-    return size_bytes + 13 * count + sum(len(name.encode()) for name in columns.names)
+        size_bytes += 4 * count + 8 * len(attributes.keys)
+    return size_bytes + count * sum(_fixed_bytes(one.type) for one in columns.kind.fields)
+
+
+def _fixed_bytes(kind: FieldType) -> int:
+    """Return what each value takes in addition to its text: an offset, an index or a number."""
+    if kind in {FieldType.NAME, FieldType.TEXT, FieldType.OPAQUE}:
+        return 4
+    return np.dtype(number_type(kind)).itemsize
+
+
+def text_bytes(columns: SignalColumns) -> int:
+    """Return the size of all texts and names of records, with those of their attributes."""
+    size_bytes = 0
+    for field in columns.kind.fields:
+        values = getattr(columns, field.name)
+        if isinstance(values, TextColumn):
+            size_bytes += len(values.data)
+        elif isinstance(values, NameColumn):
+            size_bytes += _names_bytes(values.names)
+    if columns.attributes is not None:
+        size_bytes += len(columns.attributes.values.data) + _names_bytes(columns.attributes.names)
+    return size_bytes
+
+
+def _names_bytes(names: tuple[str, ...]) -> int:
+    return sum(len(name.encode()) for name in names)
 
 
 def _join_texts(columns: Sequence[TextColumn]) -> TextColumn:

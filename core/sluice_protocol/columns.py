@@ -9,16 +9,15 @@ that a reader would reject.
 import codecs
 import itertools
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.fields import ENTRIES, LOGS, METRICS, Field, FieldType, RecordKind
 from sluice_protocol.manifests import Kind
 
-SEVERITY_MAX: Final = 24
-METRIC_TYPE_MAX: Final = 2
 FEW: Final = 64
 """Up to this many values, a list of Python costs less than a call of numpy."""
 _UTF8_STEP_BYTES: Final = 1 << 20
@@ -57,6 +56,19 @@ class TextColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NameColumn:
+    """Texts of which many are equal: text `i` is `names[indexes[i]]`.
+
+    Attributes:
+        names: The distinct texts, each used.
+        indexes: u32[n], an index into `names`.
+    """
+
+    names: tuple[str, ...]
+    indexes: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttributeColumns:
     """Attributes of all records: record `i` has the pairs `offsets[i]:offsets[i + 1]`.
 
@@ -75,15 +87,9 @@ class AttributeColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogColumns:
-    """n log records.
+    """n log records; an attribute for each field of `fields.LOGS`."""
 
-    Attributes:
-        ts: i64[n], Unix ns.
-        body: n UTF-8 strings.
-        severity: u8[n], OpenTelemetry severity number 0 to 24, or None.
-        attributes: Attributes, or None when no record has any.
-    """
-
+    kind: ClassVar[RecordKind] = LOGS
     ts: I64
     body: TextColumn
     severity: U8 | None = None
@@ -95,20 +101,11 @@ class LogColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MetricColumns:
-    """n metric points.
+    """n metric points; an attribute for each field of `fields.METRICS`."""
 
-    Attributes:
-        ts: i64[n], Unix ns.
-        names: The distinct metric names, each used.
-        name: u32[n], an index into `names`.
-        value: f64[n], any bits, NaN kept.
-        type: u8[n]: 0 gauge, 1 delta, 2 cumulative.
-        attributes: Attributes, or None when no point has any.
-    """
-
+    kind: ClassVar[RecordKind] = METRICS
     ts: I64
-    names: tuple[str, ...]
-    name: U32
+    name: NameColumn
     value: F64
     type: U8
     attributes: AttributeColumns | None = None
@@ -119,14 +116,9 @@ class MetricColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EntryColumns:
-    """n opaque entries.
+    """n opaque entries; an attribute for each field of `fields.ENTRIES`."""
 
-    Attributes:
-        key: n byte strings.
-        value: n byte strings.
-        ts: i64[n], Unix ns, or None.
-    """
-
+    kind: ClassVar[RecordKind] = ENTRIES
     key: TextColumn
     value: TextColumn
     ts: I64 | None = None
@@ -135,7 +127,22 @@ class EntryColumns:
         return len(self.key)
 
 
-Columns = LogColumns | MetricColumns | EntryColumns
+SignalColumns = LogColumns | MetricColumns
+"""The kinds that doors accept; their records have attributes."""
+Columns = SignalColumns | EntryColumns
+ColumnValues = I64 | U8 | F64 | TextColumn | NameColumn
+_NUMBERS: Final = {FieldType.BYTE: np.uint8, FieldType.FLOAT: np.float64}
+_CLASSES: Final[dict[Kind, type[Columns]]] = {one.kind.name: one for one in get_args(Columns)}
+
+
+def number_type(kind: FieldType) -> npt.DTypeLike:
+    """Return the type of the numbers of a field that is not text; times are 64-bit integers."""
+    return _NUMBERS.get(kind, np.int64)
+
+
+def make_columns(kind: Kind, values: dict[str, Any]) -> Columns:
+    """Return the columns of a kind from the value of each of its fields, and `attributes`."""
+    return _CLASSES[kind](**values)
 
 
 def largest_of(values: npt.NDArray[np.integer]) -> int:
@@ -147,13 +154,7 @@ def largest_of(values: npt.NDArray[np.integer]) -> int:
 
 def kind_of(columns: Columns) -> Kind:
     """Return the kind that an envelope names for these columns."""
-    match columns:
-        case LogColumns():
-            return "logs"
-        case MetricColumns():
-            return "metrics"
-        case EntryColumns():
-            return "entries"
+    return columns.kind.name
 
 
 def check_columns(columns: Columns, count: int) -> None:
@@ -166,42 +167,27 @@ def check_columns(columns: Columns, count: int) -> None:
     Raises:
         InvalidFrame: The error names the column as `docs/protocol.md` does.
     """
-    match columns:
-        case LogColumns():
-            _check_logs(columns, count)
-        case MetricColumns():
-            _check_metrics(columns, count)
-        case EntryColumns():
-            _check_entries(columns, count)
+    for field in columns.kind.fields:
+        values: ColumnValues | None = getattr(columns, field.name)
+        if values is not None:
+            _check_values(field, values, count)
+    if isinstance(columns, SignalColumns):
+        _check_attributes(columns.attributes, count)
 
 
-def _check_logs(columns: LogColumns, count: int) -> None:
-    _check_length("ts", columns.ts, count)
-    _check_text("body", columns.body, count)
-    if columns.severity is not None:
-        _check_length("severity", columns.severity, count)
-        _check_most("severity", columns.severity, SEVERITY_MAX)
-    _check_attributes(columns.attributes, count)
-
-
-def _check_metrics(columns: MetricColumns, count: int) -> None:
-    for field, column in (
-        ("ts", columns.ts),
-        ("name", columns.name),
-        ("value", columns.value),
-        ("type", columns.type),
-    ):
-        _check_length(field, column, count)
-    _check_most("type", columns.type, METRIC_TYPE_MAX)
-    _check_names("name", columns.names, columns.name)
-    _check_attributes(columns.attributes, count)
-
-
-def _check_entries(columns: EntryColumns, count: int) -> None:
-    _check_offsets("key", columns.key.offsets, count, len(columns.key.data))
-    _check_offsets("val", columns.value.offsets, count, len(columns.value.data))
-    if columns.ts is not None:
-        _check_length("ts", columns.ts, count)
+def _check_values(field: Field, values: ColumnValues, count: int) -> None:
+    if isinstance(values, TextColumn):
+        if field.type is FieldType.TEXT:
+            _check_text(field.column, values, count)
+        else:
+            _check_offsets(field.column, values.offsets, count, len(values.data))
+    elif isinstance(values, NameColumn):
+        _check_length(field.column, values.indexes, count)
+        _check_names(field.column, values.names, values.indexes)
+    else:
+        _check_length(field.column, values, count)
+        if field.maximum is not None:
+            _check_most(field.column, values, field.maximum)
 
 
 def _check_attributes(columns: AttributeColumns | None, count: int) -> None:
@@ -219,7 +205,7 @@ def _check_length(field: str, column: npt.NDArray[np.generic], count: int) -> No
         raise InvalidFrame(field, f"must have count={count} values, has {len(column)}")
 
 
-def _check_most(field: str, column: npt.NDArray[np.unsignedinteger], most: int) -> None:
+def _check_most(field: str, column: npt.NDArray[Any], most: int) -> None:
     if largest_of(column) > most:
         raise InvalidFrame(field, f"contains a value above {most}")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
 from types import NoneType
-from typing import Final, NoReturn, get_args
+from typing import Final, NoReturn
 
 import cbor2
 import msgspec
@@ -30,6 +30,7 @@ from sluice_protocol.column_codings import (
 )
 from sluice_protocol.columns import FEW, Columns, check_columns, kind_of
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
+from sluice_protocol.fields import KINDS
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import Kind
 from sluice_protocol.units import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, RAW_BYTES_MAX
@@ -50,7 +51,6 @@ _FIELDS: Final = (
 _TYPES: Final = (str, str, int, int, int, str, int, int, dict, list)
 _WITHOUT_TIMES: Final = (str, str, int, int, int, str, NoneType, NoneType, dict, list)
 _SHOWN: Final = {str: "a text", int: "an integer", dict: "a map", list: "an array"}
-_KINDS: Final = get_args(Kind)
 _I64: Final = range(-(2**63), 2**63)
 _ENTRY_TYPES: Final = (str, int, int, int, int, bytes, int)
 _ENTRY_ITEMS: Final = len(_ENTRY_TYPES)
@@ -204,8 +204,8 @@ def _build(found: object) -> tuple[Envelope, list[object]]:
     agent_id, boot_id, seq_start, seq_end, count, kind, min_ts_ns, max_ts_ns, resource, entries = (
         found
     )
-    if kind not in _KINDS:
-        raise InvalidFrame("kind", f"must be one of {', '.join(_KINDS)}, kind=`{_shown(kind)}`")
+    if kind not in KINDS:
+        raise InvalidFrame("kind", f"must be one of {', '.join(KINDS)}, kind=`{_shown(kind)}`")
     _check_times(kind, min_ts_ns, max_ts_ns)
     envelope = Envelope(
         agent_id=agent_id,
@@ -223,9 +223,9 @@ def _build(found: object) -> tuple[Envelope, list[object]]:
     return envelope, entries
 
 
-def _check_times(kind: str, min_ts_ns: int | None, max_ts_ns: int | None) -> None:
+def _check_times(kind: Kind, min_ts_ns: int | None, max_ts_ns: int | None) -> None:
     if min_ts_ns is None or max_ts_ns is None:
-        if kind != "entries":
+        if KINDS[kind].has_every_time:
             raise InvalidFrame("min_ts", f"is missing: {kind} need it")
     elif min_ts_ns not in _I64 or max_ts_ns not in _I64:
         field = "max_ts" if min_ts_ns in _I64 else "min_ts"

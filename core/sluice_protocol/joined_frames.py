@@ -9,7 +9,7 @@ If one of the frames may break a rule, it returns None, and the caller decodes e
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +28,18 @@ from sluice_protocol.columns import (
     U32,
     AttributeColumns,
     Columns,
-    EntryColumns,
-    LogColumns,
-    MetricColumns,
+    ColumnValues,
+    NameColumn,
     TextColumn,
     check_columns,
+    make_columns,
+    number_type,
 )
 from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.fields import KINDS, Field, FieldType
 from sluice_protocol.manifests import Kind
 
 _Ints = npt.NDArray[np.int64]
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class _NotJoined(Exception):
@@ -71,36 +72,31 @@ class _Joiner:
     counts: _Ints
 
     def columns(self, kind: Kind) -> Columns:
-        match kind:
-            case "logs":
-                has_severity = "severity" in self.frames[0]
-                return LogColumns(
-                    ts=self.times(),
-                    body=self.texts("body", self.counts),
-                    severity=self.numbers("severity", np.uint8) if has_severity else None,
-                    attributes=self.attributes(),
-                )
-            case "metrics":
-                names, name = self.names("name", self.counts)
-                return MetricColumns(
-                    ts=self.times(),
-                    names=names,
-                    name=name,
-                    value=self.numbers("value", np.float64),
-                    type=self.numbers("type", np.uint8),
-                    attributes=self.attributes(),
-                )
-            case "entries":
-                return EntryColumns(
-                    key=self.texts("key", self.counts),
-                    value=self.texts("val", self.counts),
-                    ts=self.times() if "ts" in self.frames[0] else None,
-                )
+        values: dict[str, ColumnValues | AttributeColumns | None] = {
+            field.name: self.values(field)
+            for field in KINDS[kind].fields
+            if field.column in self.frames[0] or not field.is_optional
+        }
+        if KINDS[kind].has_attributes:
+            values["attributes"] = self.attributes()
+        return make_columns(kind, values)
+
+    def values(self, field: Field) -> ColumnValues:
+        match field.type:
+            case FieldType.TIME:
+                return self.times(field.column)
+            case FieldType.NAME:
+                names, indexes = self.names(field.column, self.counts)
+                return NameColumn(names=names, indexes=indexes)
+            case FieldType.TEXT | FieldType.OPAQUE:
+                return self.texts(field.column, self.counts)
+            case _:
+                return self.numbers(field.column, number_type(field.type))
 
     def views(self, name: str) -> list[memoryview]:
         return [one[name].data for one in self.frames]
 
-    def numbers(self, name: str, dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
+    def numbers(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         views = self.views(name)
         sizes = np.array([len(one) for one in views], dtype=np.int64)
         if (sizes != self.counts * np.dtype(dtype).itemsize).any():
@@ -108,8 +104,8 @@ class _Joiner:
         little = np.frombuffer(b"".join(views), np.dtype(dtype).newbyteorder("<"))
         return little.astype(dtype, copy=False)
 
-    def times(self) -> _Ints:
-        found = self.numbers("ts", np.int64)
+    def times(self, name: str) -> _Ints:
+        found = self.numbers(name, np.int64)
         sums = np.cumsum(found, dtype=np.int64)
         firsts = np.cumsum(self.counts) - self.counts
         before: _Ints = np.repeat(sums[firsts] - found[firsts], self.counts)

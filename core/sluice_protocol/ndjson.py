@@ -9,61 +9,59 @@ import base64
 import binascii
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Literal, TypeVar
+from functools import partial
+from typing import Any, Final, Literal
 
 import msgspec
 
 from sluice_protocol.columns import (
     AttributeColumns,
     Columns,
-    EntryColumns,
-    LogColumns,
-    MetricColumns,
+    ColumnValues,
+    NameColumn,
+    SignalColumns,
+    TextColumn,
 )
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, InvalidFrame
+from sluice_protocol.fields import KINDS, Field, FieldType, RecordKind
 from sluice_protocol.manifests import Kind
-from sluice_protocol.records import (
-    EntryRecord,
-    LogRecord,
-    MetricPoint,
-    entries_from_records,
-    logs_from_records,
-    metrics_from_records,
-)
+from sluice_protocol.records import columns_from_rows
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 
-METRIC_TYPES: Final[tuple[Literal["gauge", "delta", "cumulative"], ...]] = (
-    "gauge",
-    "delta",
-    "cumulative",
-)
-"""Names of the metric types 0, 1 and 2."""
-
 _NotFinite = Literal["NaN", "Infinity", "-Infinity"]
-_Line = TypeVar("_Line", bound=msgspec.Struct)
-_Record = TypeVar("_Record")
 _ENCODER: Final = msgspec.json.Encoder()
+_JSON_TYPES: Final[dict[FieldType, object]] = {
+    FieldType.TIME: str | int,
+    FieldType.NAME: str,
+    FieldType.BYTE: int,
+    FieldType.FLOAT: float | _NotFinite,
+    FieldType.TEXT: str,
+    FieldType.OPAQUE: str,
+}
 
 
-class _LogLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    ts: str | int
-    body: str
-    severity: int = 0
-    attributes: dict[str, str] = {}
+def _line_type(kind: RecordKind) -> type[msgspec.Struct]:
+    """Return the form of a line: the fields that it needs, then the others."""
+    needed: list[Any] = []
+    others: list[Any] = []
+    for one in kind.fields:
+        json_type: Any = _JSON_TYPES[one.type]
+        if one.labels:
+            others.append((one.name, Literal[one.labels], one.labels[0]))
+        elif not one.is_optional:
+            needed.append((one.name, json_type))
+        elif one.type is FieldType.TIME:
+            others.append((one.name, json_type | None, None))
+        else:
+            others.append((one.name, json_type, 0))
+    if kind.has_attributes:
+        others.append(("attributes", dict[str, str], msgspec.field(default_factory=dict)))
+    return msgspec.defstruct(
+        "_Line", [*needed, *others], forbid_unknown_fields=True, omit_defaults=True
+    )
 
 
-class _MetricLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    ts: str | int
-    name: str
-    value: float | _NotFinite
-    type: Literal["gauge", "delta", "cumulative"] = "gauge"
-    attributes: dict[str, str] = {}
-
-
-class _EntryLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    key: str
-    value: str
-    ts: str | int | None = None
+_LINES: Final = {name: _line_type(kind) for name, kind in KINDS.items()}
 
 
 def columns_from_ndjson(kind: Kind, lines: Iterable[str | bytes]) -> Columns:
@@ -73,58 +71,42 @@ def columns_from_ndjson(kind: Kind, lines: Iterable[str | bytes]) -> Columns:
         BadUsage: A line is not JSON of this kind, or there is no line; the error names the line.
         InvalidFrame: The records cannot be encoded as one frame.
     """
-    columns: Columns
-    match kind:
-        case "logs":
-            columns = logs_from_records(list(_records(lines, _LogLine, _log_record)))
-        case "metrics":
-            columns = metrics_from_records(list(_records(lines, _MetricLine, _metric_point)))
-        case "entries":
-            columns = entries_from_records(list(_records(lines, _EntryLine, _entry_record)))
-    if not len(columns):
+    rows = list(_rows(KINDS[kind], lines))
+    if not rows:
         raise BadUsage("no records in the input: give at least one line of JSON")
-    return columns
+    return columns_from_rows(KINDS[kind], rows)
 
 
-def _records(
-    lines: Iterable[str | bytes], form: type[_Line], build: Callable[[_Line], _Record]
-) -> Iterator[_Record]:
-    decoder = msgspec.json.Decoder(form)
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+def _rows(kind: RecordKind, lines: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    decoder = msgspec.json.Decoder(_LINES[kind.name])
+    readers = [(one.name, _reader_of(one)) for one in kind.fields]
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
             continue
         try:
-            yield build(decoder.decode(line))
+            line = msgspec.structs.asdict(decoder.decode(text))
+            yield line | {name: read(line[name]) for name, read in readers if read is not None}
         except (*UNREADABLE_JSON, UnicodeError, BadUsage, InvalidFrame) as error:
             raise BadUsage(f"line {number}: {error}") from error
 
 
-def _log_record(line: _LogLine) -> LogRecord:
-    return LogRecord(
-        ts_ns=_time(line.ts), body=line.body, severity=line.severity, attributes=line.attributes
-    )
+def _reader_of(field: Field) -> Callable[[Any], object] | None:
+    """Return what makes a value of a field from its JSON; None if both are the same."""
+    if field.labels:
+        return field.labels.index
+    match field.type:
+        case FieldType.TIME:
+            return _time
+        case FieldType.FLOAT:
+            return float
+        case FieldType.OPAQUE:
+            return partial(_base64, field.name)
+        case _:
+            return None
 
 
-def _metric_point(line: _MetricLine) -> MetricPoint:
-    return MetricPoint(
-        ts_ns=_time(line.ts),
-        name=line.name,
-        value=float(line.value),
-        type=METRIC_TYPES.index(line.type),
-        attributes=line.attributes,
-    )
-
-
-def _entry_record(line: _EntryLine) -> EntryRecord:
-    return EntryRecord(
-        key=_base64("key", line.key),
-        value=_base64("value", line.value),
-        ts_ns=None if line.ts is None else _time(line.ts),
-    )
-
-
-def _time(ts: str | int) -> int:
-    return ts if isinstance(ts, int) else parse_rfc3339(ts)
+def _time(ts: str | int | None) -> int | None:
+    return parse_rfc3339(ts) if isinstance(ts, str) else ts
 
 
 def _base64(name: str, text: str) -> bytes:
@@ -136,45 +118,48 @@ def _base64(name: str, text: str) -> bytes:
 
 def ndjson_from_columns(columns: Columns) -> Iterator[str]:
     """Yield one line of JSON for each record, without line ends, in the order of the columns."""
-    match columns:
-        case LogColumns():
-            lines: Iterator[msgspec.Struct] = _log_lines(columns)
-        case MetricColumns():
-            lines = _metric_lines(columns)
-        case EntryColumns():
-            lines = _entry_lines(columns)
-    for line in lines:
-        yield _ENCODER.encode(line).decode()
+    line, count = _LINES[columns.kind.name], len(columns)
+    values: dict[str, Iterable[Any]] = {
+        one.name: _json_values(one, getattr(columns, one.name), count)
+        for one in columns.kind.fields
+    }
+    if isinstance(columns, SignalColumns):
+        values["attributes"] = attribute_rows(columns.attributes, count)
+    for row in zip(*[values[name] for name in line.__struct_fields__], strict=True):
+        yield _ENCODER.encode(line(*row)).decode()
 
 
-def _log_lines(columns: LogColumns) -> Iterator[_LogLine]:
-    count = len(columns)
-    severity = [0] * count if columns.severity is None else columns.severity.tolist()
-    rows = zip(
-        columns.ts.tolist(),
-        columns.body.slices(),
-        severity,
-        attribute_rows(columns.attributes, count),
-        strict=True,
-    )
-    for ts_ns, body, level, attributes in rows:
-        yield _LogLine(format_rfc3339(ts_ns), body.decode(), level, attributes)
+def _json_values(field: Field, values: ColumnValues | None, count: int) -> Iterable[object]:
+    """Return the values of a field in JSON."""
+    match values:
+        case None:
+            return [None if field.type is FieldType.TIME else 0] * count
+        case NameColumn():
+            return [values.names[index] for index in values.indexes.tolist()]
+        case TextColumn():
+            return map(_text if field.type is FieldType.TEXT else _base64_of, values.slices())
+        case _:
+            return _json_numbers(field, values.tolist())
 
 
-def _metric_lines(columns: MetricColumns) -> Iterator[_MetricLine]:
-    rows = zip(
-        columns.ts.tolist(),
-        columns.name.tolist(),
-        columns.value.tolist(),
-        columns.type.tolist(),
-        attribute_rows(columns.attributes, len(columns)),
-        strict=True,
-    )
-    for ts_ns, name, value, kind, attributes in rows:
-        line = _MetricLine(format_rfc3339(ts_ns), columns.names[name], _json_number(value))
-        line.type = METRIC_TYPES[kind]
-        line.attributes = attributes
-        yield line
+def _json_numbers(field: Field, values: list[Any]) -> Iterable[object]:
+    if field.labels:
+        return [field.labels[number] for number in values]
+    match field.type:
+        case FieldType.TIME:
+            return map(format_rfc3339, values)
+        case FieldType.FLOAT:
+            return map(_json_number, values)
+        case _:
+            return values
+
+
+def _text(value: bytes) -> str:
+    return value.decode()
+
+
+def _base64_of(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
 def _json_number(value: float) -> float | _NotFinite:
@@ -183,16 +168,6 @@ def _json_number(value: float) -> float | _NotFinite:
     if value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
     return value
-
-
-def _entry_lines(columns: EntryColumns) -> Iterator[_EntryLine]:
-    times = [None] * len(columns) if columns.ts is None else columns.ts.tolist()
-    for key, value, ts_ns in zip(columns.key.slices(), columns.value.slices(), times, strict=True):
-        yield _EntryLine(
-            base64.b64encode(key).decode(),
-            base64.b64encode(value).decode(),
-            None if ts_ns is None else format_rfc3339(ts_ns),
-        )
 
 
 def attribute_rows(columns: AttributeColumns | None, count: int) -> Iterator[dict[str, str]]:

@@ -30,6 +30,7 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import ACTIVE_DELETES, DELETES
 from sluice_protocol.manifests import Kind, decode_record
 from sluice_protocol.timestamps import parse_rfc3339
@@ -73,8 +74,8 @@ class DeleteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError("a delete needs at least one condition")
         if self.from_unix_ns is not None and self.to_unix_ns is not None:
             _check_range(self.from_unix_ns, self.to_unix_ns)
-        if self.kind == "entries" and (self.contains or self.attributes):
-            raise ValueError("entries are opaque: delete them by agent and time")
+        if KINDS[self.kind].searched is None and (self.contains or self.attributes):
+            raise ValueError(f"{self.kind} are opaque: delete them by agent and time")
 
 
 def _check_range(start_ns: int, end_ns: int) -> None:
@@ -118,7 +119,6 @@ _CONDITION: Final = re.compile(
     r"(?:(?P<more>\s+and\s+)|\s*\Z)",
     re.IGNORECASE,
 )
-_SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
 
 
 def parse_where(text: str, kind: Kind) -> Where:
@@ -141,13 +141,13 @@ def parse_where(text: str, kind: Kind) -> Where:
             _take(attributes, _unquoted(found["key"]), found["value"], found[0])
         else:
             name = next(one for one in ("agent", "body", "name") if found[one] is not None)
-            if name not in ("agent", _SEARCHED.get(kind)):
+            if name not in ("agent", KINDS[kind].searched):
                 raise BadUsage(f"{kind} have no {name}, near=`{found[0][:40]}`")
             _take(plain, name, found[name], found[0])
         at, more = found.end(), found["more"] is not None
     return Where(
         agent_id=plain.get("agent"),
-        contains=plain.get(_SEARCHED.get(kind, "")),
+        contains=plain.get(KINDS[kind].searched or ""),
         attributes=tuple(attributes.items()),
     )
 
@@ -249,7 +249,7 @@ def _contains_less(wide: DeleteRecord, narrow: DeleteRecord) -> bool:
         return True
     if narrow.contains is None:
         return False
-    if wide.kind == "metrics":
+    if KINDS[wide.kind].is_named:
         return wide.contains == narrow.contains
     return wide.contains in narrow.contains
 
@@ -440,12 +440,12 @@ def _subsets(pairs: Collection[tuple[str, str]]) -> Iterator[tuple[tuple[str, st
 
 
 def _conditions_of(record: DeleteRecord) -> _Conditions:
-    name = record.contains if record.kind == "metrics" else None
+    name = record.contains if KINDS[record.kind].is_named else None
     return record.kind, record.agent_id, name, frozenset(record.attributes.items())
 
 
 def _text_of(record: DeleteRecord) -> str | None:
-    return None if record.kind == "metrics" else record.contains
+    return None if KINDS[record.kind].is_named else record.contains
 
 
 def _time_range(record: DeleteRecord) -> tuple[float, float]:

@@ -7,21 +7,28 @@ with names sorted and each record's attributes in the order of the names.
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from sluice_protocol.columns import (
     I64,
-    U8,
     AttributeColumns,
+    Columns,
+    ColumnValues,
     EntryColumns,
     LogColumns,
     MetricColumns,
+    NameColumn,
     TextColumn,
+    make_columns,
+    number_type,
 )
 from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.fields import ENTRIES, LOGS, METRICS, Field, FieldType, RecordKind
 
 RAW_ATTRIBUTE: Final = "sluice.raw"
 """The attribute with the original bytes, in base64, of a body that was not UTF-8."""
@@ -83,14 +90,11 @@ def logs_from_records(records: Sequence[LogRecord]) -> LogColumns:
         InvalidFrame: A value is outside its range, or text cannot be encoded as UTF-8.
     """
     bodies = [_bytes_of("body", record.body) for record in records]
-    attributes = [record.attributes for record in records]
-    body, attributes = _readable(bodies, attributes)
-    severity = [record.severity for record in records]
+    body, attributes = _readable(bodies, [record.attributes for record in records])
     return LogColumns(
-        ts=_i64("ts", [record.ts_ns for record in records]),
         body=body,
-        severity=_u8("severity", severity) if any(severity) else None,
         attributes=attribute_columns(attributes),
+        **_columns_of(LOGS, records, but="body"),
     )
 
 
@@ -128,17 +132,9 @@ def metrics_from_records(points: Sequence[MetricPoint]) -> MetricColumns:
     Raises:
         InvalidFrame: A value is outside its range, or text cannot be encoded as UTF-8.
     """
-    names = sorted({point.name for point in points})
-    index = {name: place for place, name in enumerate(names)}
-    for name in names:
-        _bytes_of("names", name)
     return MetricColumns(
-        ts=_i64("ts", [point.ts_ns for point in points]),
-        names=tuple(names),
-        name=np.array([index[point.name] for point in points], np.uint32),
-        value=np.array([point.value for point in points], np.float64),
-        type=_u8("type", [point.type for point in points]),
         attributes=attribute_columns([point.attributes for point in points]),
+        **_columns_of(METRICS, points),
     )
 
 
@@ -148,14 +144,69 @@ def entries_from_records(records: Sequence[EntryRecord]) -> EntryColumns:
     Raises:
         InvalidFrame: Some entries have a time and some have none, or one is outside its range.
     """
-    times = [record.ts_ns for record in records if record.ts_ns is not None]
-    if times and len(times) != len(records):
-        raise InvalidFrame("ts", "some entries have a time and some have none")
-    return EntryColumns(
-        key=text_column("key", [record.key for record in records]),
-        value=text_column("val", [record.value for record in records]),
-        ts=_i64("ts", times) if times else None,
-    )
+    return EntryColumns(**_columns_of(ENTRIES, records))
+
+
+def columns_from_rows(kind: RecordKind, rows: Sequence[Mapping[str, Any]]) -> Columns:
+    """Build the columns of any kind from the value of each field by its name.
+
+    Args:
+        kind: The kind of the records.
+        rows: The values of each record, and its `attributes` if the kind has them.
+
+    Raises:
+        InvalidFrame: As the functions for each kind.
+    """
+    values: dict[str, Any] = {
+        field.name: _column_of(field, [row[field.name] for row in rows]) for field in kind.fields
+    }
+    if kind.has_attributes:
+        values["attributes"] = attribute_columns([row["attributes"] for row in rows])
+    return make_columns(kind.name, values)
+
+
+def _columns_of(kind: RecordKind, records: Sequence[object], *, but: str = "") -> dict[str, Any]:
+    return {
+        field.name: _column_of(field, list(map(attrgetter(_attribute_of(field)), records)))
+        for field in kind.fields
+        if field.name != but
+    }
+
+
+def _attribute_of(field: Field) -> str:
+    return "ts_ns" if field.type is FieldType.TIME else field.name
+
+
+def _column_of(field: Field, values: list[Any]) -> ColumnValues | None:
+    match field.type:
+        case FieldType.TIME:
+            return _times(field, values)
+        case FieldType.NAME:
+            return _name_column(values)
+        case FieldType.TEXT:
+            return string_column(field.column, values)
+        case FieldType.OPAQUE:
+            return text_column(field.column, values)
+        case _:
+            stated = not field.is_optional or any(values)
+            return _numbers(field, values) if stated else None
+
+
+def _times(field: Field, values: list[int | None]) -> I64 | None:
+    times = [at for at in values if at is not None]
+    if field.is_optional and not times:
+        return None
+    if len(times) != len(values):
+        raise InvalidFrame(field.column, "some entries have a time and some have none")
+    return _numbers(field, times)
+
+
+def _name_column(values: Sequence[str]) -> NameColumn:
+    names = sorted(set(values))
+    index = {name: place for place, name in enumerate(names)}
+    for name in names:
+        _bytes_of("names", name)
+    return NameColumn(names=tuple(names), indexes=np.array([index[one] for one in values], "u4"))
 
 
 def text_column(name: str, values: Sequence[bytes]) -> TextColumn:
@@ -280,15 +331,10 @@ def _bytes_of(name: str, value: str | bytes) -> bytes:
         ) from error
 
 
-def _i64(name: str, values: Sequence[int]) -> I64:
+def _numbers(field: Field, values: Sequence[float]) -> npt.NDArray[Any]:
+    dtype = np.dtype(number_type(field.type))
     try:
-        return np.array(values, np.int64)
+        return np.array(values, dtype)
     except OverflowError as error:
-        raise InvalidFrame(name, "is outside the range of a 64-bit integer") from error
-
-
-def _u8(name: str, values: Sequence[int]) -> U8:
-    try:
-        return np.array(values, np.uint8)
-    except OverflowError as error:
-        raise InvalidFrame(name, "is outside the range of an unsigned byte") from error
+        shown = "an unsigned byte" if dtype == np.uint8 else "a 64-bit integer"
+        raise InvalidFrame(field.column, f"is outside the range of {shown}") from error

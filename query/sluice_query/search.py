@@ -10,6 +10,7 @@ from msgspec.structs import replace as copy_with
 
 from sluice_lake.data_files import DataFile
 from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.fields import KINDS
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_query.answer.result import (
     HIGHLIGHTS,
@@ -20,7 +21,6 @@ from sluice_query.answer.result import (
 )
 from sluice_query.compute.engine import LAKE, PENDING, QueryEngine, open_engine
 from sluice_query.compute.sql import (
-    SEARCHED,
     RecordSources,
     SqlStatement,
     counts_sql,
@@ -44,9 +44,9 @@ _ABOVE_BMP: Final = 0xFFFF
 
 def add_highlights(engine: QueryEngine, query: Query, records: Sequence[Row]) -> None:
     """Add the matching ranges to records, under the name `highlights`."""
-    if query.text is None or not records:
+    column = KINDS[query.kind].searched
+    if query.text is None or column is None or not records:
         return
-    column = SEARCHED[query.kind]
     texts = [str(row[column]) for row in records]
     marked = [str(found) for (found,) in engine.rows(_marking_sql(query, query.text, texts))]
     for row, text, with_marks in zip(records, texts, marked, strict=True):

@@ -14,9 +14,12 @@ import pyarrow.parquet as pq
 
 from sluice_lake.blobs import BlobFault
 from sluice_lake.tables import Table
+from sluice_protocol.fields import KINDS, FieldType
 
+_PLAIN_TYPES: Final = frozenset({FieldType.FLOAT, FieldType.TEXT, FieldType.OPAQUE})
 PLAIN_COLUMNS: Final = frozenset(
-    {"seq", "ts_ns", "ts", "body", "value", "key", "attributes.key_value.value"}
+    {"seq", "ts_ns", "ts", "attributes.key_value.value"}
+    | {one.name for kind in KINDS.values() for one in kind.own_fields if one.type in _PLAIN_TYPES}
 )
 """Columns with few repeated values, for which building a dictionary is wasted work."""
 DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})

@@ -75,7 +75,7 @@ STRANGERS_QUESTIONS = {
     "the JSON of the response to an accepted upload": "gateway/sluice_gateway/uploads/upload.py",
     "when other bytes become a conflict": "core/sluice_protocol/acceptance.py",
     "how long a reconciler waits for a gateway's journal": "core/sluice_protocol/journals.py",
-    "a column of the logs table": "core/sluice_lake/tables.py",
+    "a field of a record": "core/sluice_protocol/fields.py",
     "where an ingest commits positions with data": "spark/sluice_spark/ingest/microbatch.py",
     "what proves that a blob may be deleted": "core/sluice_protocol/blob_deletion.py",
     "a statement of the bucket policy": "policies/sluice_policies/bucket_policy.py",

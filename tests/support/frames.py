@@ -11,6 +11,7 @@ from sluice_protocol.columns import (
     EntryColumns,
     LogColumns,
     MetricColumns,
+    NameColumn,
     TextColumn,
 )
 from sluice_protocol.identity import Identity
@@ -51,8 +52,7 @@ def logs() -> LogColumns:
 def metrics() -> MetricColumns:
     return MetricColumns(
         ts=np.array([T0_NS, T0_NS, -5], np.int64),
-        names=("cpu.load", "disk.free"),
-        name=np.array([0, 1, 0], np.uint32),
+        name=NameColumn(names=("cpu.load", "disk.free"), indexes=np.array([0, 1, 0], np.uint32)),
         value=np.array([0.5, float("nan"), float("-inf")], np.float64),
         type=np.array([0, 2, 1], np.uint8),
         attributes=attributes(),

@@ -30,7 +30,7 @@ from sluice_doors.attributes import (
 from sluice_doors.decoded import DecodedRecords, Tally
 from sluice_doors.otlp.protobuf import read_resource, read_resource_of_group, read_scope
 from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import I64, LogColumns, MetricColumns
+from sluice_protocol.columns import I64, SignalColumns
 from sluice_protocol.frame import Resource
 
 _FEW: Final = 16
@@ -108,7 +108,7 @@ def pieces_of(body: bytes, *, cut_bytes: int, piece_bytes: int) -> Pieces:
 class MappedRecords(NamedTuple):
     """The records of a request or a piece of one, and the pairs that all resources have."""
 
-    columns: LogColumns | MetricColumns
+    columns: SignalColumns
     shared: Resource
 
 

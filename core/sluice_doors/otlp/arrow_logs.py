@@ -37,7 +37,8 @@ from sluice_doors.attributes import OBSERVED_KEY
 from sluice_doors.decoded import DecodedRecords, Tally
 from sluice_doors.otlp.protobuf import LOGS_REQUEST, log_records, message_type
 from sluice_doors.protobuf import is_foreign
-from sluice_protocol.columns import I64, SEVERITY_MAX, LogColumns
+from sluice_protocol.columns import I64, LogColumns
+from sluice_protocol.fields import SEVERITY_MAX
 from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
 

@@ -11,7 +11,7 @@ different starts, then one point `_created` if they have the same start, and one
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,7 @@ from sluice_doors.otlp.metrics import (
 from sluice_doors.otlp.protobuf import METRICS_REQUEST, message_type, metrics_at
 from sluice_doors.rows import metric_pieces
 from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns
+from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns, NameColumn
 from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
@@ -173,8 +173,7 @@ class NumberPoints:
         types = np.where(rows.sort == _VALUE, self._types(plain)[rows.metric], GAUGE)
         columns = MetricColumns(
             ts=rows.ts,
-            names=names,
-            name=name,
+            name=NameColumn(names=names, indexes=name),
             value=rows.value,
             type=types.astype(np.uint8),
             attributes=joined_attributes(sources, known, tally),
@@ -404,7 +403,7 @@ def _sources(outer: OuterPairs, scope: int) -> Sources:
 
 def _in_order(parts: Sequence[_Part]) -> MetricColumns:
     """Return the points of all parts in the order of their metrics."""
-    joined = cast("MetricColumns", join_columns([one.columns for one in parts]))
+    joined = join_columns([one.columns for one in parts])
     metric = np.concatenate([one.metric for one in parts])
     if bool((metric[1:] >= metric[:-1]).all()):
         return joined
@@ -429,7 +428,7 @@ def _taken(columns: MetricColumns, order: I64) -> MetricColumns:
     return replace(
         columns,
         ts=columns.ts[order],
-        name=columns.name[order],
+        name=replace(columns.name, indexes=columns.name.indexes[order]),
         value=columns.value[order],
         type=columns.type[order],
         attributes=attributes,

@@ -24,7 +24,8 @@ from sluice_doors.attributes import (
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
 from sluice_doors.otlp.messages import AnyValue, OtlpLog, PartlyReadLog
 from sluice_doors.rows import built_or_repaired, log_pieces, repaired_log
-from sluice_protocol.columns import SEVERITY_MAX, LogColumns
+from sluice_protocol.columns import LogColumns
+from sluice_protocol.fields import SEVERITY_MAX
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, logs_from_records
 
 _NO_VALUE: Final = AnyValue()

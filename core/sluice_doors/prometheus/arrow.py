@@ -32,7 +32,7 @@ from sluice_doors.prometheus.write import (
 )
 from sluice_doors.rows import metric_pieces
 from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import I64, U32, MetricColumns
+from sluice_protocol.columns import I64, U32, MetricColumns, NameColumn
 from sluice_protocol.times import TS_END
 
 _NAME: Final = pa.scalar(NAME_LABEL.encode(), pa.binary())
@@ -101,8 +101,7 @@ def _samples(body: bytes, tally: Tally) -> tuple[MetricColumns | None, bool]:
     known = Names()
     columns = MetricColumns(
         ts=_times(samples),
-        names=names,
-        name=name,
+        name=NameColumn(names=names, indexes=name),
         value=integers(samples.field("value")),
         type=types[name],
         attributes=joined_attributes(

@@ -152,7 +152,7 @@ def live_table(kind: Kind, lines: Sequence[dict[str, Any]]) -> pa.Table:
         "accepted_at": pa.array(accepted, pa.int64()).view(pa.timestamp("us", tz="UTC")),
         "resource": pa.array([list(line.get("resource", {}).items()) for line in lines], TEXT_MAP),
     }
-    return pa.table(shared | payload_arrays(kind, columns, count))
+    return pa.table(shared | payload_arrays(columns, count))
 
 
 async def select_lines(

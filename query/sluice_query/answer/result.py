@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from sluice_protocol.fields import KINDS, Field, FieldType
 from sluice_protocol.manifests import Kind
-from sluice_protocol.ndjson import METRIC_TYPES
 from sluice_protocol.timestamps import format_rfc3339
 
 Row = dict[str, object]
@@ -172,22 +172,22 @@ def record_json(kind: Kind, row: Row) -> Row:
     """Return a record for JSON: as in the NDJSON of frames, with identity and resource added."""
     shown: Row = {"ts": _time(row["ts_ns"])} if row["ts_ns"] is not None else {}
     shown |= {name: row[name] for name in ("agent_id", "boot_id", "seq")}
-    match kind:
-        case "logs":
-            shown["body"] = row["body"]
-            if row["severity"]:
-                shown["severity"] = row["severity"]
-        case "metrics":
-            shown |= {"name": row["name"], "value": number_json(row["value"])}
-            shown["type"] = METRIC_TYPES[int(str(row["type"]))]
-        case "entries":
-            shown |= {name: base64.b64encode(_bytes(row[name])).decode() for name in _OPAQUE}
+    shown |= {
+        one.name: _value_json(one, row[one.name])
+        for one in KINDS[kind].own_fields
+        if row[one.name] or not one.is_optional
+    }
     if HIGHLIGHTS in row:
         shown[HIGHLIGHTS] = row[HIGHLIGHTS]
     return shown | {name: row[name] for name in ("attributes", "resource") if row[name]}
 
 
-_OPAQUE = ("key", "value")
+def _value_json(field: Field, value: object) -> object:
+    if field.labels:
+        return field.labels[int(str(value))]
+    if field.type is FieldType.OPAQUE:
+        return base64.b64encode(_bytes(value)).decode()
+    return number_json(value)
 
 
 def point_json(point: SeriesPoint) -> Row:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.fields import KINDS
 from sluice_protocol.manifests import Kind
-from sluice_protocol.ndjson import METRIC_TYPES
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.question.filters import FilterOperator, RecordField, RecordFilter
+from sluice_query.question.filters import FIELDS, FilterOperator, RecordField, RecordFilter
 from sluice_query.question.request import Query
 
 SqlValue = str | int | float | list[str] | list[int]
@@ -48,20 +48,21 @@ _IS_NAN: Final = "isnan(nextafter(value, seq))"
 """Whether it is NaN. DuckDB leaves out row groups by the statistics of the only column of a
 condition, so this one has a second column.
 """
-_TYPE: Final = (
-    "CASE type "
-    + " ".join(f"WHEN {number} THEN '{name}'" for number, name in enumerate(METRIC_TYPES))
-    + " END"
-)
 
 
 def field_sql(field: RecordField) -> SqlStatement:
     """Return the expression for the value of a field; NULL where a record does not have it."""
     if field.key is not None:
         return SqlStatement(f"{field.column}[?]", (field.key,))
-    if field.column == "severity":
-        return SqlStatement("nullif(severity, 0)")  # 0 means that it is not known
-    return SqlStatement(_TYPE if field.column == "type" else field.column)
+    known = FIELDS.get(field.column)
+    if known is None:
+        return SqlStatement(field.column)
+    if known.labels:
+        cases = " ".join(f"WHEN {at} THEN '{label}'" for at, label in enumerate(known.labels))
+        return SqlStatement(f"CASE {known.name} {cases} END")
+    if known.is_optional:
+        return SqlStatement(f"nullif({known.name}, 0)")  # 0 means that it is not known
+    return SqlStatement(known.name)
 
 
 def filter_conditions(filters: Sequence[RecordFilter]) -> list[SqlStatement]:
@@ -121,8 +122,6 @@ def _number_condition(operator: FilterOperator, number: float) -> SqlStatement:
     return SqlStatement(f"(value {operator} ? AND {IS_NUMBER})", (number,))
 
 
-SEARCHED: Final[dict[Kind, str]] = {"logs": "body", "metrics": "name"}
-"""The column that a text is searched in."""
 _ACCEPTED_NS: Final = "epoch_us(accepted_at) * 1000"
 _WINDOW_NS: Final = "epoch_us(window_start) * 1000"
 _WINDOW_SIZE_NS: Final = (
@@ -281,7 +280,7 @@ def select_sql(query: Query, columns: SqlStatement, sources: RecordSources) -> S
 
 def record_time(kind: Kind) -> str:
     """Return the time of a record; a record without one has the acceptance of its batch."""
-    return f"coalesce(ts_ns, {_ACCEPTED_NS})" if kind == "entries" else "ts_ns"
+    return f"coalesce(ts_ns, {_ACCEPTED_NS})" if not KINDS[kind].has_every_time else "ts_ns"
 
 
 def is_agent(agents: Sequence[str]) -> SqlStatement:
@@ -345,7 +344,8 @@ def _deleted(record: DeleteRecord) -> SqlStatement:
     if record.agent_id is not None:
         parts.append(SqlStatement("agent_id = ?", (record.agent_id,)))
     if record.contains is not None:
-        plain = "name = ?" if record.kind == "metrics" else "contains(body, ?)"
+        kind = KINDS[record.kind]
+        plain = f"{kind.searched} = ?" if kind.is_named else f"contains({kind.searched}, ?)"
         parts.append(SqlStatement(plain, (record.contains,)))
     parts += [_attribute(key, value) for key, value in record.attributes.items()]
     deleted = all_conditions(parts)
@@ -355,7 +355,7 @@ def _deleted(record: DeleteRecord) -> SqlStatement:
 
 def text_condition(query: Query, text: str) -> SqlStatement:
     """Return the condition that the searched column contains or matches a text."""
-    column = SEARCHED[query.kind]
+    column = KINDS[query.kind].searched
     if query.regex:
         options = "i" if query.ignore_case else "c"
         return SqlStatement(f"regexp_matches({column}, ?, '{options}')", (text,))

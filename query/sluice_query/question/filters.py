@@ -10,16 +10,19 @@ from typing import Final
 import msgspec
 
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
+from sluice_protocol.fields import KINDS
 from sluice_protocol.manifests import Kind
 
 COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
-    "logs": ("agent_id", "boot_id", "severity", "body"),
-    "metrics": ("agent_id", "boot_id", "name", "type", "value"),
-    "entries": ("agent_id", "boot_id"),
+    name: ("agent_id", "boot_id", *(field.name for field in kind.queried_fields))
+    for name, kind in KINDS.items()
 }
 MAPS: Final = ("attributes", "resource")
-NUMBERS: Final = frozenset({"severity", "value"})
+FIELDS: Final = {field.name: field for kind in KINDS.values() for field in kind.queried_fields}
+"""The fields of all kinds; kinds that have a name in common have the same field."""
+NUMBERS: Final = tuple(name for name, field in FIELDS.items() if field.is_number)
 """Fields whose values are numbers."""
+_ORDERED: Final = f"{', '.join(NUMBERS[:-1])} and {NUMBERS[-1]}"
 FIELD_PATTERN: Final = (
     r'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>[^=!<>~"]+)))?'
 )
@@ -190,7 +193,7 @@ def parse_filter(text: str, kind: Kind) -> RecordFilter:
     operator = FilterOperator(found["operator"])
     if operator in ORDER_OPERATORS and not field.is_number:
         raise BadUsage(
-            f"only severity and value have an order: use = or =~, field=`{field.name}`,"
+            f"only {_ORDERED} have an order: use = or =~, field=`{field.name}`,"
             f" operator=`{operator}`"
         )
     if not field.is_number:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import KINDS
 from sluice_protocol.manifests import Kind
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -54,7 +55,7 @@ from sluice_web.parameters import (
 FROM_DEFAULT: Final = "1h"
 FILTER_CHARS_MAX: Final = 4_000
 STEP_DEFAULT: Final = "1m"
-_KINDS: Final[Mapping[str, Kind]] = {"logs": "logs", "metrics": "metrics", "entries": "entries"}
+_KINDS: Final[Mapping[str, Kind]] = {name: name for name in KINDS}
 _FROM: Final = TextParameter(name="from")
 _TO: Final = TextParameter(name="to")
 _TEXT: Final = TextParameter(name="q")

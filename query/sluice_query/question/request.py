@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import KINDS
 from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
@@ -218,7 +219,7 @@ def query_of_delete(record: DeleteRecord) -> Query:
 
     Its range, agents and text only narrow what is read; the delete itself decides.
     """
-    text = record.contains if record.kind == "logs" else None
+    text = None if KINDS[record.kind].is_named else record.contains
     if text is not None and not 1 <= len(text.encode()) <= PATTERN_BYTES_MAX:
         text = None
     start, end = record.from_unix_ns, record.to_unix_ns
@@ -268,9 +269,9 @@ def _check_text(query: Query, name: ParameterName) -> None:
             used = "regex" if query.regex else "ignore_case"
             raise BadUsage(f"{name(used)} needs a text: add {name('q')}")
         return
-    if query.kind == "entries":
+    if KINDS[query.kind].searched is None:
         raise BadUsage(
-            f"entries are opaque bytes and cannot be searched for text: omit {name('q')}"
+            f"{query.kind} are opaque bytes and cannot be searched for text: omit {name('q')}"
         )
     try:
         size_bytes = len(query.text.encode())

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice_protocol.fields import KINDS
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 
@@ -90,7 +91,7 @@ class _Group:
     def __init__(self, records: Sequence[DeleteRecord]) -> None:
         texts: dict[str | None, list[DeleteRecord]] = {}
         for one in records:
-            texts.setdefault(one.contains if one.kind == "logs" else None, []).append(one)
+            texts.setdefault(None if KINDS[one.kind].is_named else one.contains, []).append(one)
         self._every = _cut_offs(records)
         self._any_text = _cut_offs(texts.pop(None, ()))
         self._by_text = {
@@ -189,12 +190,12 @@ class DeleteMatches:
         for one in records:
             shape = _Shape(
                 agent=one.agent_id is not None,
-                name=one.kind == "metrics" and one.contains is not None,
+                name=KINDS[one.kind].is_named and one.contains is not None,
                 attributes=tuple(sorted(one.attributes)),
             )
             shapes.setdefault(shape, {}).setdefault(shape.key(one), []).append(one)
             columns |= shape.columns
-            if one.kind == "logs" and one.contains is not None:
+            if not KINDS[one.kind].is_named and one.contains is not None:
                 columns.add("body")
         self.columns = tuple(sorted(columns))
         self._shapes: list[tuple[_Shape, _Lookup, list[_Group]]] = []

@@ -76,7 +76,7 @@ def test_metrics_over_http(tmp_path: Path) -> None:
         for frame in served.frames():
             columns = frame.columns
             assert isinstance(columns, MetricColumns)
-            points.update(columns.names[index] for index in columns.name.tolist())
+            points.update(columns.name.names[index] for index in columns.name.indexes.tolist())
         assert points["orders"] == 1
         assert points["depth"] == 1
         assert points["wait_bucket"] == 3

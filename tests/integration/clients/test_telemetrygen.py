@@ -53,7 +53,7 @@ def test_each_point_is_accepted(tmp_path: Path) -> None:
         with telemetrygen(served, "metrics", tmp_path, served.address, "--otlp-http") as started:
             finish(started)
         points = sum(
-            sum(frame.columns.names[name] == "gen" for name in frame.columns.name)
+            sum(frame.columns.name.names[one] == "gen" for one in frame.columns.name.indexes)
             for frame in served.frames()
             if isinstance(frame.columns, MetricColumns)
         )

@@ -40,7 +40,7 @@ def test_a_sample_of_this_host_is_a_valid_frame() -> None:
     decoded = decode_frame(encode_frame(identity=who, columns=block.columns)).columns
     assert isinstance(decoded, MetricColumns)
     assert {"system.cpu.load_average.1m", "system.cpu.time", "system.memory.limit"} <= set(
-        decoded.names
+        decoded.name.names
     )
 
 

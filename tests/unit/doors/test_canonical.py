@@ -8,7 +8,13 @@ from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST
 
 from sluice_doors.decoded import DecodedRecords, canonical, content_digest, take_texts
 from sluice_doors.otlp.http import PROTOBUF, decode_otlp_logs, decode_otlp_metrics
-from sluice_protocol.columns import AttributeColumns, LogColumns, MetricColumns, check_columns
+from sluice_protocol.columns import (
+    AttributeColumns,
+    LogColumns,
+    MetricColumns,
+    NameColumn,
+    check_columns,
+)
 
 
 def logs(received_ns: int = 1) -> DecodedRecords:
@@ -50,8 +56,9 @@ def test_the_order_of_metric_names_does_not_change_the_digest() -> None:
     (found,) = decode_otlp_metrics(body, PROTOBUF, received_ns=1)
     columns = found.columns
     assert isinstance(columns, MetricColumns)
-    last = len(columns.names) - 1
-    reverse = replace(columns, names=columns.names[::-1], name=(last - columns.name).astype("u4"))
+    names, indexes = columns.name.names, columns.name.indexes
+    reversed_names = NameColumn(names=names[::-1], indexes=(len(names) - 1 - indexes).astype("u4"))
+    reverse = replace(columns, name=reversed_names)
     check_columns(reverse, len(reverse))
     assert content_digest(replace(found, columns=reverse)) == content_digest(found)
 

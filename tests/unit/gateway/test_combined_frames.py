@@ -22,7 +22,13 @@ from sluice_gateway.doors.combined_frames import (
 from sluice_gateway.doors.frames import RequestOrigin, make_frames
 from sluice_protocol.column_codings import encode_columns
 from sluice_protocol.column_slices import columns_bytes, join_columns, slice_columns
-from sluice_protocol.columns import LogColumns, MetricColumns, TextColumn, check_columns
+from sluice_protocol.columns import (
+    LogColumns,
+    MetricColumns,
+    SignalColumns,
+    TextColumn,
+    check_columns,
+)
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.frame import Resource, decode_frame
 from sluice_protocol.identity import request_identity
@@ -45,7 +51,7 @@ def logs(*bodies: str, severity: int = 0, **attributes: str) -> LogColumns:
     return columns
 
 
-def small(columns: LogColumns | MetricColumns, resource: Resource = ()) -> SmallRequest:
+def small(columns: SignalColumns, resource: Resource = ()) -> SmallRequest:
     records = canonical(
         DecodedRecords(columns=columns, resource=resource, timed=True, unreadable=0)
     )
@@ -59,7 +65,7 @@ def small(columns: LogColumns | MetricColumns, resource: Resource = ()) -> Small
     return SmallRequest(records=records, identity=identity, size_bytes=combined_bytes(records))
 
 
-def lines(columns: LogColumns | MetricColumns) -> list[str]:
+def lines(columns: SignalColumns) -> list[str]:
     return list(ndjson_from_columns(columns))
 
 
@@ -71,7 +77,7 @@ def test_joined_columns_have_the_records_of_all_parts() -> None:
     check_columns(joined, len(joined))
 
 
-def _without_severity(columns: LogColumns | MetricColumns) -> list[str]:
+def _without_severity(columns: SignalColumns) -> list[str]:
     return [re.sub('"severity":[0-9]+,?', "", one).replace(",}", "}") for one in lines(columns)]
 
 
@@ -83,8 +89,8 @@ def test_joined_metrics_share_their_names() -> None:
 
     joined = join_columns([metric("up"), metric("down"), metric("up")])
     assert isinstance(joined, MetricColumns)
-    assert joined.names == ("up", "down")
-    assert joined.name.tolist() == [0, 1, 0]
+    assert joined.name.names == ("up", "down")
+    assert joined.name.indexes.tolist() == [0, 1, 0]
     check_columns(joined, len(joined))
 
 

@@ -16,7 +16,7 @@ from sluice_gateway.uploads.frame_reader import (
     FrameReader,
     decodes_inline,
 )
-from sluice_protocol.columns import MetricColumns
+from sluice_protocol.columns import MetricColumns, NameColumn
 from sluice_protocol.errors import InvalidFrame, TooLarge
 from sluice_protocol.frame import FrameHead, decode_body, decode_head, encode_frame
 from sluice_web.connection_guard import BodyPace
@@ -82,8 +82,10 @@ def test_a_frame_with_many_names_is_decoded_in_a_thread(
     points = 2 * INLINE_NAMES_BYTES_MAX // 7
     columns = MetricColumns(
         ts=np.zeros(points, np.int64),
-        names=tuple(f"name{number}" for number in range(names)),
-        name=(np.arange(points) % names).astype(np.uint32),
+        name=NameColumn(
+            names=tuple(f"name{number}" for number in range(names)),
+            indexes=(np.arange(points) % names).astype(np.uint32),
+        ),
         value=np.zeros(points),
         type=np.zeros(points, np.uint8),
     )

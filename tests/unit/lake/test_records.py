@@ -84,7 +84,7 @@ def test_records_without_attributes_have_null() -> None:
 
 
 def test_payload_arrays_are_named_as_in_the_table() -> None:
-    found = payload_arrays("metrics", POINTS, 3)
+    found = payload_arrays(POINTS, 3)
     assert list(found) == ["name", "value", "type", "attributes"]
     table = pa.table(found)
     assert table.column("name").to_pylist() == ["cpu", "mem", "cpu"]

@@ -3,8 +3,8 @@ from sluice_lake.tables import (
     TABLES,
     accepted_date,
     accepted_hour,
-    payload_columns,
 )
+from sluice_protocol.fields import KINDS
 
 
 def test_the_partition_column_is_last_and_not_stored_in_the_files() -> None:
@@ -20,8 +20,8 @@ def test_partitions_are_utc() -> None:
     assert accepted_hour(at_ns) == "2023-11-14T22"
 
 
-def test_payload_columns_are_those_that_the_other_kinds_do_not_have() -> None:
-    names = {kind: [column.name for column in payload_columns(kind)] for kind in RECORD_TABLES}
+def test_each_kind_has_its_own_fields_in_this_order() -> None:
+    names = {kind: [field.name for field in KINDS[kind].own_fields] for kind in RECORD_TABLES}
     assert names == {
         "logs": ["body", "severity"],
         "metrics": ["name", "value", "type"],

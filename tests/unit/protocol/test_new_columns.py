@@ -16,9 +16,9 @@ from sluice_protocol.column_codings import (
     TEXTS,
     TIMES,
     U8,
-    decode_bytes,
     decode_counts,
     decode_names,
+    decode_numbers,
     decode_texts,
     decode_times,
     encode_columns,
@@ -77,7 +77,7 @@ def test_a_later_build_reads_its_columns(compress: bool) -> None:
     assert decode_times(raw["observed_ts"].data, "observed_ts").tolist() == OBSERVED.tolist()
     names, indexes = decode_names(*raw["severity_text"], 3, "severity_text")
     assert [names[at] for at in indexes] == ["WARN", "fatal", "WARN"]
-    assert decode_bytes(raw["attr_type"].data, "attr_type").tolist() == [0, 3, 1]
+    assert decode_numbers(U8, raw["attr_type"].data, "attr_type").tolist() == [0, 3, 1]
     assert_same(decode_texts(*raw["trace_id"], 3, "trace_id"), logs().body)
     assert decode_counts(*raw["span_events"], "span_events").tolist() == [0, 300, 7]
 

@@ -204,6 +204,9 @@ function Lines({ records, columns, open, chosen, label }) {
   })}</div></div>`;
 }
 
+// Fields that the head, the text or the time of a record shows already.
+const APART = new Set(["ts", "seq", "body", "key", "value"]);
+
 function Detail({ record, search, add, close }) {
   const [around, setAround] = useState(null), [problem, setProblem] = useState(null);
   useEffect(() => { setAround(null); setProblem(null); }, [keyOf(record)]);
@@ -213,7 +216,7 @@ function Detail({ record, search, add, close }) {
     if (path) wanted.append("filter", filterText(path, "=", fieldOf(record, path)));
     try { setAround(await api(`v1/context?${wanted}`)); } catch (error) { setProblem(error); }
   };
-  const plain = ["agent_id", "boot_id", ...(record.severity ? ["severity"] : []), ...(record.name ? ["name"] : [])].map((name) => [name, record[name]]);
+  const plain = Object.entries(record).filter(([name, value]) => typeof value !== "object" && !APART.has(name));
   const nested = ["attributes", "resource"].flatMap((group) => Object.entries(record[group] ?? {}).map(([key, value]) => [`${group}.${/[=!<>~"]/.test(key) ? JSON.stringify(key) : key}`, value]));
   const line = (one, here) => html`<div class=${here ? "here" : ""}>${safe(one.ts ?? "")} ${safe(bodyOf(one))}</div>`;
   return html`<section class="detail card" aria-label="Record"><div class="head"><h2>Record ${safe(record.seq)} of ${safe(record.agent_id)}</h2><div class="tools"><${Copy} text=${JSON.stringify(record)} label="Copy JSON" /><button type="button" onClick=${look}>Lines around it</button><a href=${placeUrl("batches", [keyOf(record)])}>Batch of the record</a><button type="button" class="plain" onClick=${close} aria-label="Close the record">✕</button></div></div>

@@ -1,0 +1,171 @@
+"""The kinds of records and the fields of each: one table, from which all other lists follow.
+
+From a row follow the column of a frame with its checks, the lines of NDJSON, the column of the
+lake's table, its Arrow type and its row in `docs/reference/tables.md`, the field of a query with
+its filters, and what a result shows. A row needs an attribute of the same name in the class of its
+columns (`columns`), and a door or a decoder that fills it; `records` has the rows that doors build.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from sluice_protocol.manifests import Kind
+
+SEVERITY_MAX: Final = 24
+
+
+class FieldType(IntEnum):
+    """What the values of a field are, in the order in which clients list fields."""
+
+    TIME = 1
+    """Unix ns, 64 bits."""
+    NAME = 2
+    """A text that many records have in common."""
+    BYTE = 3
+    """0 to 255."""
+    FLOAT = 4
+    """64 bits, any of them; NaN is kept."""
+    TEXT = 5
+    """UTF-8, usually another for each record."""
+    OPAQUE = 6
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of the records of a kind.
+
+    Attributes:
+        name: Its name in columns, JSON, the lake and queries.
+        type: What its values are.
+        meaning: One line, which the lake stores: rewording it changes the schema of a table.
+        column: Name of its column in a frame; by default `name`.
+        is_optional: Whether a frame may do without the column. Numbers are then 0, and a query
+            shows none for 0.
+        maximum: The largest number.
+        labels: The texts that JSON and queries have for the numbers 0, 1, ….
+        is_shown: Whether the line of a record on a terminal contains it.
+        is_skippable: Whether data files record its minimum and maximum.
+    """
+
+    name: str
+    type: FieldType
+    meaning: str
+    column: str = ""
+    is_optional: bool = False
+    maximum: int | None = None
+    labels: tuple[str, ...] = ()
+    is_shown: bool = False
+    is_skippable: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.column:
+            object.__setattr__(self, "column", self.name)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers for filters, so that they have an order."""
+        return self.type is FieldType.FLOAT or (self.type is FieldType.BYTE and not self.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordKind:
+    """One kind of records.
+
+    Attributes:
+        name: Its name in envelopes, manifests and queries, and of its table in the lake.
+        fields: Its fields, in the order of the columns of its table, `ts` first.
+        searched: The field that a text is searched in; None if it has none.
+        has_attributes: Whether each record has attributes.
+    """
+
+    name: Kind
+    fields: tuple[Field, ...]
+    searched: str | None
+    has_attributes: bool = True
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the searched field is a name, which a delete compares as a whole."""
+        return any(one.type is FieldType.NAME for one in self.fields if one.name == self.searched)
+
+    @property
+    def has_every_time(self) -> bool:
+        """Whether each record has a time; otherwise all records of a batch have one, or none."""
+        return not self.fields[0].is_optional
+
+    @property
+    def own_fields(self) -> tuple[Field, ...]:
+        """The fields without `ts`, which all kinds have."""
+        return self.fields[1:]
+
+    @property
+    def queried_fields(self) -> tuple[Field, ...]:
+        """The fields that a query filters by, in the order in which clients list them."""
+        found = [one for one in self.own_fields if one.type is not FieldType.OPAQUE]
+        return tuple(sorted(found, key=lambda one: one.type))
+
+
+LOGS: Final = RecordKind(
+    name="logs",
+    searched="body",
+    fields=(
+        Field(name="ts", type=FieldType.TIME, meaning="the record's own time, exact, Unix ns"),
+        Field(name="body", type=FieldType.TEXT, meaning="the line", is_shown=True),
+        Field(
+            name="severity",
+            type=FieldType.BYTE,
+            meaning="OpenTelemetry severity number 0 to 24, or null",
+            is_optional=True,
+            maximum=SEVERITY_MAX,
+            is_skippable=True,
+        ),
+    ),
+)
+METRICS: Final = RecordKind(
+    name="metrics",
+    searched="name",
+    fields=(
+        Field(name="ts", type=FieldType.TIME, meaning="the point's own time, exact, Unix ns"),
+        Field(
+            name="name",
+            type=FieldType.NAME,
+            meaning="name of the metric",
+            is_shown=True,
+            is_skippable=True,
+        ),
+        Field(name="value", type=FieldType.FLOAT, meaning="the value, any bits", is_shown=True),
+        Field(
+            name="type",
+            type=FieldType.BYTE,
+            meaning="0 gauge, 1 delta, 2 cumulative",
+            maximum=2,
+            labels=("gauge", "delta", "cumulative"),
+        ),
+    ),
+)
+ENTRIES: Final = RecordKind(
+    name="entries",
+    searched=None,
+    has_attributes=False,
+    fields=(
+        Field(
+            name="ts",
+            type=FieldType.TIME,
+            meaning="the entry's own time, exact, Unix ns",
+            is_optional=True,
+        ),
+        Field(name="key", type=FieldType.OPAQUE, meaning="opaque bytes", is_shown=True),
+        Field(
+            name="value",
+            type=FieldType.OPAQUE,
+            meaning="opaque bytes",
+            column="val",
+            is_shown=True,
+        ),
+    ),
+)
+
+KINDS: Final[Mapping[Kind, RecordKind]] = {one.name: one for one in (LOGS, METRICS, ENTRIES)}
