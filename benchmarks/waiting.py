@@ -45,7 +45,7 @@ RATIO_MOST = 0.33
 START_NS = 1_790_000_000 * NS_PER_S
 SUBJECT, CONTROL = "decoded together", "decoded alone (control)"
 EVERYTHING = Query(from_ns=UnixNs(0), to_ns=UnixNs(2**62), stats_only=True)
-SETTINGS = QuerySettings(threads=2, accepted_list_max=0, time_s_max=600)
+SETTINGS = QuerySettings(threads=2, time_s_max=600)
 
 
 def _batch(number: int) -> tuple[AcceptedManifest, bytes]:
@@ -103,7 +103,13 @@ def _alone() -> Iterator[None]:
 def _query(url: str) -> float:
     async def ask() -> QuerySummary:
         async with open_store(url) as store:
-            searcher = Searcher(store=store, store_url=url, settings=SETTINGS, clock=SystemClock())
+            searcher = Searcher(
+                store=store,
+                store_url=url,
+                settings=SETTINGS,
+                clock=SystemClock(),
+                lists_accepted=False,
+            )
             return (await searcher.search(EVERYTHING)).summary
 
     summary = asyncio.run(ask())

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from sluice_console.sessions import LoginLimit, Role, SessionBook, Visitor
+from sluice_console.sessions import LoginLimit, SessionBook, Visitor, VisitorRole
 from sluice_console.settings import ConsoleSettings, split_list
 from sluice_protocol.errors import BadUsage, ErrorCode, Unauthenticated
 from sluice_web.addresses import LOOPBACK_NAMES, parse_allowed_hosts, parse_listen, plain_address
@@ -28,7 +28,7 @@ from sluice_web.tokens import CHALLENGE, GUARDED_PREFIX, Operator, name_of_token
 
 COOKIE: Final = "sluice_console"
 CSRF_FIELD: Final = "X-CSRF-Token"
-LOCAL_VIEWER: Final = Visitor(name="local", role=Role.VIEWER)
+LOCAL_VIEWER: Final = Visitor(name="local", role=VisitorRole.VIEWER)
 VISITOR: Final = web.RequestKey("visitor", Visitor)
 BEGIN_PATH: Final = "/v1/oidc/login"
 CALLBACK_PATH: Final = "/v1/oidc/callback"
@@ -89,13 +89,13 @@ class KnownVisitors:
         """Whether every visitor is a viewer, because no one is configured."""
         return not (self.viewers or self.operators or self.proxies or self.oidc)
 
-    def find_token(self, token: str) -> tuple[str, Role] | None:
+    def find_token(self, token: str) -> tuple[str, VisitorRole] | None:
         """Return whose token it is, or None."""
         operator = name_of_token(token, self.operators)
         if operator is not None:
-            return operator, Role.OPERATOR
+            return operator, VisitorRole.OPERATOR
         viewer = name_of_token(token, self.viewers)
-        return None if viewer is None else (viewer, Role.VIEWER)
+        return None if viewer is None else (viewer, VisitorRole.VIEWER)
 
 
 def read_visitors(settings: ConsoleSettings) -> KnownVisitors:
@@ -156,7 +156,9 @@ class ConsoleAccess:
             return visitor
         user = self._proxy_user(request)
         if user:
-            role = Role.OPERATOR if user in self._known.proxy_operators else Role.VIEWER
+            role = (
+                VisitorRole.OPERATOR if user in self._known.proxy_operators else VisitorRole.VIEWER
+            )
             return Visitor(name=user, role=role, csrf=self._sessions.csrf_of(f"proxy:{user}"))
         return LOCAL_VIEWER if self._known.is_open else None
 
@@ -265,7 +267,7 @@ def check_operator(request: web.Request) -> Visitor:
         HttpRefusal: 403: the visitor is not an operator, or the CSRF token is missing or wrong.
     """
     visitor = check_csrf(request)
-    if visitor.role is not Role.OPERATOR:
+    if visitor.role is not VisitorRole.OPERATOR:
         raise HttpRefusal(ErrorCode.FORBIDDEN, "only operators may write")
     return visitor
 
@@ -278,5 +280,5 @@ def conflict_access(request: web.Request) -> ConflictAccess:
     return ConflictAccess(
         principal=f"operator:{visitor.name}",
         agents=None,
-        may_resolve=visitor.role is Role.OPERATOR,
+        may_resolve=visitor.role is VisitorRole.OPERATOR,
     )

@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 from yarl import URL
 
 from sluice_console.access import BEGIN_PATH, CALLBACK_PATH, COOKIE, set_session_cookie
-from sluice_console.sessions import LoginLimit, Role, SessionBook
+from sluice_console.sessions import LoginLimit, SessionBook, VisitorRole
 from sluice_console.settings import OidcSettings, split_list
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import UNREADABLE_JSON
@@ -174,7 +174,7 @@ def verify_id_token(
     return dict(claims)
 
 
-def role_of(claims: Mapping[str, Any], settings: OidcSettings) -> Role | None:
+def role_of(claims: Mapping[str, Any], settings: OidcSettings) -> VisitorRole | None:
     """Return the role of a user from a claim; None if the claim gives none."""
     found: Any = claims
     for name in settings.roles_claim.split("."):
@@ -183,9 +183,9 @@ def role_of(claims: Mapping[str, Any], settings: OidcSettings) -> Role | None:
     if isinstance(found, list):
         values = {one for one in found if isinstance(one, str)}
     if values & set(split_list(settings.operator_roles)):
-        return Role.OPERATOR
+        return VisitorRole.OPERATOR
     viewers = set(split_list(settings.viewer_roles))
-    return Role.VIEWER if not viewers or values & viewers else None
+    return VisitorRole.VIEWER if not viewers or values & viewers else None
 
 
 def name_of(claims: Mapping[str, Any], settings: OidcSettings) -> str:
@@ -380,7 +380,7 @@ class OidcLogin:
         response.del_cookie(LOGIN_COOKIE, path=CALLBACK_PATH)
         return response
 
-    async def _authenticate(self, request: web.Request) -> tuple[str, Role]:
+    async def _authenticate(self, request: web.Request) -> tuple[str, VisitorRole]:
         query = request.query
         login = self._logins.finish(query.get("state", ""), request.cookies.get(LOGIN_COOKIE, ""))
         if login is None:

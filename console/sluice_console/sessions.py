@@ -22,7 +22,7 @@ FAILURE_S: Final = 60.0
 _ADDRESSES_MAX: Final = 10_000
 
 
-class Role(StrEnum):
+class VisitorRole(StrEnum):
     """What a visitor may do: a viewer reads, an operator also writes."""
 
     VIEWER = "viewer"
@@ -40,7 +40,7 @@ class Visitor:
     """
 
     name: str
-    role: Role
+    role: VisitorRole
     csrf: str = ""
 
 
@@ -59,9 +59,9 @@ class SessionBook:
         self._new_secret = new_secret
         self._lifetime_ns = int(lifetime_s * NS_PER_S)
         self._key = new_secret().encode()
-        self._sessions: OrderedDict[str, tuple[int, str, Role]] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[int, str, VisitorRole]] = OrderedDict()
 
-    def open(self, name: str, role: Role) -> str:
+    def open(self, name: str, role: VisitorRole) -> str:
         """Open a session and return its id, the value of the cookie."""
         session_id = self._new_secret()
         ends_ns = self._clock.monotonic_ns() + self._lifetime_ns

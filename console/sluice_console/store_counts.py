@@ -29,7 +29,7 @@ _INDEXED_NS: Final = 60 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBatches:
+class HeldCount:
     """The batches that are held back.
 
     Attributes:
@@ -69,7 +69,7 @@ async def count_open_conflicts(conflicts: StoredConflicts, limit: int) -> OpenCo
     )
 
 
-async def count_held(store: ObjectStore) -> HeldBatches:
+async def count_held(store: ObjectStore) -> HeldCount:
     """Count the batches that are held back.
 
     Raises:
@@ -80,7 +80,7 @@ async def count_held(store: ObjectStore) -> HeldBatches:
         reasons.append(record.reason.value)
         if len(reasons) == HOLDS_MAX:
             break
-    return HeldBatches(
+    return HeldCount(
         count=len(reasons), more=len(reasons) == HOLDS_MAX, reasons=tuple(sorted(set(reasons)))
     )
 

@@ -28,7 +28,7 @@ _KEY_FIELDS: Final = ("Authorization", "X-Amz-Firehose-Access-Key", "Signature-I
 log = structlog.get_logger()
 
 
-class RefusalReason(StrEnum):
+class ClientRefusal(StrEnum):
     """Why a client is not known."""
 
     NO_KEY = "it sent no key"
@@ -60,7 +60,7 @@ class _Door:
 
     minutes: Counter[int] = field(default_factory=Counter)
     unlogged: int = 0
-    reason: RefusalReason = RefusalReason.NO_KEY
+    reason: ClientRefusal = ClientRefusal.NO_KEY
     peer: str = ""
     last_ns: int = 0
 
@@ -73,7 +73,7 @@ class RefusedClients:
         self._warnings = RareWarnings(clock)
         self._doors: dict[str, _Door] = {}
 
-    def add(self, door: str, reason: RefusalReason, peer: str | None) -> None:
+    def add(self, door: str, reason: ClientRefusal, peer: str | None) -> None:
         """Count a refusal."""
         now_ns = self._clock.monotonic_ns()
         found = self._doors.setdefault(door, _Door())
@@ -109,11 +109,11 @@ class RefusedClients:
         )
 
 
-def refusal_of(request: "web.Request") -> RefusalReason:
+def refusal_of(request: "web.Request") -> ClientRefusal:
     """Return why the sender of an HTTP request is not known."""
     sent = any(name in request.headers for name in _KEY_FIELDS)
     has_key = sent or request.get_extra_info("peercert")
-    return RefusalReason.WRONG_KEY if has_key else RefusalReason.NO_KEY
+    return ClientRefusal.WRONG_KEY if has_key else ClientRefusal.NO_KEY
 
 
 def _minute(now_ns: int) -> int:

@@ -20,17 +20,17 @@ class QuerySettings:
         tail_bytes_max: Most bytes of pending batches' blobs to read, the newest batches first; what
             is left out makes the result partial. The most batches and work lists follow from it:
             10 000 batches, and 2 000 lists of each lane, for each 256 MiB.
-        accepted_list_max: Most accepted manifests that a query lists to find batches that are not
-            enqueued yet; in a larger store it relies on the reconciler's last full pass. 0 never
-            lists them.
     """
 
     memory_bytes_max: int = 1 << 30
     threads: int = os.cpu_count() or 1
     time_s_max: float = 60.0
     tail_bytes_max: int = 256 << 20
-    accepted_list_max: int = 5_000
-    landed_s: ClassVar[float] = 3600.0
+    accepted_list_max: ClassVar[int] = 5_000
+    """Accepted manifests that a query lists, five requests of a bucket, to find batches that are
+    not enqueued yet where gateways write no journals; in a larger store it relies on the
+    reconciler's last full pass."""
+    transferred_s: ClassVar[float] = 3600.0
     """How long after its transfer a batch is read from the spool: the reconciler enqueues it in
     this time."""
     max_staleness_s: ClassVar[float] = 10.0
@@ -51,7 +51,6 @@ class QuerySettings:
             check_number(name, getattr(self, name), 1)
         check_number("time_s_max", self.time_s_max, 0, above=True)
         check_number("tail_bytes_max", self.tail_bytes_max, 0)
-        check_number("accepted_list_max", self.accepted_list_max, 0)
 
     @property
     def tail_frames_max(self) -> int:

@@ -42,7 +42,7 @@ from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.connection_guard import BodyPace, ConnectionGuard, ConnectionLimits, serving_guarded
 from sluice_web.listening import TlsFiles, bind_setting, server_tls
 from sluice_web.problems import HttpRefusal, describe_error
-from sluice_web.refused_clients import RefusalReason
+from sluice_web.refused_clients import ClientRefusal
 
 CHUNKS_MAX: Final = 16
 """Chunks of a connection that are accepted at the same time."""
@@ -158,7 +158,7 @@ class _HandshakeFailed(Unauthenticated):
         why: The reason that an operator may read without the log.
     """
 
-    def __init__(self, why: RefusalReason, reason: str) -> None:
+    def __init__(self, why: ClientRefusal, reason: str) -> None:
         super().__init__(reason)
         self.why = why
 
@@ -207,7 +207,7 @@ class ForwardServer(Generic[Sender]):
             # Clients such as fluent-logger do not notice it: they write, and read no response.
             problem = describe_error(error, path=_PATH, peer=stream.peer)
             self.doors.count_refused("forward", problem)
-            why = error.why if isinstance(error, _HandshakeFailed) else RefusalReason.WRONG_KEY
+            why = error.why if isinstance(error, _HandshakeFailed) else ClientRefusal.WRONG_KEY
             self.doors.refused.add("forward", why, stream.peer)
         except TimeoutError:
             log.info("forward_connection_closed", reason="slow client", peer=stream.peer)
@@ -239,7 +239,7 @@ class ForwardServer(Generic[Sender]):
                     identity = await self._shake_hands(stream)
         except TimeoutError as error:
             reason = f"the client completed no handshake within {login_s:g} s"
-            raise _HandshakeFailed(RefusalReason.NO_HANDSHAKE, reason) from error
+            raise _HandshakeFailed(ClientRefusal.NO_HANDSHAKE, reason) from error
         stream.message_bytes_max = self.rules.message_bytes_max
         return identity
 
@@ -253,7 +253,7 @@ class ForwardServer(Generic[Sender]):
         await stream.write(decided.response)
         if decided.identity is None:
             reason = "no sender has this shared key, user and password"
-            raise _HandshakeFailed(RefusalReason.WRONG_KEY, reason)
+            raise _HandshakeFailed(ClientRefusal.WRONG_KEY, reason)
         return decided.identity
 
     async def _next_ping(self, stream: ForwardStream) -> Ping:
@@ -263,13 +263,13 @@ class ForwardServer(Generic[Sender]):
             if received is not None and len(received[0]) == 1:
                 return read_ping(received[0][0])
         except (BodyUnreadable, TooLarge) as error:  # a larger message is none either
-            raise _HandshakeFailed(RefusalReason.NO_KEY, str(error)) from error
+            raise _HandshakeFailed(ClientRefusal.NO_KEY, str(error)) from error
         except HttpRefusal as error:
-            raise _HandshakeFailed(RefusalReason.NO_HANDSHAKE, str(error)) from error
+            raise _HandshakeFailed(ClientRefusal.NO_HANDSHAKE, str(error)) from error
         if received is None:
             raise BodyUnreadable("the client closed the connection in the handshake")
         reason = "the client sent no PING: it needs a shared key"
-        raise _HandshakeFailed(RefusalReason.NO_KEY, reason)
+        raise _HandshakeFailed(ClientRefusal.NO_KEY, reason)
 
     async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
         """Accept messages until the end of the stream.

@@ -37,7 +37,7 @@ from sluice_protocol.units import UnixNs
 from sluice_web.connection_guard import BodyPace
 from sluice_web.listening import TlsFiles
 from sluice_web.problems import HttpRefusal, Problem, describe_error
-from sluice_web.refused_clients import RefusalReason
+from sluice_web.refused_clients import ClientRefusal
 
 QUICK_S: Final = 2.0
 """Time within which most messages arrive; later ones are counted."""
@@ -242,7 +242,7 @@ class OtlpMethods(grpc.GenericRpcHandler, Generic[Sender]):
             problem = describe_error(error, path=method, peer=context.peer())
             self._doors.count_refused("otlp", problem)
             if problem.code is ErrorCode.UNAUTHENTICATED:
-                why = RefusalReason.WRONG_KEY if _sent_key(context) else RefusalReason.NO_KEY
+                why = ClientRefusal.WRONG_KEY if _sent_key(context) else ClientRefusal.NO_KEY
                 self._doors.refused.add("otlp", why, context.peer())
             await _refuse(context, problem)
         self._doors.count_accepted("otlp", result)

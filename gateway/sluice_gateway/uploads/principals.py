@@ -52,7 +52,7 @@ from sluice_protocol.signatures import (
 )
 from sluice_web.tokens import token_sha256
 
-Role = Literal["agent", "operator"]
+PrincipalRole = Literal["agent", "operator"]
 SHARED_KEY_CHARS_MIN: Final = 16
 _AGENT_SEGMENT: Final = r"(?P<agent>(?:[0-9a-f]{2}){1,120})"
 _PLACEHOLDER: Final = "{agent}"
@@ -114,7 +114,7 @@ class PrincipalEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One principal of the file."""
 
     name: str
-    roles: tuple[Role, ...] = ("agent",)
+    roles: tuple[PrincipalRole, ...] = ("agent",)
     agents: tuple[str, ...] = ()
     keys: tuple[KeyEntry, ...] = ()
     tokens: tuple[TokenEntry, ...] = ()

@@ -44,7 +44,7 @@ class VersionTally(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True):
+class TallyBucket(msgspec.Struct, frozen=True, kw_only=True):
     """The candidates up to a limit in bytes or days; the last bucket has no limit."""
 
     up_to: int | None
@@ -67,8 +67,8 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     orphans: VersionTally
     superseded: VersionTally
     kept: dict[str, VersionTally]
-    by_size: tuple[HistogramBucket, ...]
-    by_age: tuple[HistogramBucket, ...]
+    by_size: tuple[TallyBucket, ...]
+    by_age: tuple[TallyBucket, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

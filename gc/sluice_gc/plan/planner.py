@@ -34,9 +34,9 @@ from sluice_gc.plan.plan import (
     AGE_DAYS,
     SIZE_LIMITS,
     ClockReadings,
-    HistogramBucket,
     Plan,
     PlanSummary,
+    TallyBucket,
     VersionTally,
     check_amount,
     check_certificate_for,
@@ -192,8 +192,8 @@ class ShardPlanFacts(msgspec.Struct, frozen=True, kw_only=True):
     orphans: VersionTally
     superseded: VersionTally
     kept: dict[str, VersionTally]
-    by_size: tuple[HistogramBucket, ...]
-    by_age: tuple[HistogramBucket, ...]
+    by_size: tuple[TallyBucket, ...]
+    by_age: tuple[TallyBucket, ...]
 
 
 def shard_facts(
@@ -219,11 +219,11 @@ def shard_facts(
 
 def _buckets(
     sizes: Column, values: Column, limits: tuple[int, ...], unit: int
-) -> tuple[HistogramBucket, ...]:
+) -> tuple[TallyBucket, ...]:
     """Return the histogram of the rows; each bucket includes its upper limit."""
     places = np.searchsorted(np.array([limit * unit for limit in limits]), values, side="left")
     return tuple(
-        HistogramBucket(up_to=limit, tally=tally_rows(sizes, places == at))
+        TallyBucket(up_to=limit, tally=tally_rows(sizes, places == at))
         for at, limit in enumerate((*limits, None))
     )
 
@@ -265,8 +265,8 @@ class PlanTotals:
         )
 
 
-def _as_buckets(sums: dict[int | None, VersionTally]) -> tuple[HistogramBucket, ...]:
-    return tuple(HistogramBucket(up_to=limit, tally=tally) for limit, tally in sums.items())
+def _as_buckets(sums: dict[int | None, VersionTally]) -> tuple[TallyBucket, ...]:
+    return tuple(TallyBucket(up_to=limit, tally=tally) for limit, tally in sums.items())
 
 
 _TASKS_PER_CORE: Final = 2

@@ -36,8 +36,7 @@ async def follow(searcher: Searcher, query: Query) -> AsyncIterator[QueryResult]
     """
     seen: set[_RecordKey] = set()
     started = False
-    # A batch that is not enqueued yet is returned by a later query: no listing once a second.
-    searcher = replace(searcher, settings=replace(searcher.settings, accepted_list_max=0))
+    searcher = replace(searcher, lists_accepted=False)
     from_ns, limit = query.from_ns, query.limit
     while True:
         now_ns = searcher.clock.now_ns()

@@ -230,9 +230,7 @@ class TailApi:
         if not url:
             if isinstance(after, str):
                 raise BadUsage("after is a position of a reconciler: omit it")
-            # A batch that is not enqueued yet is returned by a later poll: no listing for each.
-            settings = replace(searcher.settings, accepted_list_max=0)
-            polled = replace(searcher, settings=settings)
+            polled = replace(searcher, lists_accepted=False)
 
             async def poll(query: Query) -> QueryResult:
                 async with self._runner.running:

@@ -92,7 +92,7 @@ class Coverage:
         held_by: The gateway and process that hold that time back, if one does.
         open_processes: The gateway processes whose reports bound that time, the latest last; empty
             if journals were not read.
-        landed_elsewhere: Whether batches are accepted in a spool that this query does not search.
+        in_other_spool: Whether batches are accepted in a spool that this query does not search.
         held: Held batches that may match.
         named: Batches that may match and that journals name; the queue may contain them by now.
         new: Batches created since `discovered_ns`; None if they were not listed: journals name
@@ -106,7 +106,7 @@ class Coverage:
     discovered_ns: UnixNs | None = None
     held_by: str | None = None
     open_processes: tuple[ProcessProgress, ...] = ()
-    landed_elsewhere: bool = False
+    in_other_spool: bool = False
     held: tuple[HeldBatch, ...] = ()
     named: tuple[AcceptedManifest, ...] = ()
     new: tuple[NewBatch, ...] | None = None
@@ -142,7 +142,12 @@ class Completeness:
 
 
 async def read_coverage(
-    store: ObjectStore, query: Query, settings: QuerySettings, *, with_spool: bool
+    store: ObjectStore,
+    query: Query,
+    settings: QuerySettings,
+    *,
+    with_spool: bool,
+    lists: bool = True,
 ) -> Coverage:
     """Read what is known about accepted batches; call it before the queue is read.
 
@@ -155,7 +160,7 @@ async def read_coverage(
         authority, (held, problems), new, lanes, tails = await asyncio.gather(
             read_authority(store),
             read_held(store, query, settings),
-            _read_new(store, query, settings, discovery, listed=not with_journals),
+            _read_new(store, query, settings, discovery, listed=lists and not with_journals),
             _list_given_lanes(store),
             _read_tails(store, registrations, discovery),
         )
@@ -166,16 +171,16 @@ async def read_coverage(
         discovery.record,
         tails,
         lanes={lane_of(agent, authority.lanes) for agent in query.agents},
-        spool_ns=int(settings.landed_s * NS_PER_S) if with_spool else None,
+        spool_ns=int(settings.transferred_s * NS_PER_S) if with_spool else None,
     )
     if with_journals and _may_list_for(through, discovery.now_ns, settings):
-        new = await _read_new(store, query, settings, discovery, listed=True)
+        new = await _read_new(store, query, settings, discovery, listed=lists)
     return Coverage(
         now_ns=discovery.now_ns,
         discovered_ns=through.at_ns,
         held_by=through.held_by,
         open_processes=through.open_processes,
-        landed_elsewhere=(
+        in_other_spool=(
             authority.acceptance == "local_spool" and not with_spool and not with_journals
         ),
         held=held,
@@ -358,7 +363,7 @@ async def _list_new(
     store: ObjectStore, query: Query, settings: QuerySettings, discovery: _Discovery
 ) -> list[ListedObject] | None:
     left = settings.accepted_list_max
-    if not left or (discovery.listed > left and not query.agents):
+    if discovery.listed > left and not query.agents:
         return None
     new: list[ListedObject] = []
     # A manifest that became visible after the pass listed its key may have an earlier time.
@@ -393,7 +398,7 @@ def decide_completeness(
         )
     if coverage.now_ns is None:
         return Completeness(reasons=tuple(reasons))
-    if coverage.landed_elsewhere:
+    if coverage.in_other_spool:
         reasons.append("batches in the gateway's spool are not searched: pass its --spool")
         return Completeness(reasons=tuple(reasons))
     until_ns, missing, held_by = coverage.discovered_ns, 0, coverage.held_by

@@ -74,6 +74,8 @@ class SearchedStore:
         settings: Bounds of each query.
         clock: Time.
         spool: The spool of the store's gateway, or None.
+        lists_accepted: Whether a query lists accepted manifests where gateways write no journals. A
+            query that is repeated every second does not; a later one returns such a batch.
         deletes: The register of deletes as last read.
         work_lists: Work lists that were read before.
     """
@@ -83,6 +85,7 @@ class SearchedStore:
     settings: QuerySettings
     clock: Clock
     spool: SearchedSpool | None = None
+    lists_accepted: bool = True
     deletes: DeletesCache = field(default_factory=DeletesCache)
     work_lists: WorkListCache = field(default_factory=WorkListCache)
 
@@ -253,7 +256,13 @@ class SourceReader:
     async def _read_coverage(self) -> Coverage:
         target = self.target
         with_spool = target.spool is not None
-        return await read_coverage(target.store, self.query, target.settings, with_spool=with_spool)
+        return await read_coverage(
+            target.store,
+            self.query,
+            target.settings,
+            with_spool=with_spool,
+            lists=target.lists_accepted,
+        )
 
     async def _read_spool(self) -> UnqueuedBatches:
         if self.target.spool is None:

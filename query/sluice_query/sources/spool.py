@@ -121,7 +121,7 @@ async def _list_transferred(
     settled: set[ObjectKey] = set()
     async for page in store.list(f"{TRANSFER_MARKERS}{prefix}"):
         # Both times are of the spool's clock.
-        until_ns = UnixNs(page.date_ns - int(settings.landed_s * NS_PER_S))
+        until_ns = UnixNs(page.date_ns - int(settings.transferred_s * NS_PER_S))
         for one in page.objects:
             key = ObjectKey(one.key.removeprefix(TRANSFER_MARKERS))
             (settled if one.last_modified_ns < until_ns else listing.transferred).add(key)

@@ -30,9 +30,9 @@ from sluice_gc.evidence_files import (
 )
 from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.plan.plan import (
-    HistogramBucket,
     Plan,
     PlanSummary,
+    TallyBucket,
     VersionTally,
     sign_plan,
     verify_plan,
@@ -78,8 +78,8 @@ def test_plan_bytes_do_not_change() -> None:
             superseded=VersionTally(),
             kept={"age": tally},
             by_size=(
-                HistogramBucket(up_to=4096, tally=tally),
-                HistogramBucket(up_to=None, tally=VersionTally()),
+                TallyBucket(up_to=4096, tally=tally),
+                TallyBucket(up_to=None, tally=VersionTally()),
             ),
             by_age=(),
         ),

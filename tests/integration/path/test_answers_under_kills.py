@@ -19,7 +19,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.constants import command_with_constants
+from support.constants import command_with_constants, settings_with
 from support.gateway import (
     Client,
     GatewayProcess,
@@ -49,7 +49,7 @@ from sluice_store import open_store
 AGENTS = tuple(f"agent-{number}" for number in range(6))
 KEY = TestKey("agents", AGENTS)
 EVERYTHING = make_query(from_ns=UnixNs(0), to_ns=UnixNs(2**62), limit=100_000)
-SETTINGS = QuerySettings(threads=1, accepted_list_max=0)
+SETTINGS = settings_with(QuerySettings, threads=1, accepted_list_max=0)
 CATCH_UP_S = JOURNAL_REPLACED_AFTER_S + 240.0
 
 

@@ -19,7 +19,7 @@ from sluice_reconciler.app import run_once
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store
 
-LARGE = QuerySettings(threads=2, accepted_list_max=0)
+LARGE = settings_with(QuerySettings, threads=2, accepted_list_max=0)
 """As in a store whose manifests are too many to list."""
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from support.constants import settings_with
 from support.gateway import Client, GatewayProcess, TestKey, frame_of, gateways, identity
 from support.query_lake import bodies, make_query, run_query
 from support.spark_lake import Deployment
@@ -20,7 +21,7 @@ from sluice_store import open_store
 
 HOST = TestKey("host-1", ("host-1",))
 EVERYTHING = make_query(from_ns=UnixNs(0), to_ns=UnixNs(2**62))
-LARGE = QuerySettings(threads=2, accepted_list_max=0)
+LARGE = settings_with(QuerySettings, threads=2, accepted_list_max=0)
 VISIBLE_S = 3.0
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.constants import settings_with
 from support.query_lake import (
     DAY0_NS,
     JournalWriter,
@@ -51,7 +52,7 @@ def reconcile(place: Deployment) -> None:
     asyncio.run(run_once(place.url, ReconcilerSettings()))
 
 
-UNLISTED = QuerySettings(threads=2, accepted_list_max=0)
+UNLISTED = settings_with(QuerySettings, threads=2, accepted_list_max=0)
 
 
 async def _search(searcher: Searcher, query: Query) -> QuerySummary:

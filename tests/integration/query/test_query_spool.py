@@ -272,7 +272,7 @@ def test_a_batch_that_leaves_the_bounds_of_the_spool_is_found_in_the_queue(
     batch = log_batch(["moving"])
     here.accept([batch])
     _move_before(monkeypatch, step, lambda: _advance(here, batch, "enqueued"))
-    assert _found(here, settings_with(QuerySettings, landed_s=0.0)) == ["moving"]
+    assert _found(here, settings_with(QuerySettings, transferred_s=0.0)) == ["moving"]
 
 
 @pytest.mark.parametrize("step", ["read_ingested", "select_files", "read_pending 2"])
@@ -369,21 +369,21 @@ def test_a_spool_over_its_bound_makes_the_result_partial(here: Site) -> None:
     assert result.summary.reasons[0].startswith("3 older spooled batches were left out")
 
 
-def test_batches_transferred_before_landed_s_are_not_read_from_the_spool(here: Site) -> None:
+def test_batches_transferred_long_ago_are_not_read_from_the_spool(here: Site) -> None:
     """By then they are in the queue or in the lake; here only the journal names one."""
     old, new = log_batch(["old"]), log_batch(["new"], start=1)
     here.accept([old])
     here.transfer()
     here.accept([new])
     result = run_query(
-        here.place, make_query(), settings_with(QuerySettings, landed_s=0.0), here.spool
+        here.place, make_query(), settings_with(QuerySettings, transferred_s=0.0), here.spool
     )
     assert bodies(result) == ["old", "new"]
     assert not result.summary.partial
     shutil.rmtree(here.place.root / "gateways")
     # Now it is in neither, and the answer is partial.
     result = run_query(
-        here.place, make_query(), settings_with(QuerySettings, landed_s=0.0), here.spool
+        here.place, make_query(), settings_with(QuerySettings, transferred_s=0.0), here.spool
     )
     assert bodies(result) == ["new"]
     assert "not enqueued" in result.summary.reasons[0]

@@ -10,8 +10,8 @@ from sluice_console.sessions import (
     FAILURES_MAX,
     SESSIONS_MAX,
     LoginLimit,
-    Role,
     SessionBook,
+    VisitorRole,
 )
 
 
@@ -23,17 +23,17 @@ def book(clock: MovedClock, lifetime_s: float = 100.0) -> SessionBook:
 def test_a_session_ends_after_its_time() -> None:
     clock = MovedClock()
     sessions = book(clock)
-    session_id = sessions.open("otto", Role.OPERATOR)
+    session_id = sessions.open("otto", VisitorRole.OPERATOR)
     found = sessions.find(session_id)
     assert found is not None
-    assert (found.name, found.role) == ("otto", Role.OPERATOR)
+    assert (found.name, found.role) == ("otto", VisitorRole.OPERATOR)
     clock.pass_s(100.0)
     assert sessions.find(session_id) is None
 
 
 def test_a_closed_session_is_unknown_and_others_stay() -> None:
     sessions = book(MovedClock())
-    first, second = sessions.open("a", Role.VIEWER), sessions.open("b", Role.VIEWER)
+    first, second = sessions.open("a", VisitorRole.VIEWER), sessions.open("b", VisitorRole.VIEWER)
     sessions.close(first)
     assert sessions.find(first) is None
     assert sessions.find(second) is not None
@@ -44,7 +44,7 @@ def test_each_session_has_its_own_csrf_token() -> None:
     sessions = book(MovedClock())
     tokens = set()
     for _ in range(2):
-        found = sessions.find(sessions.open("a", Role.OPERATOR))
+        found = sessions.find(sessions.open("a", VisitorRole.OPERATOR))
         assert found is not None
         tokens.add(found.csrf)
     assert len(tokens) == 2
@@ -52,7 +52,7 @@ def test_each_session_has_its_own_csrf_token() -> None:
 
 def test_the_number_of_sessions_is_bounded() -> None:
     sessions = book(MovedClock())
-    ids = [sessions.open("a", Role.VIEWER) for _ in range(SESSIONS_MAX + 1)]
+    ids = [sessions.open("a", VisitorRole.VIEWER) for _ in range(SESSIONS_MAX + 1)]
     assert sessions.find(ids[0]) is None
     assert sessions.find(ids[1]) is not None
 

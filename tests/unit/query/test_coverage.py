@@ -84,7 +84,7 @@ def test_a_held_batch_is_one_reason_and_not_reported_as_not_enqueued() -> None:
 
 
 def test_a_spool_that_is_not_searched_makes_the_answer_partial() -> None:
-    coverage = Coverage(now_ns=NOW, discovered_ns=NOW, landed_elsewhere=True, new=())
+    coverage = Coverage(now_ns=NOW, discovered_ns=NOW, in_other_spool=True, new=())
     found = decide_completeness(coverage, make_query(), SETTINGS, ())
     assert found.accepted_until_ns is None
     assert "--spool" in found.reasons[0]

@@ -5,7 +5,7 @@ from support.gc_world import MovedClock
 
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.gateway_health import GatewayHealth
-from sluice_web.refused_clients import RefusalReason, RefusedClients, RefusedDoor
+from sluice_web.refused_clients import ClientRefusal, RefusedClients, RefusedDoor
 
 
 def test_a_line_a_minute_states_the_number_since_the_last_one() -> None:
@@ -14,8 +14,8 @@ def test_a_line_a_minute_states_the_number_since_the_last_one() -> None:
     with capture_logs() as logs:
         for waited_s in (0, 1, 58, 1, 1, 58):
             clock.pass_s(waited_s)
-            refused.add("forward", RefusalReason.NO_KEY, "10.0.0.1")
-        refused.add("otlp", RefusalReason.NO_KEY, None)
+            refused.add("forward", ClientRefusal.NO_KEY, "10.0.0.1")
+        refused.add("otlp", ClientRefusal.NO_KEY, None)
     assert [(one["door"], one["refusals"], one["log_level"]) for one in logs] == [
         ("forward", 1, "warning"),
         ("forward", 3, "warning"),
@@ -28,9 +28,9 @@ def test_a_door_is_listed_until_some_minutes_after_its_last_refusal() -> None:
     clock = MovedClock()
     refused = RefusedClients(clock)
     assert refused.recent() == ()
-    refused.add("otlp", RefusalReason.NO_KEY, "10.0.0.1")
+    refused.add("otlp", ClientRefusal.NO_KEY, "10.0.0.1")
     clock.pass_s(240)
-    refused.add("otlp", RefusalReason.WRONG_KEY, "10.0.0.2")
+    refused.add("otlp", ClientRefusal.WRONG_KEY, "10.0.0.2")
     clock.pass_s(10)
     (found,) = refused.recent()
     assert (found.door, found.refusals, found.last_s) == ("otlp", 2, 10.0)
