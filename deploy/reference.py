@@ -22,12 +22,14 @@ from sluice_cli.application import build
 from sluice_cli.commands import COMMANDS
 from sluice_cli.deployment.redaction import is_secret_option
 from sluice_cli.environment import variable_of
+from sluice_cli.options import STORE_DEFAULT
 from sluice_console.metrics import ConsoleMetrics
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gc.metrics import GcMetrics
 from sluice_gc.settings import default_key_file
 from sluice_lake.tables import TABLES
 from sluice_maintain.metrics import MaintenanceMetrics
+from sluice_protocol.store_backends import URL_FORMS
 from sluice_query.http.runner import QueryMetrics
 from sluice_query.settings import QuerySettings
 from sluice_queue.metrics import QueueMetrics
@@ -43,6 +45,9 @@ This page is generated from the code by `make docs`.
 Each option is also a setting: in `sluice.toml` as a key of the table of its command, and in the
 environment as the variable below. A flag has precedence over the environment, and the environment
 over the file. `sluice config show` prints the values in use. Every command accepts `--help`.
+
+The line "also" of a command names the options that it shares with most others:
+
 """
 _HTTP_HEAD: Final = """\
 # HTTP interfaces
@@ -69,6 +74,7 @@ This page is generated from the code by `make docs`.
 Delta tables under `lake/v1/` of the store ([Spark](../spark.md#tables)). Files record the minimum
 and the maximum of columns with *skip*, so that readers can skip files.
 """
+_OPTION_COLUMNS: Final = ("option", "variable", "default", "meaning")
 _SERVICES: Final = {
     "gateway": ROOT / "gateway" / "sluice_gateway",
     "reconciler": ROOT / "reconciler" / "sluice_reconciler",
@@ -116,7 +122,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> str:
 def render_commands() -> str:
     """Return the page of all commands, with their options, variables and defaults."""
     root = build()
-    parts = [_COMMANDS_HEAD]
+    parts = [_COMMANDS_HEAD + _table(_OPTION_COLUMNS, _shared_rows())]
     for name in COMMANDS:
         parts.extend(_command_sections(root, (name,)))
     return "\n".join(parts)
@@ -139,15 +145,27 @@ def _command_section(app: App, path: tuple[str, ...]) -> str:
     parsed = [one for one in found if one.parse and not one.children]
     places = [one.names[0] for one in parsed if not one.names[0].startswith("-")]
     usage = f"Arguments: {', '.join(f'`{one}`' for one in places)}.\n\n" if places else ""
-    options = [one for one in parsed if one.names[0].startswith("--")]
+    shared = [one.names[0] for one in parsed if _is_shared(one)]
+    usage += f"Also: {', '.join(f'`{one}`' for one in shared)}.\n\n" if shared else ""
+    options = [one for one in parsed if one.names[0].startswith("--") and not _is_shared(one)]
     if not options:
         return f"{title}{' '.join(summary.split())}\n\n{usage}".rstrip() + "\n"
     rows = (
         (f"`{one.names[0]}`", f"`{variable_of(path, one.names[0])}`", _default(one), _meaning(one))
         for one in options
     )
-    table = _table(("option", "variable", "default", "meaning"), rows)
+    table = _table(_OPTION_COLUMNS, rows)
     return f"{title}{' '.join(summary.split())}\n\n{usage}{table}"
+
+
+def _shared_rows() -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the options that most commands have, with their common variable."""
+    yield "`--store`", "`SLUICE_STORE`", f"`{STORE_DEFAULT}`", f"The store: {URL_FORMS}."
+    yield "`--json`", "", "`False`", "Print JSON for programs."
+
+
+def _is_shared(argument: Argument) -> bool:
+    return argument.names[0] in {"--store", "--json"}
 
 
 def _default(argument: Argument) -> str:
@@ -177,7 +195,9 @@ def count_rows(page: str) -> dict[str, int]:
     rows: dict[str, int] = {}
     command = ""
     for line in page.splitlines():
-        if line.startswith("## "):
+        if line.startswith("# "):
+            command = "every command"
+        elif line.startswith("## "):
             command = line.removeprefix("## `sluice ").removesuffix("`")
         elif line.startswith("| `--"):
             rows[command] = rows.get(command, 0) + 1

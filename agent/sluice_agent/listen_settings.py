@@ -7,16 +7,10 @@ from typing import Final, Literal
 
 from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.settings_checks import check_number
 from sluice_web.addresses import LOOPBACK_NAMES, is_loopback, parse_allowed_hosts, parse_listen
 
 SyslogTransport = Literal["tcp", "udp", "tls"]
-SYSLOG_MESSAGE_BYTES: Final = (480, 1024 * 1024)
-"""The least that RFC 5424 requires of receivers, and the longest line of files."""
 DOORS_LISTEN: Final = "127.0.0.1:4318"
-DOOR_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-DOOR_CONNECTIONS_MAX: Final = 65_536
-"""The largest limit of a port; its connections need as many file descriptors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +20,10 @@ class DoorLimits:
     Attributes:
         body_bytes_max: Largest body, compressed and decompressed.
         connections_max: Most open connections of each port of doors.
-
-    Raises:
-        BadUsage: A limit is out of range.
     """
 
     body_bytes_max: int
     connections_max: int
-
-    def __post_init__(self) -> None:
-        check_number("door_body_bytes", self.body_bytes_max, 1, DOOR_BODY_BYTES_MAX)
-        check_number("door_connections", self.connections_max, 1, DOOR_CONNECTIONS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +101,7 @@ class SyslogSettings:
         client_ca: Authorities of client certificates; None accepts every client.
 
     Raises:
-        BadUsage: TLS has no certificate, or a limit is out of range.
+        BadUsage: TLS has no certificate.
     """
 
     addresses: tuple[SyslogAddress, ...]
@@ -125,12 +112,6 @@ class SyslogSettings:
     client_ca: Path | None
 
     def __post_init__(self) -> None:
-        least, most = SYSLOG_MESSAGE_BYTES
-        if not least <= self.message_bytes_max <= most:
-            raise BadUsage(
-                f"syslog_message_bytes must be {least} to {most},"
-                f" syslog_message_bytes=`{self.message_bytes_max}`"
-            )
         if self.tls_cert is None and any(one.transport == "tls" for one in self.addresses):
             raise BadUsage("syslog over TLS needs a certificate: set syslog_tls_cert")
 

@@ -155,27 +155,21 @@ class AgentSettings:
         door_tls_key: File of its key; default is the certificate's file.
         door_tokens: Clients that may use the doors, `name=<sha256 of the token>`, separated by
             commas; empty accepts every client, on a loopback address only.
-        door_connections: Maximum number of open connections of each port of doors.
         otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP; short for `doors` and
             `doors_listen`, and also possible beyond this machine without tokens.
         syslog: `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT` on which to receive syslog
             of RFC 5424 and RFC 3164; may be repeated.
-        syslog_message_bytes: Longest message; the rest of a longer one is kept as raw records.
         syslog_tls_cert: File of the certificate of `tls` addresses, PEM.
         syslog_tls_key: File of its key; default is the certificate's file.
         syslog_client_ca: File of CA certificates; with it, clients of `tls` need a certificate.
         host_metrics_s: Seconds between samples of the host's metrics; 0 disables them.
-        batch_bytes: Maximum size of a batch before compression, about. Only a single line, a part
-            of a request to a door (at most 4 MiB) or one read of syslog may exceed it, alone.
-        batch_age_s: Cut a batch this many seconds after its first record.
         freshness_s: How old lines of files and samples of the host may be when their batch is cut,
-            seconds; fewer and larger batches cost fewer requests. Batches then have up to 8 MiB,
-            whatever `batch_bytes` is. Records that cannot be read again are still cut after
-            `batch_age_s`. 0 treats all records alike.
+            seconds; fewer and larger batches, of up to 8 MiB, cost fewer requests. Records that
+            cannot be read again are still cut after a second. 0 cuts every batch after a second or
+            with 4 MiB.
         uploads: Number of concurrent uploads; 1 sends batches in order.
         spool_bytes: Maximum size of the spool; when it is reached, inputs are blocked.
         when_full: What to do while the spool is full: `block`, or `drop_newest` (counted).
-        drain_s: Seconds to keep sending when stopped; the rest remains in the spool.
         timezone: Zone of timestamps that specify none, such as `Europe/Berlin`; empty is the
             system's.
         resource: `key=value` attributes of every record.
@@ -203,21 +197,16 @@ class AgentSettings:
     door_tls_cert: Path | None = None
     door_tls_key: Path | None = None
     door_tokens: str = ""
-    door_connections: int = 1024
     otlp: str = ""
     syslog: tuple[str, ...] = ()
-    syslog_message_bytes: int = 64 * 1024
     syslog_tls_cert: Path | None = None
     syslog_tls_key: Path | None = None
     syslog_client_ca: Path | None = None
     host_metrics_s: float = 10.0
-    batch_bytes: int = 4 * 1024 * 1024
-    batch_age_s: float = 1.0
     freshness_s: float = 0.0
     uploads: int = 4
     spool_bytes: int = 1024 * 1024 * 1024
     when_full: WhenFull = WhenFull.BLOCK
-    drain_s: float = 5.0
     timezone: str = ""
     resource: tuple[str, ...] = ()
     health: str = ""
@@ -225,6 +214,18 @@ class AgentSettings:
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    batch_bytes: ClassVar[int] = 4 * 1024 * 1024
+    """Size of a batch before compression, about: larger ones save no request in a second. A single
+    line, a part of a request to a door or one read of syslog may exceed it, alone."""
+    batch_age_s: ClassVar[float] = 1.0
+    """A batch is cut this long after its first record; `freshness_s` selects longer times."""
+    drain_s: ClassVar[float] = 10.0
+    """Time to keep sending after a stop, as service managers allow it; the rest stays in the
+    spool."""
+    door_connections: ClassVar[int] = 1024
+    """Open connections of each port of doors; more clients wait in the kernel's queue."""
+    syslog_message_bytes: ClassVar[int] = 64 * 1024
+    """Longest message, as of a UDP datagram; the rest of a longer one is kept as raw records."""
     door_body_bytes: ClassVar[int] = 20 * 1024 * 1024
     """Largest request or message to a door, compressed and decompressed: as of a gateway."""
     host_metrics_batch_s: ClassVar[float] = 60.0
@@ -403,7 +404,6 @@ def check_agent_settings(settings: AgentSettings) -> None:
         BadUsage: A setting has no effect because another one is missing, a number is out of range,
             two listeners have one address, or a request to a door could never fit into the spool.
     """
-    check_number("drain_s", settings.drain_s, 0)
     check_number("host_metrics_s", settings.host_metrics_s, 0)
     _check_effects(settings)
     doors = settings.for_doors()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+AUDIT_EVERY_S: Final = float(DAY_S)
 FRESHNESS_S_MAX: Final = 3600.0
 RECONCILER_S_MAX: Final = 30.0
 DOOR_FLUSH_S_MAX: Final = 5.0
@@ -81,7 +82,6 @@ class CostPlan:
         agents: Number of agents; with `--doors`, of principals.
         freshness_s: How old a record may be when its batch is cut; default 60, with `--doors` 2.
         doors: Gateways combine small requests of clients, instead of agents that send batches.
-        batch_bytes: Largest batch before compression.
         gateway_workers: Worker processes of all gateways.
         journal_interval_s: Of gateways; by default a twelfth of the freshness.
         reconciler_freshness_s: `freshness_s` of the reconciler; by default a quarter of the
@@ -89,7 +89,6 @@ class CostPlan:
         lanes: Lanes of the queue.
         pack_references: Whether the reconciler packs reverse references.
         trigger_s: Of the ingestion; by default the freshness, and at least 10.
-        audit_every_s: Time between two audits.
         history_days: Days for which the deployment has accepted batches.
         retention_days: Days for which tables keep records; 0 keeps them permanently.
         compression: How many bytes of records one stored byte contains.
@@ -100,14 +99,12 @@ class CostPlan:
     agents: int = 1000
     freshness_s: float | None = None
     doors: bool = False
-    batch_bytes: int = BATCH_BYTES_MAX
     gateway_workers: int = 2
     journal_interval_s: float | None = None
     reconciler_freshness_s: float | None = None
     lanes: int = 4
     pack_references: bool = False
     trigger_s: float | None = None
-    audit_every_s: float = float(DAY_S)
     history_days: float = 30.0
     retention_days: float = 0.0
     compression: float = 5.0
@@ -157,7 +154,7 @@ class Load:
         sequences = plan.agents * (DOOR_LANES if plan.doors else 1)
         cut = sequences * (plan.gateway_workers if plan.doors else 1)
         age_s = max(fresh_s, DOOR_FRAME_S) if plan.doors else fresh_s
-        self.batches = max(cut / age_s, self.bytes_s / plan.batch_bytes)
+        self.batches = max(cut / age_s, self.bytes_s / BATCH_BYTES_MAX)
         self.round_s = max(0.25, self.flush_s)
         self.visible_after_s = fresh_s + self.journal_s + self.round_s
         self.micro_batch_s = min(
@@ -191,13 +188,11 @@ class Load:
             ("rate", self.bytes_s, 1, math.inf),
             ("agents", self.plan.agents, 1, math.inf),
             ("freshness-s", self.freshness_s, 0.05, fresh_s_max),
-            ("batch-bytes", self.plan.batch_bytes, 1, BATCH_BYTES_MAX),
             ("gateway-workers", self.plan.gateway_workers, 1, math.inf),
             ("journal-interval-s", self.journal_s, JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX),
             ("reconciler-freshness-s", self.flush_s, 0, RECONCILER_S_MAX),
             ("lanes", self.plan.lanes, 1, 1000),
             ("trigger-s", self.trigger_s, 1, math.inf),
-            ("audit-every-s", self.plan.audit_every_s, 1, math.inf),
             ("history-days", self.plan.history_days, 0, math.inf),
             ("retention-days", self.plan.retention_days, 0, math.inf),
             ("compression", self.plan.compression, 0.1, math.inf),
@@ -299,7 +294,7 @@ def _lake_rows(load: Load) -> list[CostRow]:
                 gets=(opened + ledger) * rounds,
             ),
         ),
-        _row("audits: listing", "audit every_s", lists=pages / load.plan.audit_every_s),
+        _row("audits: listing", "audit every_s", lists=pages / AUDIT_EVERY_S),
         _row("audits: new manifests", "batches", gets=load.batches),
         CostRow(
             "compaction (estimate)",

@@ -29,11 +29,8 @@ class ForwardSettings:
         spool: Directory of the spool; concurrent runs share it, each in a separate slot.
         key: File of the Ed25519 key; by default the one that `sluice agent init` created here.
         agent_id: The id under which records are accepted; by default the host name.
-        drain_s: Seconds to continue sending after the end of input, for `fast` and `durable`.
         give_up_s: Seconds of failing uploads after which the command fails with exit code 3; the
             batches stay in the spool for the next run. 0 never gives up.
-        batch_bytes: Size before compression at which a batch is sealed, bytes.
-        batch_age_s: Seconds after its first record at which a batch is sealed.
         uploads: Concurrent uploads; 1 keeps batches in order.
         spool_bytes: Maximum size of the spool, bytes; when it is full, reading stops.
         when_full: What happens when the spool is full: `block`, or `drop_newest` (counted).
@@ -49,10 +46,7 @@ class ForwardSettings:
     spool: Path = Path(".sluice-agent/forward")
     key: Path | None = None
     agent_id: str | None = None
-    drain_s: float = 10.0
     give_up_s: float = 0.0
-    batch_bytes: int = 4 * 1024 * 1024
-    batch_age_s: float = 1.0
     uploads: int = 4
     spool_bytes: int = 1024 * 1024 * 1024
     when_full: WhenFull = WhenFull.BLOCK
@@ -69,9 +63,6 @@ class ForwardSettings:
             spool=self.spool,
             key=self.key,
             agent_id=self.agent_id or default_agent_id(),
-            drain_s=self.drain_s,
-            batch_bytes=self.batch_bytes,
-            batch_age_s=self.batch_age_s,
             uploads=self.uploads,
             spool_bytes=self.spool_bytes,
             when_full=self.when_full,

@@ -87,7 +87,7 @@ class Demo:
         return (
             *("agent", "run", "--gateway", self.gateways, "--agent-id", AGENT),
             *("--key", self.key(AGENT), "--spool", str(self.folder / "spool")),
-            *("--paths", str(self.folder / "logs" / "*"), "--batch-bytes", "65536", *more),
+            *("--paths", str(self.folder / "logs" / "*"), *more),
         )
 
     def entries_frame(self, value: bytes) -> str:

@@ -1,6 +1,7 @@
 """Settings of the Spark jobs."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sluice_protocol.errors import BadUsage
 
@@ -13,12 +14,8 @@ class IngestSettings:
         once: Exit when every batch that was queued at the start is in the lake.
         trigger_s: Seconds between micro-batches, unless `once` is set.
         max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
-        max_batches_per_trigger: Maximum number of accepted batches of a micro-batch.
         checkpoint: Folder for streaming checkpoints; each query begins a new one. Default: in the
             user's cache folder.
-        restarts_max: Restarts of the query after transient errors, without a committed micro-batch
-            in between, after which the job fails.
-        stall_timeout_s: Seconds without progress of a busy query after which it is restarted.
         master: Spark master URL; the settings of `spark-submit` take precedence.
         driver_memory: Heap size of the driver's JVM.
     """
@@ -26,25 +23,24 @@ class IngestSettings:
     once: bool = False
     trigger_s: float = 10.0
     max_bytes_per_trigger: int = 1024 * 1024 * 1024
-    max_batches_per_trigger: int = 20_000
     checkpoint: str | None = None
-    restarts_max: int = 8
-    stall_timeout_s: float = 900.0
     master: str = "local[2,4]"
     driver_memory: str = "1g"
+    max_batches_per_trigger: ClassVar[int] = 20_000
+    """Accepted batches of a micro-batch: the driver has their entries in memory."""
+    restarts_max: ClassVar[int] = 8
+    """Restarts of the query after transient errors, without a committed micro-batch in between,
+    after which the job fails: their pauses take four minutes at most."""
+    stall_timeout_s: ClassVar[float] = 900.0
+    """Time without progress of a busy query after which it is restarted: Spark's calls to the store
+    have longer timeouts than a micro-batch needs."""
 
     def __post_init__(self) -> None:
-        if self.restarts_max < 0 or self.stall_timeout_s <= 0:
+        if self.trigger_s < 0 or self.max_bytes_per_trigger < 1:
             raise BadUsage(
-                f"cannot run ingest: restarts_max must be at least 0 and stall_timeout_s above 0,"
-                f" restarts_max=`{self.restarts_max}`, stall_timeout_s=`{self.stall_timeout_s}`"
-            )
-        if self.trigger_s < 0 or self.max_bytes_per_trigger < 1 or self.max_batches_per_trigger < 1:
-            raise BadUsage(
-                f"cannot run ingest: trigger_s must be at least 0 and both limits of a trigger "
+                f"cannot run ingest: trigger_s must be at least 0 and max_bytes_per_trigger "
                 f"at least 1, trigger_s=`{self.trigger_s}`, "
-                f"max_bytes_per_trigger=`{self.max_bytes_per_trigger}`, "
-                f"max_batches_per_trigger=`{self.max_batches_per_trigger}`"
+                f"max_bytes_per_trigger=`{self.max_bytes_per_trigger}`"
             )
 
 
@@ -54,7 +50,6 @@ class CompactSettings:
 
     Attributes:
         target_bytes: Target size of data files; a file of less than half of it is rewritten.
-        grace_s: Seconds after the end of a date before its partition is rewritten.
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept for readers;
             a negative number keeps them permanently.
@@ -73,7 +68,6 @@ class CompactSettings:
     """
 
     target_bytes: int = 128 * 1024 * 1024
-    grace_s: int = 3600
     open_partitions: bool = False
     vacuum_hours: int = 24
     chunk_days: int = 30
@@ -84,6 +78,9 @@ class CompactSettings:
     dry_run: bool = False
     master: str = "local[2,4]"
     driver_memory: str = "1g"
+    grace_s: ClassVar[int] = 3600
+    """Time after the end of a date before its partition is rewritten: late batches of the date come
+    in it, and `open_partitions` does not wait for it."""
 
     def __post_init__(self) -> None:
         if self.dedupe_window_s < 1 or not all(self.dedupe):

@@ -5,8 +5,8 @@
 
 from deploy.reference import count_rows, render_commands
 
-LIMITS = {"maintain": 40, "agent run": 39, "gateway": 26, "query": 31, "reconciler": 20}
-ALL_MAX = 528
+LIMITS = {"maintain": 38, "agent run": 33, "gateway": 25, "query": 30, "reconciler": 18}
+ALL_MAX = 408
 
 
 def test_commands_have_few_options() -> None:

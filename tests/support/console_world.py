@@ -24,6 +24,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import start_http_server
 from support.builders import log_columns, make_identity, salted_frame
+from support.constants import settings_with
 from support.gateway import (
     Client,
     GatewayProcess,
@@ -126,7 +127,8 @@ def sha256_text(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-SETTINGS = ConsoleSettings(
+SETTINGS = settings_with(
+    ConsoleSettings,
     listen="127.0.0.1:0",
     viewers=f"vera={sha256_text(VIEWER)}",
     operators=f"otto={sha256_text(OPERATOR)}",
@@ -485,6 +487,11 @@ def applied(folder: Path, endpoint: str) -> PolicySettings:
     file = settings_file(folder, "aws", tls=True, profiles=False)
     where = ["--settings", str(file), "--endpoint", endpoint, "--profile", ADMIN_PROFILE]
     assert in_thread(lambda: run(["policies", "apply", *where, "--yes", "--json"])) == 0
-    return PolicySettings(
-        file=str(file), live=True, endpoint=endpoint, profile=ADMIN_PROFILE, prove_s=3.0
+    return settings_with(
+        PolicySettings,
+        file=str(file),
+        live=True,
+        endpoint=endpoint,
+        profile=ADMIN_PROFILE,
+        prove_s=3.0,
     )

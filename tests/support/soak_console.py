@@ -46,7 +46,7 @@ def keep_every_response() -> None:
 
 async def main(store_folder: Path, query: str) -> None:
     set_allocator_options({MMAP_THRESHOLD: MAPPED_BYTES_MIN})
-    settings = ConsoleSettings(listen="127.0.0.1:0", query=query, sample_s=10.0)
+    settings = ConsoleSettings(listen="127.0.0.1:0", query=query)
     async with (
         open_local_store(store_folder) as store,
         open_console(store, "s3://logs/production", settings, FastClock()) as app,

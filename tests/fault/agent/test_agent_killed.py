@@ -2,13 +2,13 @@
 
 import random
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from support.agent_gateway import GatewayDouble, Scripted, Seen, same_bytes
+from support.constants import command_with_constants
 from support.repetitions import times
 
 
@@ -41,6 +41,12 @@ class Writer:
         self.log.write_bytes(b"")
 
 
+SMALL_BATCHES = (
+    "sluice_agent.settings:AgentSettings.batch_age_s=0.02",
+    "sluice_agent.settings:AgentSettings.batch_bytes=20000",
+)
+
+
 def run(seed: int, runs: int, folder: Path) -> None:
     rng = random.Random(seed)
     print(f"seed={seed}")
@@ -54,9 +60,9 @@ def run(seed: int, runs: int, folder: Path) -> None:
 
     with GatewayDouble(script=flaky) as first, GatewayDouble(accepted=first.accepted) as second:
         command = [
-            sys.executable, "-m", "sluice_cli", "agent", "run", "--spool", str(folder / "s"),
+            *command_with_constants(*SMALL_BATCHES), "agent", "run", "--spool", str(folder / "s"),
             "--gateway", f"{first.url},{second.url}", "--paths", str(folder / "app.log*"),
-            "--host-metrics-s", "0", "--batch-age-s", "0.02", "--batch-bytes", "20000",
+            "--host-metrics-s", "0",
         ]  # fmt: skip
         for _ in range(runs):
             _one_run(command, writer, (first, second), rng)

@@ -5,7 +5,6 @@ import logging
 import random
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -20,6 +19,7 @@ from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from support.agent_gateway import GatewayDouble
+from support.constants import command_with_constants
 from support.otel_logging import logger_of
 from support.repetitions import times
 from support.store_versitygw import free_port
@@ -138,9 +138,10 @@ def command_of(door: str, port: int, gateway: str, folder: Path) -> list[str]:
     """Return the command of an agent whose door has a port."""
     _, listen, more = SENDERS[door]
     return [
-        sys.executable, "-m", "sluice_cli", "agent", "run", "--spool", str(folder / "s"),
+        *command_with_constants("sluice_agent.settings:AgentSettings.batch_age_s=0.02"),
+        "agent", "run", "--spool", str(folder / "s"),
         "--gateway", gateway, "--doors", door, listen, f"127.0.0.1:{port}", *more,
-        "--host-metrics-s", "0", "--batch-age-s", "0.02",
+        "--host-metrics-s", "0",
     ]  # fmt: skip
 
 

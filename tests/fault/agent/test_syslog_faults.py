@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.constants import settings_with
 from support.dying_store import WriteFault, WriteFaultStore
 from support.gateway import Running, TestKey, run, running
 from support.reconciler_seed import queued_bodies
@@ -40,7 +41,8 @@ class _AgentKey(TestKey):
 
 
 def settings(folder: Path, served: Running, **how: Any) -> AgentSettings:
-    return AgentSettings(
+    return settings_with(
+        AgentSettings,
         gateway=f"http://127.0.0.1:{served.port}",
         spool=folder / "spool",
         key=folder / "key.pem",

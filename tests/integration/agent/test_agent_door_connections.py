@@ -21,7 +21,6 @@ from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port
 
 from sluice_agent import door_servers
-from sluice_protocol.errors import BadUsage
 
 LIMIT = 3
 SHORT_S = 0.3
@@ -307,12 +306,3 @@ def test_the_end_of_the_agent_closes_waiting_clients(tmp_path: Path) -> None:
 
     served(tmp_path, check, door_connections=1, batch_age_s=0.5)
     assert spooled(tmp_path) == 1
-
-
-@pytest.mark.parametrize("limit", [0, -1, 65_537])
-def test_a_limit_out_of_range_is_refused(tmp_path: Path, limit: int) -> None:
-    async def check(_: Client) -> None:
-        raise AssertionError
-
-    with pytest.raises(BadUsage, match="door_connections must be at least 1 and at most 65536"):
-        served(tmp_path, check, door_connections=limit)

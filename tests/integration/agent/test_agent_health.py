@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from support.agent_gateway import GatewayDouble, Scripted
+from support.constants import settings_with
 from support.store_versitygw import free_port
 
 from sluice_agent import app as app_module
@@ -36,7 +37,8 @@ async def get(port: int, path: str) -> tuple[int, str]:
 
 
 def settings(folder: Path, gateway: str, health: str) -> AgentSettings:
-    return AgentSettings(
+    return settings_with(
+        AgentSettings,
         gateway=gateway, spool=folder / "s", agent_id="host-1", paths=(str(folder / "app.log"),),
         host_metrics_s=0, batch_age_s=0.05, drain_s=0.2, health=health,
     )  # fmt: skip

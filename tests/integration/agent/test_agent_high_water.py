@@ -2,11 +2,11 @@
 
 import asyncio
 import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from support.constants import command_with_constants
 from support.gateway import CountingStore, TestKey, bodies_under, clean_env, run, running
 
 from sluice_agent.signing_key import make_key, principal_entry
@@ -72,9 +72,10 @@ def test_an_agent_with_a_backlog_reports_its_high_water_mark(tmp_path: Path) -> 
 async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
     """Seal everything without a gateway, then run the agent until one batch is accepted."""
     agent = (
-        *(sys.executable, "-m", "sluice_cli", "agent", "run", "--key", "key.pem"),
+        *command_with_constants("sluice_agent.settings:AgentSettings.batch_bytes=20000"),
+        *("agent", "run", "--key", "key.pem"),
         *("--agent-id", "host-1", "--spool", "spool", "--paths", str(folder / "app.log")),
-        *("--host-metrics-s", "0", "--batch-bytes", "20000", "--batch-age-s", "0.05"),
+        *("--host-metrics-s", "0"),
     )
     away = (*agent, "--gateway", "http://127.0.0.1:1")
     there = (*agent, "--gateway", f"http://127.0.0.1:{port}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 from support.agent_gateway import GatewayDouble
+from support.constants import settings_with
 from support.otlp_requests import LOG_REQUEST
 from support.store_versitygw import free_port
 
@@ -24,9 +25,9 @@ METRICS = {
 
 
 def settings(tmp_path: Path, gateway: str, port: int) -> AgentSettings:
-    return AgentSettings(
-        gateway=gateway, spool=tmp_path / "s", agent_id="host-1", otlp=f"127.0.0.1:{port}",
-        host_metrics_s=0, batch_age_s=0.05, drain_s=0.5,
+    return settings_with(
+        AgentSettings, gateway=gateway, spool=tmp_path / "s", agent_id="host-1",
+        otlp=f"127.0.0.1:{port}", host_metrics_s=0, batch_age_s=0.05, drain_s=0.5,
     )  # fmt: skip
 
 

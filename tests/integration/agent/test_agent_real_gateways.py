@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
@@ -14,15 +13,19 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support import commands
+from support.constants import command_with_constants
 from support.gateway import bodies_under, clean_env, start_gateway
 
 from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.frame import FRAME_VERSION, decode_frame
 
+SLUICE = command_with_constants("sluice_agent.settings:AgentSettings.batch_bytes=20000")
+SLUICE_OF_LINES = command_with_constants("sluice_agent.settings:AgentSettings.batch_bytes=100")
+
 
 def sluice(*args: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *args],
+        args,
         cwd=cwd, env=clean_env(), capture_output=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -46,9 +49,9 @@ def test_the_manifest_names_the_version_of_the_frame(tmp_path: Path) -> None:
     (tmp_path / "app.log").write_bytes(b"\n".join(lines) + b"\n")
     try:
         done = sluice(
-            "agent", "run", "--gateway", f"http://127.0.0.1:{server.port}", "--key", "key.pem",
-            "--agent-id", "host-1", "--paths", str(tmp_path / "app.log"), "--host-metrics-s", "0",
-            "--once", cwd=tmp_path,
+            *command_with_constants(), "agent", "run", "--gateway", f"http://127.0.0.1:{server.port}",
+            "--key", "key.pem", "--agent-id", "host-1", "--paths", str(tmp_path / "app.log"),
+            "--host-metrics-s", "0", "--once", cwd=tmp_path,
         )  # fmt: skip
     finally:
         server.kill()
@@ -71,9 +74,8 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
     def command() -> list[str]:
         urls = ",".join(f"http://127.0.0.1:{server.port}" for server in servers)
         return [
-            "agent", "run", "--gateway", urls, "--key", "key.pem", "--agent-id", "host-1",
+            *SLUICE, "agent", "run", "--gateway", urls, "--key", "key.pem", "--agent-id", "host-1",
             "--spool", "spool", "--paths", str(tmp_path / "app.log*"), "--host-metrics-s", "0",
-            "--batch-bytes", "20000", "--batch-age-s", "0.05",
         ]  # fmt: skip
 
     def write(run: int) -> None:
@@ -88,7 +90,7 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
         for run in range(runs):
             write(run)
             agent = subprocess.Popen(
-                [sys.executable, "-m", "sluice_cli", *command()],
+                command(),
                 cwd=tmp_path, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             try:
@@ -123,8 +125,8 @@ def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Pat
     for n in range(75):
         (tmp_path / f"app-{n}.log").write_bytes(b"\n".join(lines[n::75]) + b"\n")
     command = [
-        "agent", "run", "--key", "key.pem", "--agent-id", "host-1", "--spool", "spool",
-        "--paths", str(tmp_path / "app-*.log"), "--host-metrics-s", "0", "--batch-bytes", "100",
+        *SLUICE_OF_LINES, "agent", "run", "--key", "key.pem", "--agent-id", "host-1",
+        "--spool", "spool", "--paths", str(tmp_path / "app-*.log"), "--host-metrics-s", "0",
     ]  # fmt: skip
     ready, accepted_folder = tmp_path / "spool" / "ready", tmp_path / "store" / "accepted"
     _run_until(
@@ -148,7 +150,7 @@ def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Pat
 def _run_until(command: list[str], is_met: Callable[[], bool], *, cwd: Path) -> None:
     """Run an agent until a condition is met, then kill it."""
     agent = subprocess.Popen(
-        [sys.executable, "-m", "sluice_cli", *command],
+        command,
         cwd=cwd, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -16,12 +16,15 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
+from support.constants import command_with_constants
 from support.public_keys import OpensslKey
 
+from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key
 from sluice_cli.main import run
 
-ARGS = ("--host-metrics-s", "0", "--batch-age-s", "0.05", "--batch-bytes", "20000")
+ARGS = ("--host-metrics-s", "0")
+QUICK_END = "sluice_agent.settings:AgentSettings.drain_s=0.2"
 
 
 Key = tuple[Path, dict[str, OpensslKey]]
@@ -52,14 +55,17 @@ def key(tmp_path: Path) -> Key:
     return tmp_path / "key.pem", {made.key_id: OpensslKey(public)}
 
 
-def test_forward_ships_every_line_signed(tmp_path: Path, key: Key) -> None:
+def test_forward_ships_every_line_signed(
+    tmp_path: Path, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pipe's lines are accepted byte for byte, in order, with valid signatures."""
+    monkeypatch.setattr(AgentSettings, "batch_bytes", 50_000)
     path, keys = key
     lines = [f"2026-11-21T02:00:00Z line {n}".encode() for n in range(5000)]
     with GatewayDouble(keys=keys) as gateway:
         code, printed, log = sluice(
             "forward", "--gateway", gateway.url, "--key", str(path), "--spool", str(tmp_path / "s"),
-            "--durability", "accepted", "--agent-id", "host-1", "--batch-bytes", "50000",
+            "--durability", "accepted", "--agent-id", "host-1",
             stdin=b"\n".join(lines),
         )  # fmt: skip
         assert (code, printed["sealed_records"], printed["waiting"]) == (0, 5000, 0), log
@@ -140,10 +146,13 @@ def test_a_lost_response_sends_the_same_bytes(tmp_path: Path) -> None:
         assert all(s.headers["sluice-high-water"] == "0" for s in gateway.seen)
 
 
-def test_batches_of_a_killed_forward_are_sent_by_the_next(tmp_path: Path) -> None:
+def test_batches_of_a_killed_forward_are_sent_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also if it ran concurrently with another one, in a slot other than the first."""
+    monkeypatch.setattr(AgentSettings, "drain_s", 0.2)
     spool = tmp_path / "s"
-    args = ("forward", "--spool", str(spool), "--drain-s", "0.2", "--gateway")
+    args = ("forward", "--spool", str(spool), "--gateway")
     assert sluice(*args, "http://127.0.0.1:9", stdin=b"left\n")[1]["waiting"] == 1
     (spool / "00").rename(spool / "07")
     with GatewayDouble() as gateway:
@@ -187,8 +196,8 @@ def test_sigterm_ends_within_the_drain_time(tmp_path: Path) -> None:
     """With all gateways unreachable the agent stops in time; its batches remain in the spool."""
     (tmp_path / "app.log").write_bytes(b"one\ntwo\n")
     args = (
-        sys.executable, "-m", "sluice_cli", "agent", "run", "--gateway", "http://127.0.0.1:9",
-        "--spool", str(tmp_path / "s"), "--paths", str(tmp_path / "app.log"), "--drain-s", "0.2",
+        *command_with_constants(QUICK_END), "agent", "run", "--gateway", "http://127.0.0.1:9",
+        "--spool", str(tmp_path / "s"), "--paths", str(tmp_path / "app.log"),
         "--json", *ARGS,
     )  # fmt: skip
     agent = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -205,8 +214,8 @@ def test_sigterm_ends_within_the_drain_time(tmp_path: Path) -> None:
 def test_a_full_spool_blocks_the_pipe_until_sigterm(tmp_path: Path) -> None:
     """`forward` reads no more than the spool has room for, and still stops on SIGTERM."""
     args = (
-        sys.executable, "-m", "sluice_cli", "forward", "--gateway", "http://127.0.0.1:9",
-        "--spool", str(tmp_path / "s"), "--drain-s", "0.2", "--spool-bytes", str(20 << 20),
+        *command_with_constants(QUICK_END), "forward", "--gateway", "http://127.0.0.1:9",
+        "--spool", str(tmp_path / "s"), "--spool-bytes", str(20 << 20),
         "--json",
     )  # fmt: skip
     agent = subprocess.Popen(

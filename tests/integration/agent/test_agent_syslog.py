@@ -237,7 +237,6 @@ def test_one_process_owns_an_address(tmp_path: Path, transport: str) -> None:
     [
         ("http://127.0.0.1:1", {}, "syslog must be"), ("127.0.0.1:514", {}, "syslog must be"),
         ("udp://127.0.0.1", {}, "HOST:PORT"), ("tls://127.0.0.1:1", {}, "certificate"),
-        ("udp://127.0.0.1:1", {"syslog_message_bytes": 10}, "syslog_message_bytes"),
         ("udp://127.0.0.1:1", {"once": True}, "once"),
     ],
 )  # fmt: skip

@@ -23,6 +23,7 @@ from support.console_world import (
     frame,
     served_console,
 )
+from support.constants import settings_with
 
 from sluice_console.costs import RequestRates
 from sluice_console.gateways import GatewayAddresses, GatewayCounters
@@ -354,7 +355,7 @@ def test_a_lost_store_is_named_on_each_page(tmp_path: Path) -> None:
 
 
 def test_without_tokens_visitors_of_loopback_are_viewers(tmp_path: Path) -> None:
-    open_settings = ConsoleSettings(listen="127.0.0.1:0", sample_s=1.0)
+    open_settings = settings_with(ConsoleSettings, listen="127.0.0.1:0", sample_s=1.0)
     with served_console(tmp_path, open_settings, services=False) as world:
         me = send(world, "/v1/session", token="").json
         assert (me["name"], me["role"], me["needs_login"]) == ("local", "viewer", False)
@@ -366,8 +367,12 @@ def test_without_tokens_visitors_of_loopback_are_viewers(tmp_path: Path) -> None
 
 
 def test_a_proxy_names_users_from_its_address_only(tmp_path: Path) -> None:
-    proxied = ConsoleSettings(
-        listen="127.0.0.1:0", sample_s=1.0, proxy_addresses="127.0.0.1", proxy_operators="otto"
+    proxied = settings_with(
+        ConsoleSettings,
+        listen="127.0.0.1:0",
+        sample_s=1.0,
+        proxy_addresses="127.0.0.1",
+        proxy_operators="otto",
     )
     with served_console(tmp_path, proxied, services=False) as world:
         assert send(world, "/v1/overview", token="").status == 401

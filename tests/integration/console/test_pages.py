@@ -28,6 +28,7 @@ from support.console_world import (
     ConsoleWorld,
     served_console,
 )
+from support.constants import settings_with
 
 from sluice_console.settings import ConsoleSettings
 
@@ -271,7 +272,7 @@ def test_the_page_loads_from_this_host_only_and_fast(browser: Browser, world: Co
 def test_the_overview_without_logins_is_usable_within_a_second(
     browser: Browser, tmp_path: Path
 ) -> None:
-    visited = ConsoleSettings(listen="127.0.0.1:0", sample_s=1.0)
+    visited = settings_with(ConsoleSettings, listen="127.0.0.1:0", sample_s=1.0)
     with served_console(tmp_path, visited, services=False) as world:
         took_s = cold_start_s(browser, world, lambda page: page.get_by_text("1 batch held back"))
     assert took_s < 1.0

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.console_world import OPERATOR, ConsoleWorld, served_console
+from support.constants import settings_with
 
 from sluice_console.settings import ConsoleSettings
 
@@ -26,7 +27,7 @@ MODULES = (
 ENDLESS = ("/v1/overview/stream", "/v1/tail*", "/v1/logout")
 """Paths that are not attacked: streams without an end, and the end of the session."""
 PAGES_MIN = 25
-OPEN = ConsoleSettings(listen="127.0.0.1:0", sample_s=1.0)
+OPEN = settings_with(ConsoleSettings, listen="127.0.0.1:0", sample_s=1.0)
 
 pytestmark = [
     pytest.mark.console,

@@ -7,6 +7,7 @@ from typing import Any
 import pyspark
 import pytest
 from support.builders import later_release
+from support.constants import settings_with
 from support.spark_lake import T0_NS, Deployment, Sent, assert_lake_holds, lake_rows, make_batch
 from support.spark_local import pending_rows
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 def ingest(spark: Any, deployment: Deployment, **more: Any) -> IngestTotals:
-    return run_ingest(deployment.url, IngestSettings(once=True, **more), spark=spark)
+    return run_ingest(deployment.url, settings_with(IngestSettings, once=True, **more), spark=spark)
 
 
 def mixed(

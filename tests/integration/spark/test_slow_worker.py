@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.constants import command_with_constants
 from support.spark_lake import Deployment, assert_lake_holds, make_batch
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -29,9 +30,10 @@ def test_ingest_restarts_its_query_if_a_worker_starts_slowly(
     slow = tmp_path / "python"
     slow.write_text(SLOW.format(folder=tmp_path, python=sys.executable))
     slow.chmod(0o755)
-    job = [sys.executable, "-m", "sluice_cli", "spark", "ingest", "--once", "--master", "local[1]"]
+    constant = f"sluice_spark.settings:IngestSettings.restarts_max={restarts_max}"
+    job = [*command_with_constants(constant), "spark", "ingest", "--once", "--master", "local[1]"]
     done = subprocess.run(
-        [*job, "--store", deployment.url, "--restarts-max", str(restarts_max)],
+        [*job, "--store", deployment.url],
         env=os.environ | {"PYSPARK_PYTHON": str(slow), "PYSPARK_DRIVER_PYTHON": str(slow)},
         capture_output=True,
         text=True,

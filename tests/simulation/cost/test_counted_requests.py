@@ -164,8 +164,9 @@ def test_the_model_predicts_the_requests_of_audits(
         if versions.current is not None
     )
     monkeypatch.setattr(cost, "PAGE_OBJECTS", PAGE_KEYS)
+    monkeypatch.setattr(cost, "AUDIT_EVERY_S", SECONDS)
     days = 2 * accepted / world.load.batches / DAY_S
-    load = Load(replace(world.load.plan, history_days=days, audit_every_s=SECONDS))
+    load = Load(replace(world.load.plan, history_days=days))
     predicted = {one.activity: one.per_s for one in cost_rows(load)}
     seen = audit(world, PAGE_KEYS, repair=not packed)
     pages = count(seen, ["LIST"], keys.ACCEPTED, keys.RAW_BLOBS, keys.ACCEPTED_BY_BLOB)

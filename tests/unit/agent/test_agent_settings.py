@@ -86,11 +86,11 @@ def test_invalid_settings_are_rejected(how: dict, message: str) -> None:
 
 
 def test_freshness_makes_large_batches() -> None:
-    plain = AgentSettings(gateway="http://a", batch_bytes=1000, batch_age_s=2).for_batching()
-    assert plain == BatchLimits(bytes_max=1000, age_s_max=2)
-    fresh = AgentSettings(gateway="http://a", batch_age_s=2, freshness_s=60).for_batching()
+    plain = AgentSettings(gateway="http://a").for_batching()
+    assert plain == BatchLimits(bytes_max=4 << 20, age_s_max=1)
+    fresh = AgentSettings(gateway="http://a", freshness_s=60).for_batching()
     assert fresh == BatchLimits(
-        bytes_max=BATCH_BYTES_MAX, records_max=300_000, age_s_max=2, freshness_s=60
+        bytes_max=BATCH_BYTES_MAX, records_max=300_000, age_s_max=1, freshness_s=60
     )
 
 
@@ -116,7 +116,7 @@ def test_settings_checked_on_use_are_rejected() -> None:
     with pytest.raises(BadUsage, match="freshness"):
         AgentSettings(gateway="http://a", freshness_s=-1).for_batching()
     with pytest.raises(BadUsage, match="batch bytes"):
-        AgentSettings(gateway="http://a", batch_bytes=1 << 30).for_batching()
+        BatchLimits(bytes_max=1 << 30)
     with pytest.raises(BadUsage, match="time zone"):
         AgentSettings(gateway="http://a", timezone="Nowhere/Else").zone()
     with pytest.raises(BadUsage, match="key=value"):

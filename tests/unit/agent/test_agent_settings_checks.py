@@ -40,7 +40,6 @@ def settings(**how: Any) -> AgentSettings:
         ({"syslog": (UDP,), "syslog_tls_key": PEM}, "syslog_tls_key has no effect without"),
         ({"syslog": (UDP,), "syslog_client_ca": PEM}, "syslog_client_ca has no effect without"),
         ({"from_end": True}, "from_end has no effect without paths"),
-        ({"drain_s": -1.0}, "drain_s must be at least 0"),
         ({"host_metrics_s": float("nan")}, "host_metrics_s must be at least 0"),
         (
             {"doors": ("json",), "door_body_bytes": 64 << 20, "spool_bytes": 32 << 20},

@@ -148,7 +148,6 @@ def test_prices_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ),
         (("--rate", "1MiB/s", "--lanes", "0"), "--lanes must be at least 1"),
         (("--rate", "1MiB/s", "--agents", "0"), "--agents must be at least 1, agents=`0`"),
-        (("--rate", "1MiB/s", "--batch-bytes", "8388609"), "at most 8388608, batch-bytes="),
         (("--rate", "1MiB/s", "--reconciler-freshness-s", "60"), "--reconciler-freshness-s must"),
         (("--rate", "1MiB/s", "--compression", "0"), "--compression must be at least 0.1"),
         (("--rate", "1MiB/s", "--prices", "/none"), "cannot read the prices"),

@@ -55,8 +55,6 @@ def test_policies_that_cannot_be_proved_are_a_warning_with_the_reason() -> None:
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(BadUsage, match="aws, versitygw"):
         PolicyProofs(PolicySettings(target="gcs"), SystemClock(), ConsoleMetrics())
-    with pytest.raises(BadUsage, match="prove_s"):
-        PolicySettings(prove_s=0.5)
 
 
 def proved(chosen: PolicySettings, metrics: ConsoleMetrics) -> PolicyProof:

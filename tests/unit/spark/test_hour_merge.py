@@ -1,6 +1,7 @@
 """The small files of the ledger become one file an hour, with the same rows."""
 
 import pytest
+from support.constants import settings_with
 
 from sluice_lake.data_files import DataFile
 from sluice_protocol.units import NS_PER_S
@@ -20,7 +21,7 @@ def files(*sizes: int, hour: str = HOUR) -> list[DataFile]:
 
 
 def plan(found: list[DataFile], now_s: int, **settings: bool) -> list[int]:
-    chosen = CompactSettings(grace_s=60, **settings)
+    chosen = settings_with(CompactSettings, grace_s=60, **settings)
     return [len(one) for one in plan_hour_merges(found, chosen, now_s * NS_PER_S)]
 
 
