@@ -16,7 +16,7 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
-from support.public_keys import OpensslKey
+from support.gateway import OpensslKey
 
 from sluice_agent.signing_key import make_key
 from sluice_cli.main import run
