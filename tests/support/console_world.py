@@ -1,8 +1,7 @@
 """A deployment with planted trouble, and the console over it, in a background thread.
 
-Plants each trouble of the runbook in a deployment and in the metrics of a gateway.
-
-A bucket with the policies of a deployment, whose denials the console proves.
+Each trouble of the runbook is planted in the deployment and in the metrics of a gateway. A bucket
+with the policies of a deployment has denials that the console proves.
 """
 
 import asyncio

@@ -1,4 +1,9 @@
-"""A gateway under test: in this process over any store, or as real processes on a directory."""
+"""A gateway under test: in this process over any store, or as real processes on a directory.
+
+Uploads of several frames in one signed request.
+
+Public keys of the second implementation of Ed25519, as `verify_signature` takes them.
+"""
 
 import asyncio
 import base64
@@ -18,7 +23,8 @@ import aiohttp
 import nacl.signing
 import numpy as np
 import uvloop
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.builders import make_identity
 from support.constants import command_with_flags, settings_with
@@ -43,7 +49,13 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.signatures import content_digest, sign_request
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
-from sluice_protocol.upload_http import FRAME_MEDIA_TYPE
+from sluice_protocol.upload_http import (
+    FRAME_LIST_MEDIA_TYPE,
+    FRAME_MEDIA_TYPE,
+    UPLOAD_LIST_PATH,
+    ListedFrame,
+    encode_frame_list,
+)
 from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import IncarnationPage, ListPage, ObjectStore, Versioning
 from sluice_web.listening import bind_shared
@@ -405,3 +417,42 @@ async def bodies_under(url: str, prefix: str) -> dict[str, bytes]:
                 read = await store.get(item.key)
                 found[item.key] = getattr(read, "body", b"")
     return found
+
+
+def head_of(client: Client, body: bytes, **changed: str) -> dict[str, str]:
+    fields = upload_fields(body) | {"Content-Type": FRAME_LIST_MEDIA_TYPE}
+    fields |= {name.replace("_", "-"): text for name, text in changed.items()}
+    return client.key.sign(fields, client.authority, path=UPLOAD_LIST_PATH)
+
+
+async def post(client: Client, body: bytes, fields: dict[str, str]) -> HttpResult:
+    url = f"http://{client.authority}{UPLOAD_LIST_PATH}"
+    async with client.session.post(url, data=body, headers=fields) as answer:
+        return HttpResult(answer.status, await answer.json(content_type=None), answer.headers)
+
+
+async def send_list(client: Client, *frames: bytes | ListedFrame) -> list[dict[str, Any]]:
+    listed = [one if isinstance(one, ListedFrame) else ListedFrame(frame=one) for one in frames]
+    body = encode_frame_list(listed)
+    answer = await post(client, body, head_of(client, body))
+    assert answer.status == 200, answer
+    return list(answer.body["results"])
+
+
+@dataclass(frozen=True)
+class OpensslKey:
+    """A public key that verifies with OpenSSL."""
+
+    key: Ed25519PublicKey
+
+    def has_signed(self, data: bytes, signature: bytes) -> bool:
+        try:
+            self.key.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def public_half(key: Ed25519PrivateKey) -> OpensslKey:
+    """Return the public key of a private one."""
+    return OpensslKey(key.public_key())

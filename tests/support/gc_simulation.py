@@ -4,15 +4,13 @@ There are agents, crashing gateways, an operator, a lagging reconciler that lose
 concurrent collectors. Gateways, decisions, audit, plan and run are those of the product. The store
 loses responses and applies deletes late. The simulation records every deletion and every response.
 
-A lagging reconciler whose events arrive late, twice, in any order or never.
+Events of the reconciler arrive late, twice, in any order or never. The functions of the product
+parse them and write the references. Its passes are slow and omit some keys permanently, so that
+only audit and deletion protect the blobs of these keys.
 
-The functions of the product parse the events and write the references. The passes are slow and omit
-some keys permanently, so that only audit and deletion protect the blobs of these keys.
-
-An operator who resolves conflicts at random times, and gateways that follow the decisions.
-
-The list, the resolver and the reader are those of the product. Ids of decisions are random, so that
-a new one may sort before one that a gateway has read.
+The operator resolves conflicts at random times, and gateways follow the decisions. The list, the
+resolver and the reader are those of the product. Ids of decisions are random, so that a new one may
+sort before one that a gateway has read.
 """
 
 import asyncio

@@ -3,26 +3,31 @@
 Stories over a deployment with an orphan past its retry horizon, and refusals in them.
 
 A correctly signed plan that lists every blob; only the clauses of the run protect them.
+
+Complete, signed certificates for tests.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 from support.builders import accepted_manifest, conflict_manifest, make_identity, salted_frame
 from support.frames import logs
 from support.gc_store import VersionedStore
 
 from sluice_gc.audit.auditor import Auditor
-from sluice_gc.audit.certificate import Certificate
+from sluice_gc.audit.certificate import AUDITED_PREFIXES, AuditCounts, Certificate, merkle_root_of
 from sluice_gc.audit.certificate_chain import read_newest
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
+from sluice_gc.key_ranges import KeyRange, cover_prefix
 from sluice_gc.plan.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
 from sluice_gc.plan.planner import Planner
 from sluice_gc.run.deletion_proof import ALL_CLAUSES, ClauseSets
@@ -45,7 +50,7 @@ from sluice_protocol.manifests import (
     encode_record,
     encode_reference,
 )
-from sluice_protocol.outcomes import Applied, Found
+from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_store.authority import create_authority
@@ -174,11 +179,6 @@ class GcWorld:
         return await self.run(await self.plan(), clauses=clauses)
 
 
-async def must_apply(store: ObjectStore, key: ObjectKey, body: bytes) -> None:
-    """Overwrite an object."""
-    assert isinstance(await store.overwrite(key, body), Applied)
-
-
 @asynccontextmanager
 async def open_world(root: Path) -> AsyncIterator[GcWorld]:
     """Open a deployment with a short retry horizon in an empty directory."""
@@ -275,3 +275,52 @@ def _candidate(
         "audit_started_at_ns": 0,
         "named_in_audit": False,
     }
+
+
+AUDITOR_KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+RIVAL = Ed25519PrivateKey.from_private_bytes(bytes([1] * 32))
+TRUSTED = {key_id_of(AUDITOR_KEY.public_key()): AUDITOR_KEY.public_key()}
+
+
+def key_range(start: str = "", end: str | None = None, pages: int = 1) -> KeyRange:
+    return KeyRange(
+        start_after=start,
+        end_at=end,
+        pages=pages,
+        objects=3,
+        root=digest_of(b"range"),
+        first_date_unix_ns=1,
+        last_date_unix_ns=2,
+    )
+
+
+def many_ranges(count: int) -> list[KeyRange]:
+    """Return contiguous ranges, each with another root."""
+    bounds = ["", *(f"k{number:05d}" for number in range(1, count)), None]
+    return [
+        replace(
+            key_range(start or "", end), root=digest_of(b"%d" % number), last_date_unix_ns=number
+        )
+        for number, (start, end) in enumerate(pairwise(bounds))
+    ]
+
+
+def certificate(index: int = 0, before: bytes | None = None, audit_id: str = "A0") -> Certificate:
+    coverage = tuple(cover_prefix(prefix, [key_range()]) for prefix in AUDITED_PREFIXES)
+    return Certificate(
+        authority_id="authority",
+        retry_horizon_s=300,
+        audit_id=audit_id,
+        chain_index=index,
+        previous_audit_id=f"A{index - 1}" if index else "",
+        previous_sha256=digest_of(before) if before else "",
+        started_at_unix_ns=1,
+        finished_at_unix_ns=2,
+        clock_skew_ns=0,
+        deep=0.0,
+        shards=1,
+        coverage=coverage,
+        merkle_root=merkle_root_of(coverage),
+        counts=AuditCounts(accepted=1),
+        evidence=(),
+    )

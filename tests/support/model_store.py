@@ -1,6 +1,6 @@
 """The store of the model checker: its versions, responses and timestamps.
 
-The states, bounds and rules that the model checker explores; `model` has the transitions.
+Also the states, bounds and rules that it explores; `model` has the transitions.
 """
 
 from collections.abc import Callable

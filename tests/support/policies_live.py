@@ -1,6 +1,6 @@
 """Real users for tests of live policies: a profile for each role, and a server with these users.
 
-Settings for tests of the policies: the pinned file, unchanged or modified.
+The settings of a test are the pinned file, unchanged or modified.
 """
 
 import subprocess

@@ -30,7 +30,6 @@ from sluice_protocol.keys import lane_of
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import (
     DeleteRecord,
-    is_retention,
     retention_cut_ns,
     rollup_deletes,
 )
@@ -344,11 +343,6 @@ class RollupWorld:
 def _connection() -> duckdb.DuckDBPyConnection:
     """Return the one connection of a process: it is opened more slowly than it is queried."""
     return duckdb.connect(":memory:", config={"threads": 1})
-
-
-def retained(deletes: Sequence[DeleteRecord]) -> list[DeleteRecord]:
-    """Return the deletes without retention."""
-    return [one for one in deletes if not is_retention(one)]
 
 
 RollupValues = dict[tuple[Any, ...], tuple[int, float]]

@@ -7,7 +7,7 @@ it again. Time moves only when nothing is ready.
 import asyncio
 import heapq
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -151,11 +151,3 @@ async def until(done: Callable[[], bool], clock: Clock, limit_s: float = 3600) -
         if clock.monotonic_ns() > end_ns:
             raise Deadlock("not done in time")
         await clock.sleep(0.1)
-
-
-async def ignoring(error: type[BaseException], work: Awaitable[object]) -> None:
-    """Await work that may raise `error`."""
-    try:
-        await work
-    except error:
-        return

@@ -14,8 +14,7 @@ from typing import Any, get_args
 
 import aiohttp
 import pytest
-from support.door_bodies import S, pack
-from support.door_cases import DOOR_CASES
+from support.door_bodies import DOOR_CASES, S, pack
 from support.door_client import TestSender, post
 from support.dying_store import WriteFault, WriteFaultStore
 from support.forward_door import close_clients, connect

@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.dying_store import Died, DyingStore
-from support.gc_certificates import KEY, TRUSTED, certificate
 from support.gc_store import VersionedStore
-from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, memory_world
+from support.gc_world import (
+    AUDIT,
+    AUDITOR_KEY,
+    HORIZON_S,
+    KEYS,
+    PLAN,
+    RUN,
+    TRUSTED,
+    GcWorld,
+    certificate,
+    memory_world,
+)
 
 from sluice_gc.audit.auditor import Auditor, link_after
 from sluice_gc.audit.certificate import (
@@ -245,7 +255,7 @@ def chain(*kept: int) -> list[bytes]:
             link = ChainLink(certificate=last, body=bodies[-1], sha256=digest_of(bodies[-1]))
             one = link_after(one, link)
         one = msgspec.structs.replace(one, evidence_kept_from=value)
-        bodies.append(sign_certificate(one, KEY))
+        bodies.append(sign_certificate(one, AUDITOR_KEY))
     return bodies
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 from msgspec.structs import replace
-from support.gc_certificates import KEY, TRUSTED, certificate, many_ranges
+from support.gc_world import AUDITOR_KEY, TRUSTED, certificate, many_ranges
 from support.golden import golden
 
 from sluice_gc.audit.certificate import (
@@ -45,7 +45,7 @@ from sluice_protocol.units import ObjectKey
 
 def test_certificate_bytes_do_not_change() -> None:
     """A certificate is decoded and signed to the bytes of the golden file."""
-    body = sign_certificate(certificate(), KEY)
+    body = sign_certificate(certificate(), AUDITOR_KEY)
     assert golden("gc/certificate.json", body) == body
     assert verify_certificate("A0", body, TRUSTED) == certificate()
 
@@ -57,7 +57,7 @@ def test_bytes_of_a_certificate_with_merged_ranges_do_not_change() -> None:
         for prefix in AUDITED_PREFIXES
     )
     wanted = replace(certificate(), coverage=coverage, merkle_root=merkle_root_of(coverage))
-    body = sign_certificate(wanted, KEY)
+    body = sign_certificate(wanted, AUDITOR_KEY)
     assert golden("gc/certificate-merged.json", body) == body
     assert verify_certificate("A0", body, TRUSTED) == wanted
 
@@ -94,7 +94,7 @@ def test_plan_bytes_do_not_change() -> None:
             ),
         ),
     )
-    body = sign_plan(plan, KEY)
+    body = sign_plan(plan, AUDITOR_KEY)
     assert golden("gc/plan.json", body) == body
     assert verify_plan("P", body, TRUSTED) == plan
 

@@ -17,7 +17,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
 from support.constants import command_with_constants
-from support.public_keys import OpensslKey
+from support.gateway import OpensslKey
 
 from sluice_agent.settings import AgentSettings
 from sluice_agent.signing_key import make_key

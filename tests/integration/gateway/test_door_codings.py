@@ -10,7 +10,7 @@ from typing import get_args
 import cramjam
 import pytest
 import zstandard
-from support.door_cases import DOOR_CASES, SAMPLES
+from support.door_bodies import DOOR_CASES, SAMPLES
 from support.door_client import TestSender, accepted_frames, post
 from support.gateway import TestKey, run, running
 

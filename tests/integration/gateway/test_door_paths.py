@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import aiohttp
 import pytest
-from support.door_cases import DOOR_CASES, JSON
+from support.door_bodies import DOOR_CASES, JSON
 from support.door_client import TestSender, accepted_frames
 from support.gateway import Running, TestKey, run, running
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.door_cases import DOOR_CASES, DoorCase
+from support.door_bodies import DOOR_CASES, DoorCase
 from support.door_client import DoorAnswer, TestSender, accepted_frames, post
 from support.dying_store import RefusingStore
 from support.gateway import Running, TestKey, run, running

@@ -9,12 +9,14 @@ from support.gateway import (
     CountingStore,
     TestKey,
     frame_of,
+    head_of,
     identity,
+    post,
     run,
     running,
+    send_list,
     upload_fields,
 )
-from support.listed_uploads import head_of, post, send_list
 
 from sluice_gateway.uploads.lists import FRAMES_AT_ONCE
 from sluice_protocol.errors import StoreUnavailable

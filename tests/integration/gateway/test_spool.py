@@ -22,10 +22,10 @@ from support.gateway import (
     frame_of,
     identity,
     run,
+    send_list,
     start_gateway,
     write_principals,
 )
-from support.listed_uploads import send_list
 
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.serving import serving

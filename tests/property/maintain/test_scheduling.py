@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from support.maintain_records import SLOTS, at, policy_of, situation
+from support.maintain_processes import SLOTS, at, policy_of, situation
 
 from sluice_maintain.lease_rules import RecordWriter, RunResult, acquire, end_run
 from sluice_maintain.scheduler import decide

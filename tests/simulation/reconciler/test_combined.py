@@ -6,8 +6,6 @@ gateways differ by 20 s. After a rebuild records may be doubled, but none is los
 
 `SLUICE_SIM_SEEDS=7,8` replays seeds 7 and 8.
 
-A seeded simulation of combined batches: two gateways, lost answers, reconcilers that crash.
-
 Clients send a request through one gateway. Without an answer they send it again through the other
 one. A consumer ingests the work lists as Spark does: it drops a batch that it has, and reads only
 the records that are not repeated.

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 
 class Fault(StrEnum):
@@ -102,20 +102,6 @@ class OnKey:
             return None
         self.seen += 1
         return self.fault if self.seen == self.nth else None
-
-
-WRITE_FAULTS: Final = tuple(
-    fault for fault in Fault if fault not in {Fault.PRECONDITION, Fault.CLOCK_JUMP}
-)
-READ_FAULTS: Final = (
-    Fault.NOT_SENT,
-    Fault.TIMEOUT_BEFORE,
-    Fault.RESET_AFTER,
-    Fault.TRUNCATED,
-    Fault.SLOW_DOWN,
-    Fault.DENIED,
-    Fault.CRASH_BEFORE,
-)
 
 
 class RandomFaults:

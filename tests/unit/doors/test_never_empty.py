@@ -252,9 +252,6 @@ def test_a_damaged_line_of_loki_costs_no_other() -> None:
     assert [one["body"] for one in lines(records_of("loki json", body))] == ["x", '["2",NaN]', "z"]
 
 
-SNAKE = {"resourceLogs": "resource_logs", "scopeLogs": "scope_logs", "logRecords": "log_records"}
-
-
 @pytest.mark.parametrize("door", ["otlp logs json", "otlp metrics json"])
 def test_both_names_of_each_field_of_otlp(door: str) -> None:
     """Every key is renamed: the lower camel case of protobuf's JSON, and the names of the files."""

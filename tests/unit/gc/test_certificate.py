@@ -4,7 +4,7 @@ import hashlib
 
 import msgspec
 import pytest
-from support.gc_certificates import KEY, RIVAL, TRUSTED, certificate, key_range
+from support.gc_world import AUDITOR_KEY, RIVAL, TRUSTED, certificate, key_range
 
 from sluice_gc.audit.certificate import (
     AuditCounts,
@@ -36,7 +36,7 @@ def chain(length: int) -> list[bytes]:
     for index in range(length):
         before = bodies[-1] if bodies else None
         one = certificate(index, before, f"A{index}")
-        bodies.append(sign_certificate(one, KEY))
+        bodies.append(sign_certificate(one, AUDITOR_KEY))
     return bodies
 
 
@@ -54,7 +54,7 @@ def test_chain_is_valid() -> None:
         (lambda b: [b[0], b[1] + b" ", b[2]], "#1"),
         (lambda b: [b[1], b[2]], "A1"),
         (lambda b: [b[0], sign_certificate(certificate(1, b[0], "A1"), RIVAL), b[2]], "#1"),
-        (lambda b: [b[0], sign_certificate(certificate(1, b"x", "A1"), KEY), b[2]], "A1"),
+        (lambda b: [b[0], sign_certificate(certificate(1, b"x", "A1"), AUDITOR_KEY), b[2]], "A1"),
     ],
     ids=["missing", "reordered", "altered", "respelled", "head cut", "foreign key", "relinked"],
 )
@@ -80,7 +80,7 @@ def test_error_names_the_wrong_certificate(tamper: object, named: str) -> None:
 )
 def test_signed_certificate_without_full_coverage_is_refused(change: dict[str, object]) -> None:
     """A correctly signed but incomplete certificate is refused."""
-    body = sign_certificate(msgspec.structs.replace(certificate(), **change), KEY)
+    body = sign_certificate(msgspec.structs.replace(certificate(), **change), AUDITOR_KEY)
     with pytest.raises(CertificateInvalid):
         verify_certificate("A0", body, TRUSTED)
 

@@ -4,9 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.gc_certificates import KEY, TRUSTED, certificate
 from support.gc_store import VersionedStore
-from support.gc_world import MovedClock
+from support.gc_world import AUDITOR_KEY, TRUSTED, MovedClock, certificate
 
 from sluice_gc.audit.auditor import link_after
 from sluice_gc.audit.certificate import certificate_key, sign_certificate
@@ -32,7 +31,7 @@ def store_with(length: int, *, placeholders: int = 0) -> VersionedStore:
         body = b"{}"
         if index >= placeholders:
             one = certificate(index, before, f"A{index}")
-            body = sign_certificate(one, KEY)
+            body = sign_certificate(one, AUDITOR_KEY)
             store.put(certificate_key(one.audit_id), body)
         store.put(chain_key(index), body)
         before = body
@@ -64,7 +63,7 @@ def test_a_missing_certificate_is_neither_hidden_nor_replaced(lost: int) -> None
         assert head.certificate.chain_index == 3
         linked = link_after(certificate(0, None, "A4"), head)
         assert await append_certificate(
-            store, linked, sign_certificate(linked, KEY), Backoff.seeded_by(store.clock)
+            store, linked, sign_certificate(linked, AUDITOR_KEY), Backoff.seeded_by(store.clock)
         )
         assert chain_key(4) in store.versions
         assert chain_key(lost) not in store.versions

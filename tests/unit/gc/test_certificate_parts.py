@@ -5,8 +5,8 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from support.gc_certificates import KEY, TRUSTED, certificate, key_range, many_ranges
 from support.gc_store import VersionedStore
+from support.gc_world import AUDITOR_KEY, TRUSTED, certificate, key_range, many_ranges
 from support.queue_store import SimClock
 
 from sluice_gc.audit.certificate import (
@@ -93,9 +93,9 @@ def test_the_size_of_a_certificate_is_bounded() -> None:
         store = new_store()
         found = await audited(store, 300)
         assert [one.kind for one in found.evidence] == ["ranges", "files"]
-        body = sign_certificate(found, KEY)
+        body = sign_certificate(found, AUDITOR_KEY)
         assert verify_certificate("A0", body, TRUSTED) == found
-        small = len(sign_certificate(await audited(new_store(), RANGES_MAX), KEY))
+        small = len(sign_certificate(await audited(new_store(), RANGES_MAX), AUDITOR_KEY))
         assert len(body) < small
         read = await read_files(store, found, "manifests")
         assert read is not None

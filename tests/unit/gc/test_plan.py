@@ -2,8 +2,7 @@
 
 import msgspec
 import pytest
-from support.gc_certificates import certificate
-from support.gc_world import KEY, KEYS
+from support.gc_world import KEY, KEYS, certificate
 
 from sluice_gc.audit.certificate import AuditCounts
 from sluice_gc.errors import GcRefused, RefusalRule

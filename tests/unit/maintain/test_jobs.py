@@ -1,7 +1,7 @@
 """Errors of jobs, figures of reports, and the deletes of retention."""
 
 import pytest
-from support.maintain_records import at
+from support.maintain_processes import at
 
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_lake.errors import TableRefused

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.maintain_records import at, leased, policy_of, ran
+from support.maintain_processes import at, leased, policy_of, ran
 
 from sluice_maintain.lease_rules import (
     TROUBLES,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.maintain_records import NOW_NS, at, leased, policy_of, ran, situation
+from support.maintain_processes import NOW_NS, at, leased, policy_of, ran, situation
 
 from sluice_maintain.scheduler import WaitReason, decide, due_at, pause_s
 from sluice_maintain.settings import MaintainSettings

@@ -1,7 +1,7 @@
 """What status, page and exit code report."""
 
 from msgspec.structs import replace
-from support.maintain_records import at, leased, ran, situation
+from support.maintain_processes import at, leased, ran, situation
 
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_maintain.scheduler import decide

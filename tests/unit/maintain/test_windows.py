@@ -1,7 +1,7 @@
 """Windows of time."""
 
 import pytest
-from support.maintain_records import at
+from support.maintain_processes import at
 
 from sluice_maintain.time_windows import describe_instant, next_open_ns, parse_windows
 from sluice_protocol.errors import BadUsage

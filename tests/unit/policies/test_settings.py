@@ -11,11 +11,6 @@ from sluice_policies.model import load_json
 from sluice_policies.render import render
 from sluice_policies.settings import RoleName, Target, parse_settings, read_settings
 
-
-def line_with(text: str, mark: str) -> int:
-    return next(n for n, line in enumerate(text.splitlines(), start=1) if mark in line)
-
-
 INVALID = {
     "bucket name with capitals": ('"example-sluice"', '"Example_Sluice"', "name ="),
     "bucket name as an address": ('"example-sluice"', '"192.168.0.1"', "name ="),

@@ -15,7 +15,7 @@ from http_message_signatures import (
     algorithms,
 )
 from msgspec.structs import replace
-from support.public_keys import public_half
+from support.gateway import public_half
 
 from sluice_protocol.errors import DigestMismatch, Unauthenticated
 from sluice_protocol.keys import digest_of

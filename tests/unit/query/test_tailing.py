@@ -1,7 +1,12 @@
-"""Positions of a tail: no record is skipped that was accepted long before it was acknowledged."""
+"""Positions of a tail: no record is skipped that was accepted long before it was acknowledged.
+
+A group of a tail that leaves records out reports it.
+"""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from support.gc_world import MovedClock
@@ -12,7 +17,8 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query.answer.result import QueryResult, QuerySummary, Row
-from sluice_query.http.tail_api import tail_by_polling
+from sluice_query.http import tail_api
+from sluice_query.http.tail_api import TailGroup, tail_by_polling
 from sluice_query.question.request import Query
 
 ROW: Row = {"agent_id": "host-1", "boot_id": "b", "seq": 0}
@@ -81,3 +87,56 @@ def test_a_tail_continues_after_an_outage(outage_s: int) -> None:
 
     with pytest.raises(StoreUnavailable):
         asyncio.run(first())
+
+
+def found_of(first: int, last: int, *, more: bool = False) -> QueryResult:
+    """Return records with these numbers, the newest first."""
+    rows = [ROW | {"seq": seq} for seq in range(last, first - 1, -1)]
+    return QueryResult(kind="logs", records=rows, summary=QuerySummary(more=more))
+
+
+def shown(group: TailGroup) -> tuple[list[object], bool]:
+    return [row["seq"] for row in group.records], group.state.more
+
+
+def test_a_group_reports_older_records_that_the_limit_leaves_out() -> None:
+    """Those that the tail cuts off, and those that the search cuts off before new ones."""
+    answers = [
+        (found_of(0, 4), ([2, 3, 4], True)),
+        (found_of(0, 5), ([5], False)),
+        (found_of(6, 8, more=True), ([6, 7, 8], True)),
+        (found_of(6, 8, more=True), ([], False)),
+        (found_of(6, 11), ([9, 10, 11], False)),
+    ]
+    left = iter(answers)
+
+    async def search(_: Query) -> QueryResult:
+        return next(left)[0]
+
+    async def run() -> list[tuple[list[object], bool]]:
+        query, clock = make_query(limit=3), MovedClock(DAY0_NS)
+        async with aclosing(tail_by_polling(search, clock, query, None)) as groups:
+            return [shown(await anext(groups)) for _ in answers]
+
+    assert asyncio.run(run()) == [wanted for _, wanted in answers]
+
+
+def test_a_live_group_reports_older_records_that_the_limit_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def follow(*_: object) -> AsyncIterator[QueryResult]:
+        for last in (4, 2):
+            found = found_of(0, last)
+            found.records.reverse()
+            yield found
+
+    monkeypatch.setattr(tail_api, "follow_live", follow)
+
+    async def run() -> list[tuple[list[object], bool]]:
+        unused: Any = None
+        return [
+            shown(group)
+            async for group in tail_api.tail_live(unused, make_query(limit=3), unused, None)
+        ]
+
+    assert asyncio.run(run()) == [([2, 3, 4], True), ([0, 1, 2], False)]
