@@ -21,11 +21,7 @@ _ADDRESSES_MAX: Final = 256
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 address is written in brackets.
-
-    Raises:
-        BadUsage: The text has another form.
-    """
+    """Return host and port of `HOST:PORT`; an IPv6 address is written in brackets."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > PORT_MAX:

@@ -74,11 +74,7 @@ async def listening(
     *,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, ...]]:
-    """Serve the application of a service on `HOST:PORT` until the block ends; yields its URLs.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound.
-    """
+    """Serve the application of a service on `HOST:PORT` until the block ends; yields its URLs."""
     options = options or ServerOptions()
     server = _service_bounds(listen, options)
     app.middlewares.insert(0, make_room(server.accepts))
@@ -153,11 +149,7 @@ async def listening_bounded(
     options: ServerOptions | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, ...]]:
-    """Serve an application on `HOST:PORT` until the block ends; yields its URLs.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound.
-    """
+    """Serve an application on `HOST:PORT` until the block ends; yields its URLs."""
     options = replace(
         options or ServerOptions(), keepalive_s=SERVER_IDLE_S, shutdown_s=server.shutdown_s
     )

@@ -68,11 +68,7 @@ class ConflictAccess:
     may_resolve: bool
 
     def check_agent(self, agent_id: str) -> None:
-        """Check that the sender may see conflicts of an agent.
-
-        Raises:
-            HttpRefusal: 403.
-        """
+        """Check that the sender may see conflicts of an agent."""
         if self.agents is not None and agent_id not in self.agents:
             raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
 

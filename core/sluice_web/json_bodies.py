@@ -32,11 +32,7 @@ def json_response(value: object) -> web.Response:
 
 
 def decode_body(body: bytes, kind: type[_Body]) -> _Body:
-    """Return the struct that a JSON body contains.
-
-    Raises:
-        BadUsage: The body is not JSON of this type.
-    """
+    """Return the struct that a JSON body contains."""
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE_JSON as error:
@@ -44,11 +40,7 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
 
 
 def check_json_type(request: web.Request) -> None:
-    """Check that a request body is announced as JSON without a Content-Encoding.
-
-    Raises:
-        HttpRefusal: 415.
-    """
+    """Check that a request body is announced as JSON without a Content-Encoding."""
     if request.content_type != JSON_TYPE or "Content-Encoding" in request.headers:
         raise HttpRefusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {JSON_TYPE}")
 
@@ -58,7 +50,6 @@ def check_length(request: web.Request, bytes_max: int) -> int:
 
     Raises:
         HttpRefusal: 411 without Content-Length.
-        TooLarge: The announced length is above the limit.
     """
     length = request.content_length
     if length is None:

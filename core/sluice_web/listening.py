@@ -53,11 +53,7 @@ class TlsFiles:
 
 
 def bind_shared(host: str, port: int) -> socket.socket:
-    """Return a bound socket whose port other processes can bind too (SO_REUSEPORT).
-
-    Raises:
-        OSError: The address cannot be bound.
-    """
+    """Return a bound socket whose port other processes can bind too (SO_REUSEPORT)."""
     return _bind(host, port, is_shared=True)
 
 
@@ -88,9 +84,6 @@ def bind_setting(name: str, listen: str, *, is_shared: bool) -> socket.socket:
         name: The setting.
         listen: Its value.
         is_shared: Whether other processes can bind the same port.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound; the error names the setting.
     """
     try:
         return _bind(*parse_listen(listen), is_shared=is_shared)
@@ -102,9 +95,6 @@ def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
     """Return the TLS context of a server, or None for plain HTTP.
 
     A client certificate is optional and is verified where a client presents one.
-
-    Raises:
-        BadUsage: A file cannot be read.
     """
     if files is None:
         return None

@@ -8,11 +8,7 @@ from prometheus_client.samples import Sample
 
 
 def samples_of(text: str, *names: str) -> list[Sample]:
-    """Return the samples with these names, with their labels; other samples are not parsed.
-
-    Raises:
-        ValueError: A line of a sample is not in the format of Prometheus.
-    """
+    """Return the samples with these names, with their labels; other samples are not parsed."""
     return parse_samples(lines_of(text, *names))
 
 
@@ -23,10 +19,6 @@ def lines_of(text: str, *names: str) -> list[str]:
 
 
 def parse_samples(lines: Iterable[str]) -> list[Sample]:
-    """Return the samples of lines.
-
-    Raises:
-        ValueError: A line is not in the format of Prometheus.
-    """
+    """Return the samples of lines."""
     families: list[Metric] = list(text_string_to_metric_families("\n".join([*lines, ""])))
     return [sample for family in families for sample in family.samples]

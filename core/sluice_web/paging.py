@@ -27,9 +27,6 @@ def read_cursor(query: Mapping[str, str], prefix: str) -> str:
     Args:
         query: The query parameters.
         prefix: The prefix of every key of the list.
-
-    Raises:
-        BadUsage: The cursor is not a key of the list.
     """
     after = AFTER.read(query) or ""
     if after and not after.startswith(prefix):

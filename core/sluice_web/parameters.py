@@ -33,22 +33,14 @@ class TextParameter:
     chars_max: int = TEXT_CHARS_MAX
 
     def read(self, query: Mapping[str, str]) -> str | None:
-        """Return the text, or None where the parameter is absent.
-
-        Raises:
-            BadUsage: The text is too long.
-        """
+        """Return the text, or None where the parameter is absent."""
         text = query.get(self.name)
         if text is not None:
             self.check(text)
         return text
 
     def check(self, text: str) -> None:
-        """Check the length of a value.
-
-        Raises:
-            BadUsage: It is too long.
-        """
+        """Check the length of a value."""
         if len(text) > self.chars_max:
             raise BadUsage(f"{self.name} must have at most {self.chars_max} characters")
 
@@ -71,11 +63,7 @@ class AgentParameter:
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> str | None:
-        """Return the id, or None where the parameter is absent.
-
-        Raises:
-            BadUsage: The text is not an agent id.
-        """
+        """Return the id, or None where the parameter is absent."""
         text = query.get(self.name)
         if text is None:
             return None
@@ -110,11 +98,7 @@ class IntegerParameter:
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> int:
-        """Return the number.
-
-        Raises:
-            BadUsage: The text is no number, or is out of bounds.
-        """
+        """Return the number."""
         text = query.get(self.name)
         if text is None:
             return self.default
@@ -145,11 +129,7 @@ class FlagParameter:
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> bool:
-        """Return the value; a name without a value means true.
-
-        Raises:
-            BadUsage: The text is another word.
-        """
+        """Return the value; a name without a value means true."""
         text = query.get(self.name, "false")
         if text not in _TRUE and text not in _FALSE:
             shown = text[:_SHOWN_CHARS_MAX]
@@ -178,11 +158,7 @@ class ChoiceParameter:
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> str:
-        """Return the word.
-
-        Raises:
-            BadUsage: The text is none of the words.
-        """
+        """Return the word."""
         text = query.get(self.name, self.default)
         if text not in self.choices:
             raise BadUsage(
