@@ -140,7 +140,6 @@ class Appender:
             OutcomeUnknown: No tries are left; the register may or may not contain the entries.
             ProducerSuperseded: Another process took over this producer's id; nothing was written.
             QueueFull: The lane cannot accept more entries; nothing was written.
-            StoreError: The store refused; nothing was written.
         """
         if not 0 < len(drafts) <= GROUP_MAX:
             raise BadUsage(f"one append has 1 to {GROUP_MAX} entries, found=`{len(drafts)}`")

@@ -38,7 +38,6 @@ class WriteHandle:
 
         Raises:
             OutcomeUnknown: Whether the queue contains them is unknown.
-            SluiceError: The queue does not contain them.
         """
         await self.result()
 
@@ -47,7 +46,6 @@ class WriteHandle:
 
         Raises:
             OutcomeUnknown: Whether the queue contains them is unknown.
-            SluiceError: The queue does not contain them.
         """
         await self._done.wait()
         if self._error is not None:

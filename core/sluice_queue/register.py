@@ -161,10 +161,6 @@ def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, 
         magic: The first four bytes.
         version: The version behind them that this build reads.
         size: Length of the header.
-
-    Raises:
-        LaneDamaged: The magic is another one, or the header is cut off.
-        UnsupportedVersion: The version is another one.
     """
     if len(body) < _VERSION.size or body[:4] != magic:
         raise LaneDamaged(key, f"not a {what}")
@@ -181,10 +177,6 @@ def decode_register(key: str, body: bytes) -> Register:
     Args:
         key: Key of the register, for errors.
         body: The stored bytes.
-
-    Raises:
-        LaneDamaged: The bytes are not a register, or its fields contradict each other.
-        UnsupportedVersion: The register has another version than this build's.
     """
     check_head(key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size)
     fields = _HEADER.unpack_from(body)
@@ -213,11 +205,7 @@ def decode_register(key: str, body: bytes) -> Register:
 
 
 def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
-    """Decode the entries of the body.
-
-    Raises:
-        LaneDamaged: They are malformed, out of sequence, or not `count`.
-    """
+    """Decode the entries of the body."""
     found = decode_entries(key, state.entries, state.first_held)
     if len(found) != state.count:
         raise LaneDamaged(key, f"queue register has {len(found)} entries, not {state.count}")
@@ -256,7 +244,6 @@ def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
 
     Raises:
         InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
-        LaneDamaged: The entries are cut short.
     """
     if not state.acked_through < through < state.next_sequence:
         raise InvariantViolated(

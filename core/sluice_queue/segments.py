@@ -58,12 +58,7 @@ def spill(key: str, state: Register) -> Spill:
 
 
 def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
-    """Decode a segment and all of its entries.
-
-    Raises:
-        LaneDamaged: The bytes are not a segment, or do not contain what the header states.
-        UnsupportedVersion: The segment has another version than this build's.
-    """
+    """Decode a segment and all of its entries."""
     what, size = "queue segment", _HEADER.size
     check_head(key, body, what=what, magic=SEGMENT_MAGIC, version=SEGMENT_VERSION, size=size)
     _, _, reserved, first, last = _HEADER.unpack_from(body)

@@ -74,9 +74,6 @@ async def take_over(
 
     Raises:
         ProducerSuperseded: The register has a higher term already.
-        RegisterLost: It is not the register that earlier terms wrote to.
-        OutcomeUnknown: No tries are left.
-        StoreError: The store refused.
     """
     with_tools = runtime if runtime is not None else Runtime()
     bounds = ProducerSettings()
