@@ -89,11 +89,7 @@ def states_times_of(manifest: AcceptedManifest, envelope: Envelope) -> bool:
 async def fetch_frame(
     stores: Sequence[ObjectStore], manifest: AcceptedManifest
 ) -> Frame | RejectedBlob:
-    """Read a batch's blob from the first store that contains it; verify and decode it.
-
-    Raises:
-        StoreError: A store is unreachable.
-    """
+    """Read a batch's blob from the first store that contains it; verify and decode it."""
     body = await _read(stores, ObjectKey(manifest.raw_blob_key))
     if body is not None and len(body) > _THREAD_BYTES:
         return await asyncio.to_thread(decode_blob, manifest, body)

@@ -50,10 +50,6 @@ def read_lane_versions(
         location: The table's location.
         opened: The state.
         lanes: The lanes.
-
-    Raises:
-        StoreUnavailable: The bucket is unreachable.
-        TableRefused: The log is damaged.
     """
     apps = {lane: ingest_app_id(lane) for lane in lanes}
     with log_errors_translated(location.uri):
@@ -78,11 +74,7 @@ class TransactionSearch:
     complete: bool = False
 
     def add(self, name: str, entry: bytes, apps: Collection[str]) -> None:
-        """Add what a log entry records; entries are added newest first.
-
-        Raises:
-            LogDamaged: The entry cannot be parsed.
-        """
+        """Add what a log entry records; entries are added newest first."""
         for app, version in _transactions_of(name, entry):
             if app in apps:
                 self.found.setdefault(app, version)
@@ -99,10 +91,6 @@ def search_transactions(log: LogFiles, version: int, apps: Collection[str]) -> T
         log: The table's log.
         version: The version of the state.
         apps: The applications.
-
-    Raises:
-        LogDamaged: An entry or the checkpoint cannot be parsed.
-        OSError: The log could not be read.
     """
     search = TransactionSearch()
     newest = log.read(_entry_name(version))

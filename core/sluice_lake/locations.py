@@ -73,11 +73,7 @@ class TableLocation:
 
 
 def require_lake_store(store_url: str) -> None:
-    """Check that the directory of a store exists: a commit of the libraries would create it.
-
-    Raises:
-        NoStore: It does not, for example because it is moved away at this moment.
-    """
+    """Check that the directory of a store exists: a commit of the libraries would create it."""
     root = local_folder(store_url)
     if root is not None and not root.is_dir():
         require_store(root)

@@ -88,7 +88,6 @@ class DeleteIdsReader:
 
         Raises:
             InvalidRecord: A part is missing or has other bytes.
-            StoreError: The store is unreachable.
         """
         ids = set(found.listed)
         for part in found.parts:
@@ -140,8 +139,6 @@ async def with_ids(
 
     Raises:
         InvalidRecord: A part is missing or has other bytes.
-        OutcomeUnknown: No attempt to create the part had a known outcome.
-        StoreError: The store is unreachable or refused a request.
     """
     listed = sorted({*before.listed, *new})
     if len(listed) <= LISTED_MAX:
@@ -172,9 +169,6 @@ async def remove_old_parts(
         prefix: Prefix of the parts.
         named: Keys of the parts that a record names.
         before_ns: Parts that are not older are kept: a record that names them may be written next.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
     """
     removed = 0
     async for page in store.list_incarnations(prefix):
@@ -229,8 +223,6 @@ async def add_honoured(
 
     Raises:
         InvalidRecord: A part of the range before is missing or damaged.
-        OutcomeUnknown: No attempt to create a part had a known outcome.
-        StoreError: The store is unreachable or refused a request.
     """
     known = before.deletes if before is not None else DeleteIds()
     return await with_ids(
@@ -244,12 +236,7 @@ def source_range_key(number: int) -> ObjectKey:
 
 
 async def read_source_range(store: ObjectStore, number: int) -> SourceRange | None:
-    """Read a source range; return None if it does not exist.
-
-    Raises:
-        InvalidRecord: It cannot be decoded.
-        StoreError: The store is unreachable.
-    """
+    """Read a source range; return None if it does not exist."""
     key = source_range_key(number)
     read = await store.get(key)
     return decode_record(key, read.body, SourceRange) if isinstance(read, Found) else None

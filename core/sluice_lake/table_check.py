@@ -51,12 +51,7 @@ def describe_older(table: str, found: Mapping[int, int], needed: Mapping[int, in
 def read_positions(
     store_url: str, table: Table, opened: DeltaTable | None, lanes: Sequence[int]
 ) -> dict[int, int]:
-    """Return the last queue entry of each lane in a state of a table; empty without a table.
-
-    Raises:
-        StoreUnavailable: The bucket is unreachable.
-        TableRefused: The log is damaged.
-    """
+    """Return the last queue entry of each lane in a state of a table; empty without a table."""
     if opened is None or not lanes:
         return {}
     return read_lane_versions(lake_location(store_url, table.name), opened, lanes)
@@ -106,11 +101,7 @@ def describe_file(location: TableLocation, file: DataFile, why: str) -> str:
 def find_wrong_files(
     location: TableLocation, files: Sequence[DataFile]
 ) -> list[tuple[DataFile, str]]:
-    """Return the files that are missing or have another size than the log records, and which.
-
-    Raises:
-        TableRefused: The bucket refused the requests.
-    """
+    """Return the files that are missing or have another size than the log records, and which."""
     sizes = _sizes(location, files)
     wrong: list[tuple[DataFile, str]] = []
     for file, size_bytes in zip(files, sizes, strict=True):
