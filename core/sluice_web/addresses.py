@@ -33,10 +33,8 @@ def check_distinct(addresses: Iterable[tuple[str, str]]) -> None:
     """Check that no two settings name one address.
 
     Two sockets of one process may share a port (SO_REUSEPORT): the kernel would send each
-    connection to one of them, at random.
-
-    Args:
-        addresses: Names of settings and their `HOST:PORT`; empty ones and port 0 are ignored.
+    connection to one of them, at random. `addresses` are pairs of a setting and its `HOST:PORT`;
+    empty ones and port 0 are ignored.
 
     Raises:
         BadUsage: Two are equal, or one of them is every address of the machine, or an address has

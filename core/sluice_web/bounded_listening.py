@@ -55,10 +55,8 @@ log = structlog.get_logger()
 class BoundedServer:
     """How the connections of a server are bounded.
 
-    Attributes:
-        accepts: Accepts them.
-        limits: Their times; the head timeout is also that of a handshake of TLS.
-        shutdown_s: Time that open requests have to end when the server stops.
+    The head timeout of `limits` is also that of a handshake of TLS. Open requests have `shutdown_s`
+    to end when the server stops.
     """
 
     accepts: BoundedAccepts
@@ -183,12 +181,7 @@ async def listening_on(
 ) -> AsyncIterator[None]:
     """Serve an application on a bound socket until the block ends.
 
-    Args:
-        app: The application.
-        sock: The socket; it is closed at the end.
-        options: How connections are treated.
-        limits: The limits of connections.
-        tls: The TLS context, or None for plain HTTP.
+    The socket is closed at the end.
     """
     runner = http_runner(app, options)
     await runner.setup()

@@ -46,11 +46,7 @@ def check_json_type(request: web.Request) -> None:
 
 
 def check_length(request: web.Request, bytes_max: int) -> int:
-    """Return the announced length of a body.
-
-    Raises:
-        HttpRefusal: 411 without Content-Length.
-    """
+    """Return the announced length of a body; refuse one without Content-Length with 411."""
     length = request.content_length
     if length is None:
         raise HttpRefusal(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")

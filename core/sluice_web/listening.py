@@ -39,12 +39,9 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The PEM files of a TLS server.
+    """The PEM files of a TLS server: the certificate chain and its key.
 
-    Attributes:
-        certificate: The certificate chain.
-        key: The private key of the chain.
-        client_ca: The authorities of client certificates; None accepts no client certificate.
+    `client_ca` has the authorities of client certificates; None accepts no client certificate.
     """
 
     certificate: Path
@@ -80,10 +77,7 @@ def cannot_listen(error: OSError, name: str, listen: str) -> BadUsage:
 def bind_setting(name: str, listen: str, *, is_shared: bool) -> socket.socket:
     """Return a socket that is bound to the `HOST:PORT` of a setting.
 
-    Args:
-        name: The setting.
-        listen: Its value.
-        is_shared: Whether other processes can bind the same port.
+    With `is_shared` other processes can bind the same port.
     """
     try:
         return _bind(*parse_listen(listen), is_shared=is_shared)

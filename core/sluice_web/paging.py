@@ -22,12 +22,7 @@ class Page(msgspec.Struct, Generic[_Item], frozen=True, kw_only=True):
 
 
 def read_cursor(query: Mapping[str, str], prefix: str) -> str:
-    """Return the cursor of a query, empty for the first page.
-
-    Args:
-        query: The query parameters.
-        prefix: The prefix of every key of the list.
-    """
+    """Return the cursor of a query, which must have `prefix`; empty for the first page."""
     after = AFTER.read(query) or ""
     if after and not after.startswith(prefix):
         raise BadUsage(f"after must be the `next` of an earlier page, after=`{after[:80]}`")

@@ -20,13 +20,7 @@ _FALSE: Final = frozenset({"false", "0"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextParameter:
-    """A parameter of free text, or of a form that the service checks itself.
-
-    Attributes:
-        name: Its name in the URL.
-        repeated: Whether it may be given several times.
-        chars_max: Most characters of one value.
-    """
+    """A parameter of free text, or of a form that the service checks itself."""
 
     name: str
     repeated: bool = False
@@ -53,11 +47,7 @@ class TextParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentParameter:
-    """The id of one agent, by the rules of `sluice_protocol.identity`.
-
-    Attributes:
-        name: Its name in the URL.
-    """
+    """The id of one agent, by the rules of `sluice_protocol.identity`."""
 
     name: str = "agent"
     repeated: bool = False
@@ -84,11 +74,7 @@ class AgentParameter:
 class IntegerParameter:
     """A whole number within bounds.
 
-    Attributes:
-        name: Its name in the URL.
-        default: The value where it is absent.
-        minimum: The smallest value, inclusive; never negative.
-        maximum: The largest value, inclusive.
+    The bounds are inclusive and never negative.
     """
 
     name: str
@@ -119,11 +105,7 @@ class IntegerParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagParameter:
-    """A parameter that is true or false, and false where it is absent.
-
-    Attributes:
-        name: Its name in the URL.
-    """
+    """A parameter that is true or false, and false where it is absent."""
 
     name: str
     repeated: bool = False
@@ -144,13 +126,7 @@ class FlagParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceParameter:
-    """A parameter that is one of several words.
-
-    Attributes:
-        name: Its name in the URL.
-        choices: The words.
-        default: The value where it is absent.
-    """
+    """A parameter that is one of several words."""
 
     name: str
     choices: tuple[str, ...]

@@ -48,9 +48,7 @@ def has_token(authorization: str, token: str) -> bool:
 class Operator:
     """A person or program with a separate token.
 
-    Attributes:
-        name: The name that records contain.
-        token_sha256: The sha256 of the token, lower-case hexadecimal.
+    `token_sha256` is lower-case hexadecimal.
     """
 
     name: str
