@@ -90,9 +90,7 @@ class _Group:
 class Appender:
     """One producer's append path to one lane.
 
-    Attributes:
-        producer_id: 16 bytes that identify this producer in the register.
-        counter: Number of its writes that are known to be applied.
+    `counter` is the number of its writes that are known to be applied.
     """
 
     def __init__(

@@ -99,14 +99,8 @@ class Consumer:
     ) -> "Consumer":
         """Claim the lane's next epoch and fence every earlier consumer.
 
-        Args:
-            store: The store with the lane.
-            queue: Name of the queue.
-            lane: Number of the lane.
-            resume_after: The last sequence that the caller stored with its own results. It is
-                acknowledged immediately, and the next descriptor is the one after it.
-            runtime: Time, ids and random numbers.
-            settings: Bounds.
+        `resume_after` is the last sequence that the caller stored with its own results. It is
+        acknowledged immediately, and the next descriptor is the one after it.
 
         Raises:
             ResumeRefused: The lane is past `resume_after`, or has not reached it: entries would be

@@ -22,12 +22,7 @@ class Draft:
     """An entry before a swap assigns its sequence.
 
     Attributes:
-        location: The key of the work list.
-        size_bytes: Size of the work list object.
-        batches: Number of batches in the list.
         frame_bytes: Sum of the sizes of their frames.
-        first_accepted_at_ns: The earliest of their acceptance times.
-        last_accepted_at_ns: The latest of them.
         ingested_at_ns: The store's clock shortly before the append.
         metadata: The caller's bytes, at most 512.
     """
@@ -56,8 +51,7 @@ class Draft:
 class Descriptor:
     """One entry of a lane, as a consumer reads it; the other fields are those of `Draft`.
 
-    Attributes:
-        sequence: Its number in the lane: 1, 2, 3 … without gaps.
+    `sequence` is its number in the lane: 1, 2, 3 … without gaps.
     """
 
     sequence: int

@@ -28,7 +28,6 @@ class LaneSnapshot:
     """The state of a lane at one moment.
 
     Attributes:
-        lane: The lane.
         state: The register; an empty one if none exists yet.
         descriptors: Entries in order, without gaps, from the first that was requested.
         date_ns: The store's clock in the response.
@@ -57,12 +56,8 @@ async def read_lane(
 ) -> LaneSnapshot:
     """Read a lane's register and its pending entries, including those in segments.
 
-    Args:
-        store: The store with the lane.
-        queue: Name of the queue.
-        lane: Number of the lane.
-        after: Only entries with a higher sequence; acknowledged entries are never returned.
-        entries_max: Most entries to return; 0 reads only the header.
+    Only entries after the sequence `after` are returned, at most `entries_max`; 0 reads only the
+    header. Acknowledged entries are never returned.
     """
     place = Lane(queue=queue, lane=lane)
     match await store.get(place.key):

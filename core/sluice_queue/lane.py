@@ -52,11 +52,8 @@ class Lane:
 class Runtime:
     """Time, ids, random numbers and metrics, which a simulation replaces.
 
-    Attributes:
-        clock: For waits and for bounds; it proves nothing.
-        ids: For nonces, owner ids and names of work lists.
-        rng: For the jitter of waits.
-        metrics: The queue's counters.
+    The clock is for waits and bounds; it proves nothing. The ids are for nonces, owners and names
+    of work lists.
     """
 
     clock: Clock = field(default_factory=SystemClock)

@@ -119,9 +119,8 @@ class Producer:
     ) -> WriteHandle:
         """Accept batches; wait while more than `max_unflushed_bytes` are not durable.
 
-        Args:
-            batches: At least one; all of agents that map to this lane.
-            metadata: At most 512 bytes of the entry; calls with equal metadata share an entry.
+        The batches are of agents that map to this lane. `metadata` is at most 512 bytes of the
+        entry; calls with equal metadata share one.
         """
         size_bytes = sum(batch.frame_bytes for batch in batches)
         async with self._room:

@@ -33,10 +33,8 @@ _SEGMENT: Final = struct.Struct("<QQQ")
 class Writer:
     """The entry of one producer in the register.
 
-    Attributes:
-        producer_id: 16 bytes, unique to one producer.
-        counter: Number of its applied writes, with its term in the upper half.
-        first_sequence: The sequence of the first entry of its last write.
+    `counter` is the number of its applied writes, with its term in the upper half. `first_sequence`
+    is that of the first entry of its last write.
     """
 
     producer_id: bytes
@@ -154,13 +152,7 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
 def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, size: int) -> None:
     """Check that a body begins with a magic, a version, and the rest of its header.
 
-    Args:
-        key: Key of the object, for errors.
-        body: The stored bytes.
-        what: What they should be.
-        magic: The first four bytes.
-        version: The version behind them that this build reads.
-        size: Length of the header.
+    `size` is the length of the header; `key` and `what` are for errors.
     """
     if len(body) < _VERSION.size or body[:4] != magic:
         raise LaneDamaged(key, f"not a {what}")
@@ -172,12 +164,7 @@ def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, 
 
 
 def decode_register(key: str, body: bytes) -> Register:
-    """Decode the header of a register; the entries stay bytes.
-
-    Args:
-        key: Key of the register, for errors.
-        body: The stored bytes.
-    """
+    """Decode the header of a register; the entries stay bytes."""
     check_head(key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size)
     fields = _HEADER.unpack_from(body)
     if fields[2] or fields[11]:
@@ -218,11 +205,8 @@ def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
 def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: bytes) -> Register:
     """Return the state with `drafts` appended; existing entries are copied as bytes.
 
-    Args:
-        state: The current state; the drafts must fit within `ENTRIES_MAX`.
-        drafts: At least one.
-        writer: The producer; its `first_sequence` is set here.
-        nonce: 16 fresh bytes.
+    The drafts must fit within `ENTRIES_MAX`. `nonce` is 16 fresh bytes. The `first_sequence` of the
+    writer is set here.
     """
     first = state.next_sequence
     added = b"".join(encode_entry(first + index, draft) for index, draft in enumerate(drafts))

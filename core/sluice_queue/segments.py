@@ -23,11 +23,8 @@ _HEADER: Final = struct.Struct("<4sHHQQ")
 class Spill:
     """The older half of a full register, to be moved into a segment.
 
-    Attributes:
-        ref: The segment, as the header will name it.
-        body: Its bytes; the same state results in the same bytes.
-        after: The register without those entries. It still has the old revision and nonce, because
-            it is never written alone: the append that follows is the same swap.
+    The same state results in the same bytes. `after` still has the old revision and nonce, because
+    it is never written alone: the append that follows is the same swap.
     """
 
     ref: SegmentRef

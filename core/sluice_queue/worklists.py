@@ -105,11 +105,7 @@ def by_lane(
 class PendingBatch:
     """One accepted batch as the queue delivers it.
 
-    Attributes:
-        lane: The lane.
-        sequence: The sequence of the queue entry.
-        position: The position in the entry's work list, from 0.
-        manifest: The accepted manifest.
+    `position` is the position in the entry's work list, from 0.
     """
 
     lane: int
