@@ -136,11 +136,8 @@ def delta_schema(table: Table) -> Schema:
 def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> DeltaTable | None:
     """Open a table's newest state, or return None when the table does not exist yet.
 
-    Args:
-        store_url: The store.
-        table: The table.
-        for_writing: Whether the schema must be exactly that of this version. A reader accepts
-            additional columns and another order of the columns.
+    With `for_writing` the schema must be exactly that of this version. A reader accepts additional
+    columns and another order of the columns.
 
     Raises:
         TableRefused: The path contains something other than a table, a column is missing or has
@@ -164,14 +161,8 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
 def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds) -> set[str] | None:
     """Return the paths of the data files of an earlier version of a table.
 
-    Args:
-        store_url: The store.
-        table: The table.
-        version: The version.
-        at_most: For each lane, the last queue sequence that the version may contain.
-
-    Returns:
-        None if the log no longer contains the version, or if the version contains later sequences.
+    `at_most` is the last queue sequence of each lane that the version may contain. Return None if
+    it contains later ones, or if the log no longer contains the version.
     """
     location = lake_location(store_url, table.name)
     try:

@@ -45,11 +45,6 @@ def read_lane_versions(
     """Return, for each lane, the last queue sequence that this state of the table contains.
 
     A lane from which nothing was ingested has 0.
-
-    Args:
-        location: The table's location.
-        opened: The state.
-        lanes: The lanes.
     """
     apps = {lane: ingest_app_id(lane) for lane in lanes}
     with log_errors_translated(location.uri):
@@ -65,9 +60,7 @@ def read_lane_versions(
 class TransactionSearch:
     """The result of a search for transaction versions.
 
-    Attributes:
-        found: The version of each application that was found.
-        complete: Whether an application that was not found has no version in this state.
+    When it is `complete`, an application that was not found has no version in this state.
     """
 
     found: dict[str, int] = field(default_factory=dict)
@@ -85,13 +78,7 @@ class TransactionSearch:
 
 
 def search_transactions(log: LogFiles, version: int, apps: Collection[str]) -> TransactionSearch:
-    """Search one state of a table for the transaction versions of some applications.
-
-    Args:
-        log: The table's log.
-        version: The version of the state.
-        apps: The applications.
-    """
+    """Search one state of a table for the transaction versions of some applications."""
     search = TransactionSearch()
     newest = log.read(_entry_name(version))
     if newest is None:

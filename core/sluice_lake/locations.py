@@ -32,9 +32,8 @@ in the names of objects and not in listings, so it never finds what it has writt
 class TableLocation:
     """The location of one table.
 
-    Attributes:
-        uri: An absolute path, or `s3://bucket/prefix/lake/v1/<table>`.
-        bucket: How the store's own client connects to the bucket; None for a directory.
+    `uri` is an absolute path, or `s3://bucket/prefix/lake/v1/<table>`. `bucket` is None for a
+    directory.
     """
 
     uri: str

@@ -21,12 +21,7 @@ _CHARS_MAX: Final = 400
 
 
 class LogDamaged(Exception):
-    """A file of a table's log is no log entry, or no checkpoint.
-
-    Attributes:
-        name: Its name.
-        reason: What is wrong with it.
-    """
+    """A file of a table's log is no log entry, or no checkpoint."""
 
     def __init__(self, name: str, reason: object) -> None:
         super().__init__(name, reason)

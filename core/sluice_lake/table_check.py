@@ -31,10 +31,8 @@ FILE_REMEDY: Final = (
 def describe_older(table: str, found: Mapping[int, int], needed: Mapping[int, int]) -> str:
     """Return why a table is incomplete, in one sentence; empty if it contains every needed entry.
 
-    Args:
-        table: The name of the table.
-        found: Lane to the last queue entry that the table contains.
-        needed: Lane to an entry that was ingested, as the queue or the ledger shows.
+    `found` is the last queue entry of each lane that the table contains, `needed` one that was
+    ingested.
     """
     older = sorted(lane for lane, entry in needed.items() if found.get(lane, 0) < entry)
     if not older:
@@ -60,11 +58,8 @@ def read_positions(
 def check_lake(store_url: str, acknowledged: Mapping[int, int]) -> tuple[str, ...]:
     """Return what is wrong with the record tables and the ledger, one sentence each.
 
-    Of the data files only the size of the newest is compared.
-
-    Args:
-        store_url: The store.
-        acknowledged: Lane to the last entry that the queue has handed over; read before.
+    Of the data files only the size of the newest is compared. `acknowledged` is the last entry of
+    each lane that the queue has handed over, read before the tables.
     """
     problems: list[str] = []
     lanes = sorted(acknowledged)
