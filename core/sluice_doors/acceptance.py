@@ -45,11 +45,7 @@ class MessageAcceptance(Protocol[Sender_contra]):
     async def accept_message(
         self, body: bytes, sender: Sender_contra, wanted: DoorRequest
     ) -> DoorResult:
-        """Accept every record of a message.
-
-        Raises:
-            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
-        """
+        """Accept every record of a message."""
         ...
 
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:

@@ -156,11 +156,7 @@ class DoorAcceptance(Protocol):
         ...
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
-        """Accept every record of a request.
-
-        Raises:
-            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
-        """
+        """Accept every record of a request."""
         ...
 
     def now_ns(self) -> UnixNs:

@@ -47,11 +47,7 @@ _JSON: Final = msgspec.json.Encoder(order="sorted", decimal_format="number", enc
 
 
 def json_text(value: object) -> str:
-    """Return the canonical JSON text of a value; surrogates in it remain.
-
-    Raises:
-        BodyUnreadable: It is nested too deeply.
-    """
+    """Return the canonical JSON text of a value; surrogates in it remain."""
     try:
         return _encoded(value)
     except RecursionError as error:
@@ -159,9 +155,6 @@ def number(value: OtlpNumber | Decimal) -> float:
     """Return a number as a double.
 
     A text is a number by JSON's grammar, or NaN or an infinity as protobuf's JSON has them.
-
-    Raises:
-        ValueError: The text is not a number, or no double is near to it.
     """
     if isinstance(value, str):
         if value in _NOT_FINITE:

@@ -89,11 +89,7 @@ class BodyTooLarge(SluiceError):
 
 
 def check_count(records: Sized) -> None:
-    """Check the number of records while they are collected.
-
-    Raises:
-        BodyTooLarge: There are more than `RECORDS_MAX`.
-    """
+    """Check the number of records while they are collected."""
     if len(records) > RECORDS_MAX:
         raise BodyTooLarge(
             f"body is too large: it has more than {RECORDS_MAX} records; send smaller requests"
@@ -136,20 +132,12 @@ class Tally:
     text_bytes: int = 0
 
     def add(self, attributes: Mapping[str, str], text: str = "", *, records: int = 1) -> None:
-        """Count records with these attributes.
-
-        Raises:
-            BodyTooLarge: Together they exceed a limit.
-        """
+        """Count records with these attributes."""
         size = len(text) + sum(map(len, attributes.values()))
         self.add_sizes(len(attributes) * records, size * records)
 
     def add_sizes(self, pairs: int, text_bytes: int) -> None:
-        """Count attributes and text.
-
-        Raises:
-            BodyTooLarge: Together they exceed a limit.
-        """
+        """Count attributes and text."""
         self.pairs += pairs
         self.text_bytes += text_bytes
         self._check(self.pairs, self.text_bytes)
@@ -161,9 +149,6 @@ class Tally:
 
         Args:
             counted: Numbers of records, and the pairs that each of them will have among others.
-
-        Raises:
-            BodyTooLarge: Together they exceed a limit.
         """
         pairs, text_bytes = self.pairs, self.text_bytes
         for records, repeated in counted:
@@ -180,11 +165,7 @@ class Tally:
             )
 
     def decoded(self, columns: SignalColumns, resource: Resource = ()) -> DecodedRecords:
-        """Return the records that were counted.
-
-        Raises:
-            BodyUnreadable: All of them are messages of another kind.
-        """
+        """Return the records that were counted."""
         if self.foreign and self.foreign == len(columns):
             raise BodyUnreadable(
                 "cannot read body: it is a message of protobuf of another kind than this path"

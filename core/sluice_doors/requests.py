@@ -28,9 +28,6 @@ def sent_token(headers: Mapping[str, str]) -> str | None:
 
     Known forms: `Bearer T`, `Splunk T`, `ApiKey T` or `ApiKey base64(id:T)` as Elasticsearch's
     clients send it, `Basic base64(user:T)`, and Firehose's own field.
-
-    Raises:
-        Unauthenticated: `Authorization` has another form.
     """
     access_key = headers.get("X-Amz-Firehose-Access-Key")
     if access_key is not None:
@@ -251,7 +248,6 @@ def canonical_records(
 
     Raises:
         BodyUnreadable: It is not empty, and no record of it can be read.
-        BodyTooLarge: Its records expand to more than the limits.
     """
     decoded = [canonical(records) for records in wanted.decode(plain, received_ns)]
     if plain and not decoded:
@@ -275,9 +271,6 @@ def identity_of(named: DecodedRecords, origin: RequestOrigin) -> RequestIdentity
         named: The records in canonical form, with a constant in place of the time of receipt where
             the request has a key.
         origin: The sender, and what identifies the request.
-
-    Raises:
-        BadUsage: The name of the principal is too long for an agent id.
     """
     source, value = _source(named, origin)
     return request_identity(
@@ -294,9 +287,6 @@ def identity_of_lines(found: TimedLines, origin: RequestOrigin) -> RequestIdenti
 
     It differs from the identity of the same records as columns: one request has one form, because
     the choice follows from its records.
-
-    Raises:
-        BadUsage: The name of the principal is too long for an agent id.
     """
     return request_identity(
         principal=origin.principal,

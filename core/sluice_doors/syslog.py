@@ -91,9 +91,6 @@ def decode_syslog(
         pieces: The messages.
         received_ns: The time of messages that contain none, and the basis of missing years.
         zone: The zone of times that state none; None is the system's zone.
-
-    Raises:
-        BodyTooLarge: The messages expand to more than the limits.
     """
     tally = Tally()
     rows = [_record(piece, received_ns, zone, tally) for piece in pieces]

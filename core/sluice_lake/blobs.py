@@ -31,10 +31,7 @@ class BlobFault(StrEnum):
 class RejectedBlob:
     """A blob that cannot be used.
 
-    Attributes:
-        fault: Why.
-        detail: What exactly is wrong, with the key of the blob.
-        unsupported: Set if the blob is a frame of another version, which is not a fault of it.
+    `unsupported` is set if the blob is a frame of another version, which is not a fault of it.
     """
 
     fault: BlobFault
@@ -45,12 +42,7 @@ class RejectedBlob:
 def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | RejectedBlob:
     """Verify a blob against its manifest and decode it.
 
-    Args:
-        manifest: The accepted manifest.
-        body: The blob's bytes, or None when the store does not contain it.
-
-    Returns:
-        The frame, or why the blob cannot be used.
+    `body` is None when the store does not contain the blob.
     """
     if body is None:
         return _rejected(manifest, BlobFault.MISSING, "the blob is missing from the store")
@@ -89,11 +81,7 @@ def states_times_of(manifest: AcceptedManifest, envelope: Envelope) -> bool:
 async def fetch_frame(
     stores: Sequence[ObjectStore], manifest: AcceptedManifest
 ) -> Frame | RejectedBlob:
-    """Read a batch's blob from the first store that contains it; verify and decode it.
-
-    Raises:
-        StoreError: A store is unreachable.
-    """
+    """Read a batch's blob from the first store that contains it; verify and decode it."""
     body = await _read(stores, ObjectKey(manifest.raw_blob_key))
     if body is not None and len(body) > _THREAD_BYTES:
         return await asyncio.to_thread(decode_blob, manifest, body)

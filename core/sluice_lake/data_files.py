@@ -20,11 +20,9 @@ STATS_SLACK_NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeStats:
-    """What the log records about one time column of a data file.
+    """What the log records about one time column of a data file; None when it is not recorded.
 
-    Attributes:
-        range_ns: Earliest and latest value, Unix ns, as recorded; None when not recorded.
-        nulls: Number of rows without a value; None when not recorded.
+    `range_ns` is the earliest and the latest value, Unix ns. `nulls` counts the rows without one.
     """
 
     range_ns: tuple[int, int] | None = None
@@ -33,21 +31,10 @@ class TimeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One data file of a table.
+    """One data file of a table; None means that the log does not record the value.
 
-    Attributes:
-        path: Its path within the table.
-        partition: Value of the partition column.
-        size_bytes: Its size.
-        records: Its number of rows; None when not recorded.
-        agents: First and last agent in byte order; None when not recorded. The last one may be
-            truncated.
-        ts: Times of the records.
-        accepted_at: Times at which the records' batches were accepted.
-        boots: First and last boot in byte order; None when not recorded. The last one may be
-            truncated.
-        record_seqs: First and last sequence number of the records; None when not recorded.
-        sequences: First and last queue sequence of the rows; None when not recorded.
+    A pair is the first and the last value. Agents and boots are in byte order, and the last one may
+    be truncated. `sequences` are those of the queue.
     """
 
     path: str
@@ -78,11 +65,7 @@ def list_files(
 ) -> list[DataFile]:
     """Return the data files of this state of a table, by partition and path.
 
-    Args:
-        opened: The state.
-        table: The table.
-        wanted: Decides by the value of the partition column which files are listed; None lists
-            all.
+    `wanted` decides by the value of the partition column which files are listed.
     """
     column = f"partition.{table.partition_column}"
     found = pa.table(opened.get_add_actions(flatten=True))

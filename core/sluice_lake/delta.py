@@ -105,7 +105,6 @@ def delta_errors_translated(location: TableLocation) -> Iterator[None]:
     """Translate the errors of a commit by delta-rs; only a lost race is a `CommitConflict`.
 
     Raises:
-        CommitConflict: Another writer committed first.
         OutcomeUnknown: The store failed; whether the commit was made is unknown.
         TableRefused: Every other reason; repeating the commit would fail again.
     """
@@ -137,17 +136,13 @@ def delta_schema(table: Table) -> Schema:
 def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> DeltaTable | None:
     """Open a table's newest state, or return None when the table does not exist yet.
 
-    Args:
-        store_url: The store.
-        table: The table.
-        for_writing: Whether the schema must be exactly that of this version. A reader accepts
-            additional columns and another order of the columns.
+    With `for_writing` the schema must be exactly that of this version. A reader accepts additional
+    columns and another order of the columns.
 
     Raises:
         TableRefused: The path contains something other than a table, a column is missing or has
             another type, or the table has a feature that is not supported.
         NoStore: The store is to be written, and its directory is not a store at this moment.
-        StoreUnavailable: The bucket is unreachable.
     """
     location = lake_location(store_url, table.name)
     if for_writing:
@@ -166,18 +161,8 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
 def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds) -> set[str] | None:
     """Return the paths of the data files of an earlier version of a table.
 
-    Args:
-        store_url: The store.
-        table: The table.
-        version: The version.
-        at_most: For each lane, the last queue sequence that the version may contain.
-
-    Returns:
-        None if the log no longer contains the version, or if the version contains later sequences.
-
-    Raises:
-        StoreUnavailable: The bucket is unreachable.
-        TableRefused: The log is damaged.
+    `at_most` is the last queue sequence of each lane that the version may contain. Return None if
+    it contains later ones, or if the log no longer contains the version.
     """
     location = lake_location(store_url, table.name)
     try:
@@ -200,8 +185,6 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
     """Open a table's newest state for writing; create the table if it does not exist.
 
     Raises:
-        TableRefused: As `find_table`.
-        CommitConflict: Another process created the table at the same moment.
         StoreUnavailable: The directory of the store is missing.
     """
     found = find_table(store_url, table, for_writing=True)
@@ -224,11 +207,7 @@ def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
 
 
 def check_tables(store_url: str) -> None:
-    """Check that every existing table can be written, before a job starts a JVM.
-
-    Raises:
-        TableRefused: As `find_table`.
-    """
+    """Check that every existing table can be written, before a job starts a JVM."""
     for table in TABLES:
         find_table(store_url, table, for_writing=True)
 

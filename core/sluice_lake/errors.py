@@ -4,12 +4,7 @@ from sluice_protocol.errors import ErrorCode, SluiceError
 
 
 class TableRefused(SluiceError):
-    """A table that cannot be used safely: no Delta table, another schema, a refused feature.
-
-    Attributes:
-        table: Path or URL of the table.
-        reason: What is wrong with it and what to do.
-    """
+    """A table that cannot be used safely: no Delta table, another schema, a refused feature."""
 
     code = ErrorCode.CORRUPT_OBJECT
 
@@ -23,12 +18,7 @@ class TableRefused(SluiceError):
 
 
 class CommitConflict(SluiceError):
-    """Another writer committed first. The caller reads the table again and retries.
-
-    Attributes:
-        table: Path or URL of the table.
-        reason: What conflicted.
-    """
+    """Another writer committed first. The caller reads the table again and retries."""
 
     def __init__(self, table: str, reason: str) -> None:
         super().__init__(table, reason)

@@ -45,15 +45,6 @@ def read_lane_versions(
     """Return, for each lane, the last queue sequence that this state of the table contains.
 
     A lane from which nothing was ingested has 0.
-
-    Args:
-        location: The table's location.
-        opened: The state.
-        lanes: The lanes.
-
-    Raises:
-        StoreUnavailable: The bucket is unreachable.
-        TableRefused: The log is damaged.
     """
     apps = {lane: ingest_app_id(lane) for lane in lanes}
     with log_errors_translated(location.uri):
@@ -69,20 +60,14 @@ def read_lane_versions(
 class TransactionSearch:
     """The result of a search for transaction versions.
 
-    Attributes:
-        found: The version of each application that was found.
-        complete: Whether an application that was not found has no version in this state.
+    When it is `complete`, an application that was not found has no version in this state.
     """
 
     found: dict[str, int] = field(default_factory=dict)
     complete: bool = False
 
     def add(self, name: str, entry: bytes, apps: Collection[str]) -> None:
-        """Add what a log entry records; entries are added newest first.
-
-        Raises:
-            LogDamaged: The entry cannot be parsed.
-        """
+        """Add what a log entry records; entries are added newest first."""
         for app, version in _transactions_of(name, entry):
             if app in apps:
                 self.found.setdefault(app, version)
@@ -93,17 +78,7 @@ class TransactionSearch:
 
 
 def search_transactions(log: LogFiles, version: int, apps: Collection[str]) -> TransactionSearch:
-    """Search one state of a table for the transaction versions of some applications.
-
-    Args:
-        log: The table's log.
-        version: The version of the state.
-        apps: The applications.
-
-    Raises:
-        LogDamaged: An entry or the checkpoint cannot be parsed.
-        OSError: The log could not be read.
-    """
+    """Search one state of a table for the transaction versions of some applications."""
     search = TransactionSearch()
     newest = log.read(_entry_name(version))
     if newest is None:

@@ -32,9 +32,8 @@ in the names of objects and not in listings, so it never finds what it has writt
 class TableLocation:
     """The location of one table.
 
-    Attributes:
-        uri: An absolute path, or `s3://bucket/prefix/lake/v1/<table>`.
-        bucket: How the store's own client connects to the bucket; None for a directory.
+    `uri` is an absolute path, or `s3://bucket/prefix/lake/v1/<table>`. `bucket` is None for a
+    directory.
     """
 
     uri: str
@@ -73,11 +72,7 @@ class TableLocation:
 
 
 def require_lake_store(store_url: str) -> None:
-    """Check that the directory of a store exists: a commit of the libraries would create it.
-
-    Raises:
-        NoStore: It does not, for example because it is moved away at this moment.
-    """
+    """Check that the directory of a store exists: a commit of the libraries would create it."""
     root = local_folder(store_url)
     if root is not None and not root.is_dir():
         require_store(root)

@@ -21,12 +21,7 @@ _CHARS_MAX: Final = 400
 
 
 class LogDamaged(Exception):
-    """A file of a table's log is no log entry, or no checkpoint.
-
-    Attributes:
-        name: Its name.
-        reason: What is wrong with it.
-    """
+    """A file of a table's log is no log entry, or no checkpoint."""
 
     def __init__(self, name: str, reason: object) -> None:
         super().__init__(name, reason)
@@ -36,12 +31,7 @@ class LogDamaged(Exception):
 
 @contextmanager
 def log_errors_translated(uri: str) -> Iterator[None]:
-    """Translate the errors of reads of a log.
-
-    Raises:
-        TableRefused: The log is damaged.
-        StoreUnavailable: The bucket is unreachable, or the disk failed.
-    """
+    """Translate the errors of reads of a log."""
     try:
         yield
     except LogDamaged as error:
@@ -53,12 +43,7 @@ def log_errors_translated(uri: str) -> Iterator[None]:
 
 
 def read_transaction(opened: DeltaTable, app: str) -> int | None:
-    """Return the transaction version of an application; None if this state has none.
-
-    Raises:
-        TableRefused: The log is damaged.
-        StoreUnavailable: The bucket is unreachable, or the disk failed.
-    """
+    """Return the transaction version of an application; None if this state has none."""
     with log_errors_translated(opened.table_uri):
         version: int | None = opened.transaction_version(app)
     return version

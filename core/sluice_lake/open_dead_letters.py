@@ -18,10 +18,6 @@ def read_open_dead_letters(store_url: str) -> dict[Identity, int]:
     """Return the open dead letters and their times of acceptance, those accepted last first.
 
     The dead letters are read before the ledger, so a batch that is ingested in between is closed.
-
-    Raises:
-        TableRefused: A table cannot be used.
-        StoreUnavailable: The store is unreachable.
     """
     table = find_table(store_url, DEAD_LETTERS)
     if table is None:

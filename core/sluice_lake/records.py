@@ -45,11 +45,8 @@ Chunks = list[pa.Array]
 class DecodedBatch:
     """One decoded batch and what the queue records about it.
 
-    Attributes:
-        frame: The frame.
-        accepted_at_ns: When the batch was accepted.
-        sequence: The sequence of the queue entry that contains it; 0 when the caller does not use
-            the column.
+    `sequence` is that of the queue entry that contains it; 0 when the caller does not use the
+    column.
     """
 
     frame: Frame
@@ -60,11 +57,8 @@ class DecodedBatch:
 def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = False) -> pa.Table:
     """Return batches of one kind as a table of the lake's schema, without the partition column.
 
-    Args:
-        kind: The kind of every batch.
-        batches: Decoded batches in the order of the rows; at least one.
-        plain: Whether text has the plain type of the schema. Otherwise repeated text is a
-            dictionary, the form from which a Parquet file should be written.
+    The order of the rows is that of the batches. `plain` text has the plain type of the schema.
+    Otherwise repeated text is a dictionary, the form from which a Parquet file should be written.
     """
     table = RECORD_TABLES[kind]
     counts = np.array([batch.frame.envelope.count for batch in batches], dtype=np.int64)
@@ -219,10 +213,7 @@ def _head(batches: Sequence[DecodedBatch], counts: Ints, *, plain: bool) -> list
 def kept_batches(frame: Frame, manifest: AcceptedManifest, sequence: int) -> list[DecodedBatch]:
     """Return the kept records of a batch, each range of them as a batch; usually one.
 
-    Args:
-        frame: The frame of the batch.
-        manifest: The copy of its manifest in the work list.
-        sequence: As in `DecodedBatch`.
+    `manifest` is the copy in the work list.
     """
     frames = [frame]
     if manifest.repeated:
@@ -261,10 +252,7 @@ class BatchHead:
 def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> list[pa.Array]:
     """Return the first columns of a record table: agent, boot, sequence numbers and times.
 
-    Args:
-        batches: The batches in the order of the rows.
-        counts: The number of records of each.
-        ts: The times of all records, or None.
+    `counts` has the number of records of each batch, and `ts` the times of all records.
     """
     envelopes = [batch.envelope for batch in batches]
     total = int(counts.sum())
@@ -332,10 +320,7 @@ def small_blobs_table(
 ) -> pa.Table | None:
     """Return the records of small blobs; None if one of them cannot be used.
 
-    Args:
-        kind: The kind of every batch.
-        manifests: The accepted manifests, at least one.
-        bodies: The bytes of each blob, or None when the store does not contain it.
+    A body is None when the store does not contain the blob.
     """
     by_columns: dict[tuple[tuple[str, int], ...], list[_SmallBatch]] = {}
     for manifest, body in zip(manifests, bodies, strict=True):

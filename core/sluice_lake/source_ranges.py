@@ -37,15 +37,7 @@ _GROWTH: Final = 2
 
 
 class IdsPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A reference to an object with ids, one a line, sorted and compressed by zlib.
-
-    Attributes:
-        key: Its key.
-        sha256: Digest of its bytes.
-        count: Number of its ids.
-        first: The lowest id.
-        last: The highest id.
-    """
+    """A reference to an object with ids, one a line, sorted and compressed by zlib."""
 
     key: str
     sha256: str
@@ -57,9 +49,7 @@ class IdsPart(msgspec.Struct, frozen=True, kw_only=True):
 class DeleteIds(msgspec.Struct, frozen=True, kw_only=True):
     """A set of ids of deletes: those that are listed, and those of the parts.
 
-    Attributes:
-        listed: Ids, sorted.
-        parts: The parts, the largest first.
+    The listed ids are sorted. The largest part is the first.
     """
 
     listed: tuple[str, ...] = ()
@@ -70,9 +60,7 @@ class DeleteIds(msgspec.Struct, frozen=True, kw_only=True):
 class DeleteIdsReader:
     """Reads sets of ids; a part is read once.
 
-    Attributes:
-        store: The store.
-        known: The ids of the parts that were read, by digest.
+    `known` has the ids of the parts that were read, by sha256.
     """
 
     store: ObjectStore
@@ -81,14 +69,10 @@ class DeleteIdsReader:
     async def read(self, found: DeleteIds, wanted: Collection[str] | None = None) -> frozenset[str]:
         """Return the ids of a set.
 
-        Args:
-            found: The set.
-            wanted: Only these ids are returned; parts that cannot contain them are not read. None
-                returns all.
+        Parts that cannot contain a `wanted` id are not read. None returns all ids.
 
         Raises:
             InvalidRecord: A part is missing or has other bytes.
-            StoreError: The store is unreachable.
         """
         ids = set(found.listed)
         for part in found.parts:
@@ -128,20 +112,10 @@ async def with_ids(
     """Return a set with more ids; write a part if too many would be listed.
 
     A part exists before a record that names it. If the caller stops in between, the part is named
-    by no record and is removed at an age.
-
-    Args:
-        reader: Reads parts that are merged into a larger one.
-        before: The set.
-        new: The ids, which may be in the set already if they are listed.
-        prefix: Prefix of the key of a new part.
-        ids: Source of its name, which is never used again.
-        backoff: Time, jitter and bounds.
+    by no record and is removed at an age. A new id may be in the set already if it is listed.
 
     Raises:
         InvalidRecord: A part is missing or has other bytes.
-        OutcomeUnknown: No attempt to create the part had a known outcome.
-        StoreError: The store is unreachable or refused a request.
     """
     listed = sorted({*before.listed, *new})
     if len(listed) <= LISTED_MAX:
@@ -167,14 +141,7 @@ async def remove_old_parts(
 ) -> int:
     """Delete the parts that were written before a time and that no record names; return how many.
 
-    Args:
-        store: The store.
-        prefix: Prefix of the parts.
-        named: Keys of the parts that a record names.
-        before_ns: Parts that are not older are kept: a record that names them may be written next.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    A part that is not older is kept: a record that names it may be written next.
     """
     removed = 0
     async for page in store.list_incarnations(prefix):
@@ -229,8 +196,6 @@ async def add_honoured(
 
     Raises:
         InvalidRecord: A part of the range before is missing or damaged.
-        OutcomeUnknown: No attempt to create a part had a known outcome.
-        StoreError: The store is unreachable or refused a request.
     """
     known = before.deletes if before is not None else DeleteIds()
     return await with_ids(
@@ -244,12 +209,7 @@ def source_range_key(number: int) -> ObjectKey:
 
 
 async def read_source_range(store: ObjectStore, number: int) -> SourceRange | None:
-    """Read a source range; return None if it does not exist.
-
-    Raises:
-        InvalidRecord: It cannot be decoded.
-        StoreError: The store is unreachable.
-    """
+    """Read a source range; return None if it does not exist."""
     key = source_range_key(number)
     read = await store.get(key)
     return decode_record(key, read.body, SourceRange) if isinstance(read, Found) else None

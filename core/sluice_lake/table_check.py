@@ -31,10 +31,8 @@ FILE_REMEDY: Final = (
 def describe_older(table: str, found: Mapping[int, int], needed: Mapping[int, int]) -> str:
     """Return why a table is incomplete, in one sentence; empty if it contains every needed entry.
 
-    Args:
-        table: The name of the table.
-        found: Lane to the last queue entry that the table contains.
-        needed: Lane to an entry that was ingested, as the queue or the ledger shows.
+    `found` is the last queue entry of each lane that the table contains, `needed` one that was
+    ingested.
     """
     older = sorted(lane for lane, entry in needed.items() if found.get(lane, 0) < entry)
     if not older:
@@ -51,12 +49,7 @@ def describe_older(table: str, found: Mapping[int, int], needed: Mapping[int, in
 def read_positions(
     store_url: str, table: Table, opened: DeltaTable | None, lanes: Sequence[int]
 ) -> dict[int, int]:
-    """Return the last queue entry of each lane in a state of a table; empty without a table.
-
-    Raises:
-        StoreUnavailable: The bucket is unreachable.
-        TableRefused: The log is damaged.
-    """
+    """Return the last queue entry of each lane in a state of a table; empty without a table."""
     if opened is None or not lanes:
         return {}
     return read_lane_versions(lake_location(store_url, table.name), opened, lanes)
@@ -65,11 +58,8 @@ def read_positions(
 def check_lake(store_url: str, acknowledged: Mapping[int, int]) -> tuple[str, ...]:
     """Return what is wrong with the record tables and the ledger, one sentence each.
 
-    Of the data files only the size of the newest is compared.
-
-    Args:
-        store_url: The store.
-        acknowledged: Lane to the last entry that the queue has handed over; read before.
+    Of the data files only the size of the newest is compared. `acknowledged` is the last entry of
+    each lane that the queue has handed over, read before the tables.
     """
     problems: list[str] = []
     lanes = sorted(acknowledged)
@@ -106,11 +96,7 @@ def describe_file(location: TableLocation, file: DataFile, why: str) -> str:
 def find_wrong_files(
     location: TableLocation, files: Sequence[DataFile]
 ) -> list[tuple[DataFile, str]]:
-    """Return the files that are missing or have another size than the log records, and which.
-
-    Raises:
-        TableRefused: The bucket refused the requests.
-    """
+    """Return the files that are missing or have another size than the log records, and which."""
     sizes = _sizes(location, files)
     wrong: list[tuple[DataFile, str]] = []
     for file, size_bytes in zip(files, sizes, strict=True):

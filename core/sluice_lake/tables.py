@@ -37,8 +37,6 @@ class Column:
     """One column of a table.
 
     Attributes:
-        name: Its name.
-        type: Its type.
         meaning: One line that is stored as the column's comment.
         skippable: Whether data files record its minimum and maximum, so that readers can skip
             files.
@@ -55,7 +53,6 @@ class Table:
     """One table under `lake/v1/`.
 
     Attributes:
-        name: Its name, which is also the name of its folder.
         columns: Every column in order, the partition column last.
         partition_column: The column whose value is in the path instead of in the data files.
     """

@@ -102,11 +102,7 @@ def check_authority(settings: Authority) -> None:
 
 
 def decode_authority(body: bytes) -> Authority:
-    """Decode the settings and check them.
-
-    Raises:
-        InvalidRecord: The record is not of this schema, or breaks a rule of `check_authority`.
-    """
+    """Decode the settings and check them."""
     settings = decode_record(AUTHORITY_SETTINGS, body, Authority)
     try:
         check_authority(settings)
@@ -138,11 +134,7 @@ def mode_switch_key(number: int) -> ObjectKey:
 
 
 def decode_mode_switch(number: int, body: bytes) -> ModeSwitch:
-    """Decode a mode switch.
-
-    Raises:
-        InvalidRecord: The record is not of this schema, or has another number than its key.
-    """
+    """Decode a mode switch."""
     switch = decode_record(mode_switch_key(number), body, ModeSwitch)
     if switch.number != number:
         raise InvalidRecord(mode_switch_key(number), "mode switch has another number than its key")
@@ -150,11 +142,7 @@ def decode_mode_switch(number: int, body: bytes) -> ModeSwitch:
 
 
 def apply_mode_switch(settings: Authority, switch: ModeSwitch) -> Authority:
-    """Return the settings after a mode switch.
-
-    Raises:
-        InvalidRecord: They would break a rule of `check_authority`.
-    """
+    """Return the settings after a mode switch."""
     after = msgspec.structs.replace(
         settings, acceptance=switch.acceptance, spool_writer=switch.spool_writer
     )

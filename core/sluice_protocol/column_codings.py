@@ -445,9 +445,6 @@ def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
         kind: The kind that the envelope names.
         raw: What `read_columns` returned.
         count: The number of records that the envelope names.
-
-    Raises:
-        InvalidFrame: They break a rule; the error names the column.
     """
     values: dict[str, ColumnValues | AttributeColumns | None] = {}
     for field in KINDS[kind].fields:

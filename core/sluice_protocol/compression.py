@@ -83,11 +83,7 @@ def _compressor(level: int, tables: ZstdTables | None) -> zstd.ZstdCompressor:
 
 
 def decompress_zstd(frame: bytes | memoryview, bytes_max: int) -> bytes:
-    """Decompress exactly one frame; at most one byte above the limit is decompressed.
-
-    Raises:
-        ZstdError: It is not one whole frame, bytes follow it, or it exceeds the limit.
-    """
+    """Decompress exactly one frame; at most one byte above the limit is decompressed."""
     decompressor = zstd.ZstdDecompressor()
     raw = decompressor.decompress(frame, bytes_max + 1)
     if len(raw) > bytes_max:
@@ -107,11 +103,7 @@ def open_zstd(*, window_log_max: int) -> zstd.ZstdDecompressor:
 
 
 def read_zstd_head(frame: bytes | memoryview) -> ZstdHead:
-    """Read the header of a frame that begins with the magic of zstd.
-
-    Raises:
-        ZstdError: The header is cut off or not valid.
-    """
+    """Read the header of a frame that begins with the magic of zstd."""
     info = zstd.get_frame_info(frame[:_HEAD_BYTES_MAX])
     descriptor = frame[_DESCRIPTOR_AT]
     if descriptor & _SINGLE_SEGMENT:

@@ -144,11 +144,7 @@ class RecordPair:
 
 
 def parse_conflict_id(text: str) -> ConflictName:
-    """Parse a conflict id.
-
-    Raises:
-        BadUsage: The text is not a conflict id.
-    """
+    """Parse a conflict id."""
     found = _ID.fullmatch(text)
     if found is None:
         raise BadUsage(f"not a conflict id: use an id from the list of conflicts, id=`{text[:64]}`")
@@ -175,11 +171,7 @@ def decision_key(decision_id: str) -> ObjectKey:
 
 
 def check_note(note: str) -> str:
-    """Return an operator's note if it is short enough.
-
-    Raises:
-        BadUsage: It is too long.
-    """
+    """Return an operator's note if it is short enough."""
     if len(note) > NOTE_CHARS_MAX:
         raise BadUsage(f"note is at most {NOTE_CHARS_MAX} characters")
     return note

@@ -3,6 +3,11 @@
 A separate class exists only where a caller acts differently. Every class passes its fields as
 positional arguments, so that it can be pickled to a Spark worker. Its message states what failed,
 on which object, and what to do.
+
+A `Raises:` section names an error only if its caller should know more than the class states.
+Reading a store can raise `StoreError`; writing to it also `OutcomeUnknown`, once all tries are
+spent. Bytes that cannot be decoded raise `InvalidFrame`, `InvalidRecord` or `LaneDamaged`, or
+`UnsupportedVersion` if another build wrote them. A request can raise `BadUsage`.
 """
 
 from enum import Enum, StrEnum

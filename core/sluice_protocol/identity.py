@@ -161,9 +161,6 @@ def request_identity(
         kind: The kind of the records; a request may contain two kinds.
         source: What `value` is.
         value: As described above for each source.
-
-    Raises:
-        BadUsage: The name of the principal is too long for an agent id.
     """
     head = _digest_head(source, principal, door, kind)
     digest = hashlib.sha256(head + len(value).to_bytes(4, "little") + value).digest()
@@ -179,11 +176,7 @@ def _digest_head(source: IdentitySource, principal: str, door: str, kind: str) -
 
 
 def check_door_principal(name: str) -> None:
-    """Check that a principal's name fits into the agent ids of its requests.
-
-    Raises:
-        BadUsage: It is too long.
-    """
+    """Check that a principal's name fits into the agent ids of its requests."""
     if len(name.encode()) > _PRINCIPAL_BYTES_MAX:
         raise BadUsage(
             f"the name of a principal with doors must be at most {_PRINCIPAL_BYTES_MAX} bytes:"

@@ -118,11 +118,7 @@ def process_name(started_ns: UnixNs, ulid: str) -> str:
 
 
 def started_ns_of(process: str) -> UnixNs:
-    """Return the time in the name of a process.
-
-    Raises:
-        InvalidRecord: The name has another form.
-    """
+    """Return the time in the name of a process."""
     if _PROCESS.fullmatch(process) is None:
         raise InvalidRecord(process, "name of a gateway process is not <started>-<ulid>")
     return UnixNs(int(process[:20]))
@@ -144,11 +140,7 @@ def journal_key(process: str, number: int) -> ObjectKey:
 
 
 def parse_registration_key(key: str) -> str:
-    """Return the process that a registration key names.
-
-    Raises:
-        InvalidRecord: The key has another form.
-    """
+    """Return the process that a registration key names."""
     found = _REGISTRATION.fullmatch(key)
     if found is None:
         raise InvalidRecord(key, f"key is not of the form {GATEWAY_PROCESSES}<started>-<ulid>.json")
@@ -156,11 +148,7 @@ def parse_registration_key(key: str) -> str:
 
 
 def parse_journal_key(key: str) -> JournalKey:
-    """Return the process and number that the key of a journal object names.
-
-    Raises:
-        InvalidRecord: The key has another form.
-    """
+    """Return the process and number that the key of a journal object names."""
     found = _JOURNAL.fullmatch(key)
     if found is None:
         raise InvalidRecord(
@@ -186,9 +174,6 @@ def decode_journal_header(key: ObjectKey, start: bytes) -> JournalHeader:
     Args:
         key: The key of the object.
         start: The first bytes of the object, at least the whole first line.
-
-    Raises:
-        InvalidRecord: The line is not of its schema, or does not match the key.
     """
     place = parse_journal_key(key)
     header = decode_record(key, start.partition(b"\n")[0], JournalHeader)
@@ -207,12 +192,7 @@ def bounded_through_ns(header: JournalHeader, written_ns: UnixNs) -> UnixNs:
 
 
 def decode_journal(key: ObjectKey, body: bytes) -> Journal:
-    """Decode a journal object.
-
-    Raises:
-        InvalidRecord: A line is not of its schema, or the header does not match the key or the
-            number of lines.
-    """
+    """Decode a journal object."""
     first, *lines = body.removesuffix(b"\n").split(b"\n")
     header = decode_journal_header(key, first)
     if header.batches != len(lines):

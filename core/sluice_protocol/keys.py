@@ -86,11 +86,7 @@ def digest_of(body: bytes | memoryview) -> Digest:
 
 
 def parse_digest(text: str) -> Digest:
-    """Return 64 lower-case hex digits as a digest.
-
-    Raises:
-        ValueError: The text has another form.
-    """
+    """Return 64 lower-case hex digits as a digest."""
     if _HEX64.fullmatch(text) is None:
         raise ValueError(text)
     return Digest(text)
@@ -321,20 +317,12 @@ def _parse_tail(prefix: str, suffix: str, key: str) -> Identity:
 
 
 def parse_accepted_key(key: str) -> Identity:
-    """Return the identity that an `accepted/` key names.
-
-    Raises:
-        InvalidRecord: The key has another form, or names an identity that is not valid.
-    """
+    """Return the identity that an `accepted/` key names."""
     return _parse_tail(ACCEPTED, ".json", key)
 
 
 def parse_trash_key(key: str) -> Digest:
-    """Return the digest that the key of a copy of a deleted blob names.
-
-    Raises:
-        InvalidRecord: The key has another form, or its fan-out does not match its digest.
-    """
+    """Return the digest that the key of a copy of a deleted blob names."""
     try:
         digest = parse_digest(key.rpartition("/")[2].removesuffix(".lmbatch"))
     except ValueError as error:
@@ -345,11 +333,7 @@ def parse_trash_key(key: str) -> Digest:
 
 
 def parse_blob_key(key: str) -> Digest:
-    """Return the digest that a `raw-blobs/` key names.
-
-    Raises:
-        InvalidRecord: The key has another form, or its fan-out does not match its digest.
-    """
+    """Return the digest that a `raw-blobs/` key names."""
     found = _BLOB.fullmatch(key)
     if found is None or found[3][:4] != found[1] + found[2]:
         raise InvalidRecord(
@@ -359,11 +343,7 @@ def parse_blob_key(key: str) -> Digest:
 
 
 def parse_quarantine_key(key: str) -> tuple[Identity, Digest]:
-    """Return the identity and the submitted digest that a `quarantine/` key names.
-
-    Raises:
-        InvalidRecord: The key has another form.
-    """
+    """Return the identity and the submitted digest that a `quarantine/` key names."""
     place, _, name = key.rpartition("/")
     if not name.endswith(".json") or _HEX64.fullmatch(name[:-5]) is None:
         raise InvalidRecord(key, "key does not end in <sha256>.json")
@@ -379,11 +359,7 @@ class BlobReferenceKey:
 
 
 def parse_by_blob_key(key: str) -> BlobReferenceKey:
-    """Return the digest and identity of an `accepted-by-blob/` or `quarantine-by-blob/` key.
-
-    Raises:
-        InvalidRecord: The key has another form.
-    """
+    """Return the digest and identity of an `accepted-by-blob/` or `quarantine-by-blob/` key."""
     for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB):
         fan = re.match(re.escape(root) + r"sha256/(..)/(..)/([0-9a-f]{64})/", key)
         if fan is not None and fan[3][:4] == fan[1] + fan[2]:

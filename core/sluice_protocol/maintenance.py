@@ -144,11 +144,7 @@ def task_record_key(task: str) -> ObjectKey:
 
 
 def decode_task_record(key: str, body: bytes) -> TaskRecord:
-    """Decode the record of a task.
-
-    Raises:
-        InvalidRecord: It is not of this schema, or disagrees with its key.
-    """
+    """Decode the record of a task."""
     found = decode_record(key, body, TaskRecord)
     if task_record_key(found.task) != key:
         raise InvalidRecord(key, "maintenance record belongs under another key")

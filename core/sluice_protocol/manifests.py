@@ -144,13 +144,7 @@ def encode_record(record: msgspec.Struct) -> bytes:
 
 
 def decode_record(key: str, body: bytes, kind: type[_Record]) -> _Record:
-    """Decode a stored record; unknown fields are ignored.
-
-    Raises:
-        InvalidRecord: The body is not JSON of this schema; the error names `key`.
-        UnsupportedRecord: It is a record of this kind of another version, which is also an
-            `InvalidRecord`.
-    """
+    """Decode a stored record; unknown fields are ignored."""
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE_JSON as error:
@@ -305,12 +299,7 @@ class TransferMarker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
-    """Decode an accepted manifest and check that it agrees with its key.
-
-    Raises:
-        InvalidRecord: It is not JSON, has another schema, disagrees with its key, or names a blob
-            outside `raw-blobs/`.
-    """
+    """Decode an accepted manifest and check that it agrees with its key."""
     manifest = decode_record(key, body, AcceptedManifest)
     check_accepted(key, manifest)
     return manifest
@@ -355,11 +344,7 @@ def readable_parts(
 
 
 def decode_conflict(key: str, body: bytes) -> ConflictManifest:
-    """Decode a quarantine manifest and check that it agrees with its key.
-
-    Raises:
-        InvalidRecord: It is not JSON, has another schema, or disagrees with its key.
-    """
+    """Decode a quarantine manifest and check that it agrees with its key."""
     manifest = decode_record(key, body, ConflictManifest)
     try:
         submitted = parse_digest(manifest.submitted_frame_sha256)

@@ -92,9 +92,6 @@ def requests_of(calls: Mapping[str, float]) -> RequestCounts:
     Args:
         calls: The number of calls by operation, with the names of the label `op` of
             `sluice_store_requests_total`. A `list` is one page.
-
-    Raises:
-        KeyError: An operation is unknown, so its price is too.
     """
     counts = dict.fromkeys(("puts", "lists", "gets", "deletes"), 0.0)
     for name, calls_of_one in calls.items():

@@ -89,12 +89,7 @@ def delete_key(delete_id: str) -> ObjectKey:
 
 
 def decode_delete(key: str, body: bytes) -> DeleteRecord:
-    """Decode a delete and check that it agrees with its key.
-
-    Raises:
-        InvalidRecord: It is not of this schema, has a field that this build does not know, has no
-            condition, or disagrees with its key.
-    """
+    """Decode a delete and check that it agrees with its key."""
     found = decode_record(key, body, DeleteRecord)
     if _KEY.fullmatch(key) is None or delete_key(found.delete_id) != key:
         raise InvalidRecord(key, "delete belongs under another key")
@@ -198,11 +193,7 @@ class ActiveDeletes(
 
 
 def decode_active_deletes(body: bytes) -> ActiveDeletes:
-    """Decode the register.
-
-    Raises:
-        InvalidRecord: It is not of this schema, or contains a field that this build does not know.
-    """
+    """Decode the register."""
     return decode_record(ACTIVE_DELETES, body, ActiveDeletes)
 
 
@@ -546,11 +537,7 @@ def check_new_id(delete_id: str, now_ns: int) -> None:
 
 
 def check_delete_id(text: str) -> str:
-    """Return the text if it is a ULID in upper case.
-
-    Raises:
-        BadUsage: It is not.
-    """
+    """Return the text if it is a ULID in upper case."""
     if _ID.fullmatch(text) is None:
         raise BadUsage(
             "delete_id must be a ULID: 26 characters, upper case,"
@@ -560,11 +547,7 @@ def check_delete_id(text: str) -> str:
 
 
 def is_same_request(request: DeleteRequest, stored: DeleteRecord, principal: str) -> bool:
-    """Return True if a stored delete is the result of this request.
-
-    Raises:
-        BadUsage: As `decide_delete`.
-    """
+    """Return True if a stored delete is the result of this request."""
     again = decide_delete(
         request,
         delete_id=stored.delete_id,

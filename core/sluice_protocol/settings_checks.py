@@ -21,9 +21,6 @@ def check_number(
         low: The least.
         high: The most.
         above: Whether it must be above `low`.
-
-    Raises:
-        BadUsage: It is not.
     """
     if value is None or (low <= value <= high and not (above and value == low)):
         return

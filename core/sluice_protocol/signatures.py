@@ -116,11 +116,7 @@ def content_digest(digest: Digest) -> str:
 
 
 def parse_content_digest(text: str) -> Digest:
-    """Return the sha-256 of a Content-Digest field; other algorithms are ignored.
-
-    Raises:
-        DigestMismatch: There is no sha-256 in it, more than one, or it is not 32 bytes of base64.
-    """
+    """Return the sha-256 of a Content-Digest field; other algorithms are ignored."""
     found = _SHA256_MEMBER.findall(text)
     if len(found) != 1:
         raise DigestMismatch("exactly one sha-256=:<base64>: in Content-Digest", text[:128])
@@ -206,11 +202,7 @@ def sign_request(  # noqa: PLR0913 - one keyword for each signed part
 
 
 def signature_base(view: SignedView, names: Sequence[str], params: str) -> bytes:
-    """Return the bytes that are signed (RFC 9421 section 2.5).
-
-    Raises:
-        Unauthenticated: A covered field is not in the request, or is not ASCII.
-    """
+    """Return the bytes that are signed (RFC 9421 section 2.5)."""
     values = {
         **view.headers,
         "@method": view.method,
@@ -266,11 +258,7 @@ class PublicKey(Protocol):
 
 
 def verify_signature(claim: SignatureClaim, key: PublicKey) -> None:
-    """Verify the claim with a key.
-
-    Raises:
-        Unauthenticated: That key did not sign it.
-    """
+    """Verify the claim with a key."""
     if not key.has_signed(claim.base, claim.signature):
         raise Unauthenticated("the signature does not verify")
 

@@ -255,11 +255,7 @@ def _year_after(text: str, end: int, clock: _Clock) -> tuple[_Clock, int]:
 
 
 def _scan_zone(text: str, end: int, zone: tzinfo | None) -> tuple[tzinfo | None, str | None, int]:
-    """Return the zone of a clock, the name that it must have, and where the text continues.
-
-    Raises:
-        ValueError: The zone is not understood.
-    """
+    """Return the zone of a clock, the name that it must have, and where the text continues."""
     found = _ZONE.match(text, end)
     if found is not None and not _is_message(found):
         named = _AFTER_ZONE.match(text, found.end())

@@ -16,12 +16,7 @@ _RFC3339: Final = re.compile(
 
 
 def parse_rfc3339(text: str) -> UnixNs:
-    """Return the instant of an RFC 3339 time, to the nanosecond.
-
-    Raises:
-        BadUsage: The text has another form, more than nine digits of a second, or no such day.
-            A leap second (`:60`) has no Unix time and is rejected.
-    """
+    """Return the instant of an RFC 3339 time, to the nanosecond."""
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise BadUsage(

@@ -79,7 +79,6 @@ def encode_frame_list(frames: Sequence[ListedFrame]) -> bytes:
 
     Raises:
         InvalidFrame: The list is empty.
-        TooLarge: The list has more than `FRAMES_MAX` frames.
     """
     _check_count(len(frames))
     parts = [_HEADER.pack(FRAME_LIST_MAGIC, FRAME_LIST_VERSION, 0, len(frames))]
@@ -92,13 +91,7 @@ def encode_frame_list(frames: Sequence[ListedFrame]) -> bytes:
 
 
 def parse_frame_list(body: bytes) -> tuple[ListedFrame, ...]:
-    """Return the frames of a list, in its order.
-
-    Raises:
-        InvalidFrame: The list breaks a rule; the error names the field.
-        UnsupportedVersion: This build does not know the version of the list.
-        TooLarge: The list has more than `FRAMES_MAX` frames.
-    """
+    """Return the frames of a list, in its order."""
     if len(body) < _HEADER.size:
         raise InvalidFrame("magic", f"list is shorter than its header of {_HEADER.size} bytes")
     magic, version, reserved, count = _HEADER.unpack_from(body)

@@ -133,9 +133,7 @@ class _Group:
 class Appender:
     """One producer's append path to one lane.
 
-    Attributes:
-        producer_id: 16 bytes that identify this producer in the register.
-        counter: Number of its writes that are known to be applied.
+    `counter` is the number of its writes that are known to be applied.
     """
 
     def __init__(
@@ -183,7 +181,6 @@ class Appender:
             OutcomeUnknown: No tries are left; the register may or may not contain the entries.
             ProducerSuperseded: Another process took over this producer's id; nothing was written.
             QueueFull: The lane cannot accept more entries; nothing was written.
-            StoreError: The store refused; nothing was written.
         """
         if not 0 < len(drafts) <= GROUP_MAX:
             raise BadUsage(f"one append has 1 to {GROUP_MAX} entries, found=`{len(drafts)}`")

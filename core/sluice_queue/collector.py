@@ -46,13 +46,7 @@ _SEGMENT: Final = re.compile(r".*/segments/(?P<first>\d{20})-(?P<last>\d{20})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The objects that one run deleted.
-
-    Attributes:
-        acked_lists: Lists whose entry was acknowledged.
-        unnamed_lists: Lists that no register names.
-        segments: Segments.
-    """
+    """The objects that one run deleted."""
 
     acked_lists: int
     unnamed_lists: int
@@ -70,14 +64,7 @@ class Collector:
         grace_s: float = GRACE_S_DEFAULT,
         runtime: Runtime | None = None,
     ) -> None:
-        """Bind the collector to a store.
-
-        Args:
-            store: The store with the queues.
-            retry_horizon_ns: The authority's retry horizon, ns.
-            grace_s: Grace period between an acknowledgement and the delete, seconds.
-            runtime: The metrics to count with.
-        """
+        """Bind the collector to a store; `grace_s` is between an acknowledgement and the delete."""
         self._store = store
         self._horizon_ns = retry_horizon_ns
         self._grace_ns = int(grace_s * NS_PER_S)

@@ -55,7 +55,6 @@ class FetchHandle:
         Raises:
             WorkListMissing: The list does not exist: stop the lane, never skip the list.
             InvalidRecord: It is not the list that the entry describes.
-            StoreError: The store is unreachable or refused.
         """
         return await read_work_list(self.store, self.lane, descriptor)
 
@@ -100,20 +99,12 @@ class Consumer:
     ) -> "Consumer":
         """Claim the lane's next epoch and fence every earlier consumer.
 
-        Args:
-            store: The store with the lane.
-            queue: Name of the queue.
-            lane: Number of the lane.
-            resume_after: The last sequence that the caller stored with its own results. It is
-                acknowledged immediately, and the next descriptor is the one after it.
-            runtime: Time, ids and random numbers.
-            settings: Bounds.
+        `resume_after` is the last sequence that the caller stored with its own results. It is
+        acknowledged immediately, and the next descriptor is the one after it.
 
         Raises:
             ResumeRefused: The lane is past `resume_after`, or has not reached it: entries would be
                 lost or repeated.
-            OutcomeUnknown: No tries are left.
-            StoreError: The store refused.
         """
         with_tools = runtime if runtime is not None else Runtime()
         bounds = settings if settings is not None else ConsumerSettings()
@@ -143,11 +134,6 @@ class Consumer:
         """Hand out up to `max_count` contiguous descriptors after those handed out before.
 
         Reads the register once, so that a fence is noticed; fetches no work list.
-
-        Raises:
-            Fenced: Another consumer opened the lane.
-            InvalidRecord: The register or a segment is malformed.
-            StoreError: The store is unreachable or refused.
         """
         state = (await self._read()).state
         if not self._ahead:
@@ -168,7 +154,6 @@ class Consumer:
         """Hand out and fetch the next entry, or return None when there is no pending entry.
 
         Raises:
-            Fenced: Another consumer opened the lane.
             WorkListMissing: The entry's list does not exist; the cursor stays before it.
         """
         found = await self.next_descriptors(1)
@@ -191,8 +176,6 @@ class Consumer:
 
         Raises:
             AckRefused: It is not the next one, so that no entry is skipped by mistake.
-            Fenced: Another consumer opened the lane.
-            OutcomeUnknown: No tries are left; the same call may be repeated.
         """
         if sequence != self._acked + 1 or sequence > self._handed_out:
             reason = f"acknowledge in order, expected=`{self._acked + 1}`"
@@ -213,9 +196,6 @@ class Consumer:
 
         Raises:
             AckRefused: It is not above `acked_through`, or the lane has not assigned it yet.
-            Fenced: Another consumer opened the lane; nothing was changed.
-            OutcomeUnknown: No tries are left.
-            StoreError: The store refused.
         """
         lane = self._client.lane
         if sequence <= self._durable:

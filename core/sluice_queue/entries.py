@@ -22,12 +22,7 @@ class Draft:
     """An entry before a swap assigns its sequence.
 
     Attributes:
-        location: The key of the work list.
-        size_bytes: Size of the work list object.
-        batches: Number of batches in the list.
         frame_bytes: Sum of the sizes of their frames.
-        first_accepted_at_ns: The earliest of their acceptance times.
-        last_accepted_at_ns: The latest of them.
         ingested_at_ns: The store's clock shortly before the append.
         metadata: The caller's bytes, at most 512.
     """
@@ -56,8 +51,7 @@ class Draft:
 class Descriptor:
     """One entry of a lane, as a consumer reads it; the other fields are those of `Draft`.
 
-    Attributes:
-        sequence: Its number in the lane: 1, 2, 3 … without gaps.
+    `sequence` is its number in the lane: 1, 2, 3 … without gaps.
     """
 
     sequence: int
@@ -90,11 +84,7 @@ def encode_entry(sequence: int, draft: Draft) -> bytes:
 
 
 def decode_entry(key: str, record: bytes) -> Descriptor:
-    """Decode one entry without its length.
-
-    Raises:
-        LaneDamaged: The record is cut short, too long, or its location is not UTF-8.
-    """
+    """Decode one entry without its length."""
     if len(record) < _FIXED.size:
         raise LaneDamaged(key, "queue entry is shorter than its fixed part")
     sequence, size, batches, frames, first, last, at, place_bytes, meta_bytes = _FIXED.unpack_from(
@@ -124,11 +114,7 @@ def _location(key: str, raw: bytes) -> ObjectKey:
 
 
 def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> int:
-    """Return the offset after `count` entries from `start`, reading only their lengths.
-
-    Raises:
-        LaneDamaged: The body ends before.
-    """
+    """Return the offset after `count` entries from `start`, reading only their lengths."""
     at = start
     for _ in range(count):
         if at + LENGTH.size > len(body):
@@ -142,11 +128,7 @@ def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> 
 def decode_entries(
     key: str, body: bytes | memoryview, first_sequence: int
 ) -> tuple[Descriptor, ...]:
-    """Decode entries that fill `body` completely and count up from `first_sequence`.
-
-    Raises:
-        LaneDamaged: An entry is malformed or out of sequence.
-    """
+    """Decode entries that fill `body` completely and count up from `first_sequence`."""
     found: list[Descriptor] = []
     at = 0
     while at < len(body):

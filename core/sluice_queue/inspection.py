@@ -27,7 +27,6 @@ class LaneSnapshot:
     """The state of a lane at one moment.
 
     Attributes:
-        lane: The lane.
         state: The register; an empty one if none exists yet.
         descriptors: Entries in order, without gaps, from the first that was requested.
         date_ns: The store's clock in the response.
@@ -56,16 +55,8 @@ async def read_lane(
 ) -> LaneSnapshot:
     """Read a lane's register and its pending entries, including those in segments.
 
-    Args:
-        store: The store with the lane.
-        queue: Name of the queue.
-        lane: Number of the lane.
-        after: Only entries with a higher sequence; acknowledged entries are never returned.
-        entries_max: Most entries to return; 0 reads only the header.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
-        LaneDamaged: The register is malformed, or a segment is malformed or missing.
+    Only entries after the sequence `after` are returned, at most `entries_max`; 0 reads only the
+    header. Acknowledged entries are never returned.
     """
     place = Lane(queue=queue, lane=lane)
     match await store.get(place.key):
@@ -88,12 +79,7 @@ async def read_lane(
 async def read_entries(
     store: ObjectStore, lane: Lane, state: Register, *, after: int, entries_max: int | None
 ) -> tuple[Descriptor, ...]:
-    """Return the entries of a state after `after`, from its segments and its body.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
-        LaneDamaged: A segment is malformed or missing.
-    """
+    """Return the entries of a state after `after`, from its segments and its body."""
     limit = entries_max if entries_max is not None else state.waiting
     found: list[Descriptor] = []
     for ref in state.segments:
@@ -106,12 +92,7 @@ async def read_entries(
 
 
 async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple[Descriptor, ...]:
-    """Read one segment.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
-        LaneDamaged: It is malformed, of another size, or missing.
-    """
+    """Read one segment."""
     key = segment_key(lane.queue, lane.lane, ref.first, ref.last)
     match await store.get(key):
         case NotFound():
@@ -123,11 +104,7 @@ async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple
 
 
 async def list_lanes(store: ObjectStore, queue: str | None = None) -> tuple[Lane, ...]:
-    """Return every lane that exists, of one queue or of all, in order.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
-    """
+    """Return every lane that exists, of one queue or of all, in order."""
     found: dict[str, Lane] = {}
     after = ""
     prefix = QUEUE if queue is None else f"{QUEUE}{queue}."
@@ -261,12 +238,7 @@ class LaneStatus:
 
 
 async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
-    """Read the status of every lane that has a register, of one queue or of all.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
-        UnsupportedVersion: A register or segment has another version than this build's.
-    """
+    """Read the status of every lane that has a register, of one queue or of all."""
     found: dict[Lane, LaneStatus] = {}
 
     async def read(lane: Lane) -> None:

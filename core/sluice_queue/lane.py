@@ -120,11 +120,8 @@ class Lane:
 class Runtime:
     """Time, ids, random numbers and metrics, which a simulation replaces.
 
-    Attributes:
-        clock: For waits and for bounds; it proves nothing.
-        ids: For nonces, owner ids and names of work lists.
-        rng: For the jitter of waits.
-        metrics: The queue's counters.
+    The clock is for waits and bounds; it proves nothing. The ids are for nonces, owners and names
+    of work lists.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -162,12 +159,7 @@ class RegisterClient:
         return UnixNs(self.date_ns + self.runtime.clock.monotonic_ns() - self._dated_at_ns)
 
     async def read(self) -> RegisterRead | None:
-        """Read the register, or return None if none exists.
-
-        Raises:
-            StoreError: The store is unreachable or refused.
-            InvalidRecord: The bytes are not a register.
-        """
+        """Read the register, or return None if none exists."""
         match await self.store.get(self.lane.key):
             case NotFound(date_ns=date_ns):
                 self.observe_date(date_ns)
@@ -177,24 +169,14 @@ class RegisterClient:
                 return RegisterRead(state=decode_register(self.lane.key, body), etag=info.etag)
 
     async def read_as(self, producer_id: bytes, counter: int, retries: RetryBudget) -> RegisterRead:
-        """Read the register as a producer whose last applied write has this counter.
-
-        Raises:
-            RegisterLost: It is not the register that the producer wrote to.
-            StoreError: The store is unreachable or refused.
-            OutcomeUnknown: No tries are left.
-        """
+        """Read the register as a producer whose last applied write has this counter."""
         seen = await self.read() if counter else None
         if is_other_register(seen.state if seen is not None else None, producer_id, counter):
             raise RegisterLost(self.lane.key)
         return seen if seen is not None else await self.read_or_create(retries)
 
     async def read_or_create(self, retries: RetryBudget) -> RegisterRead:
-        """Read the register; create an empty one first if none exists.
-
-        Raises:
-            OutcomeUnknown: No tries are left.
-        """
+        """Read the register; create an empty one first if none exists."""
         while True:
             try:
                 seen = await self.read()
@@ -209,20 +191,11 @@ class RegisterClient:
             await retries.wait_or_raise()
 
     async def swap(self, seen: RegisterRead, state: Register) -> ReplaceOutcome:
-        """Replace the register that was read by `state`.
-
-        Raises:
-            StoreError: The store refused; nothing was written.
-        """
+        """Replace the register that was read by `state`."""
         return await self.store.replace(self.lane.key, encode_register(state), if_match=seen.etag)
 
     async def write_segment(self, moved: Spill) -> None:
-        """Write a segment of the lane.
-
-        Raises:
-            InvalidRecord: The key has other bytes.
-            StoreError: The store refused, or the segment is not visible yet.
-        """
+        """Write a segment of the lane."""
         key = segment_key(self.lane.queue, self.lane.lane, moved.ref.first, moved.ref.last)
         match await self.store.create(key, moved.body):
             case Applied():

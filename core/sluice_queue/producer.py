@@ -38,7 +38,6 @@ class WriteHandle:
 
         Raises:
             OutcomeUnknown: Whether the queue contains them is unknown.
-            SluiceError: The queue does not contain them.
         """
         await self.result()
 
@@ -47,7 +46,6 @@ class WriteHandle:
 
         Raises:
             OutcomeUnknown: Whether the queue contains them is unknown.
-            SluiceError: The queue does not contain them.
         """
         await self._done.wait()
         if self._error is not None:
@@ -121,9 +119,8 @@ class Producer:
     ) -> WriteHandle:
         """Accept batches; wait while more than `max_unflushed_bytes` are not durable.
 
-        Args:
-            batches: At least one; all of agents that map to this lane.
-            metadata: At most 512 bytes of the entry; calls with equal metadata share an entry.
+        The batches are of agents that map to this lane. `metadata` is at most 512 bytes of the
+        entry; calls with equal metadata share one.
         """
         size_bytes = sum(batch.frame_bytes for batch in batches)
         async with self._room:

@@ -33,10 +33,8 @@ _SEGMENT: Final = struct.Struct("<QQQ")
 class Writer:
     """The entry of one producer in the register.
 
-    Attributes:
-        producer_id: 16 bytes, unique to one producer.
-        counter: Number of its applied writes, with its term in the upper half.
-        first_sequence: The sequence of the first entry of its last write.
+    `counter` is the number of its applied writes, with its term in the upper half. `first_sequence`
+    is that of the first entry of its last write.
     """
 
     producer_id: bytes
@@ -154,17 +152,7 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
 def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, size: int) -> None:
     """Check that a body begins with a magic, a version, and the rest of its header.
 
-    Args:
-        key: Key of the object, for errors.
-        body: The stored bytes.
-        what: What they should be.
-        magic: The first four bytes.
-        version: The version behind them that this build reads.
-        size: Length of the header.
-
-    Raises:
-        LaneDamaged: The magic is another one, or the header is cut off.
-        UnsupportedVersion: The version is another one.
+    `size` is the length of the header; `key` and `what` are for errors.
     """
     if len(body) < _VERSION.size or body[:4] != magic:
         raise LaneDamaged(key, f"not a {what}")
@@ -176,16 +164,7 @@ def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, 
 
 
 def decode_register(key: str, body: bytes) -> Register:
-    """Decode the header of a register; the entries stay bytes.
-
-    Args:
-        key: Key of the register, for errors.
-        body: The stored bytes.
-
-    Raises:
-        LaneDamaged: The bytes are not a register, or its fields contradict each other.
-        UnsupportedVersion: The register has another version than this build's.
-    """
+    """Decode the header of a register; the entries stay bytes."""
     check_head(key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size)
     fields = _HEADER.unpack_from(body)
     if fields[2] or fields[11]:
@@ -213,11 +192,7 @@ def decode_register(key: str, body: bytes) -> Register:
 
 
 def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
-    """Decode the entries of the body.
-
-    Raises:
-        LaneDamaged: They are malformed, out of sequence, or not `count`.
-    """
+    """Decode the entries of the body."""
     found = decode_entries(key, state.entries, state.first_held)
     if len(found) != state.count:
         raise LaneDamaged(key, f"queue register has {len(found)} entries, not {state.count}")
@@ -230,11 +205,8 @@ def body_descriptors(key: str, state: Register) -> tuple[Descriptor, ...]:
 def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: bytes) -> Register:
     """Return the state with `drafts` appended; existing entries are copied as bytes.
 
-    Args:
-        state: The current state; the drafts must fit within `ENTRIES_MAX`.
-        drafts: At least one.
-        writer: The producer; its `first_sequence` is set here.
-        nonce: 16 fresh bytes.
+    The drafts must fit within `ENTRIES_MAX`. `nonce` is 16 fresh bytes. The `first_sequence` of the
+    writer is set here.
     """
     first = state.next_sequence
     added = b"".join(encode_entry(first + index, draft) for index, draft in enumerate(drafts))
@@ -256,7 +228,6 @@ def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
 
     Raises:
         InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
-        LaneDamaged: The entries are cut short.
     """
     if not state.acked_through < through < state.next_sequence:
         raise InvariantViolated(

@@ -42,10 +42,8 @@ def counter_of(term: int, writes: int) -> int:
 class TakenOver:
     """A lane's producer in a new term.
 
-    Attributes:
-        appender: Appends in this term.
-        writes: Final number of applied writes of all earlier terms.
-        forgotten: The register had evicted the producer: `writes` may be too low.
+    `writes` is the final number of applied writes of all earlier terms. It may be too low if the
+    register had evicted the producer, as `forgotten` states.
     """
 
     appender: Appender
@@ -64,19 +62,11 @@ async def take_over(
 ) -> TakenOver:
     """Fence every earlier term of a producer and continue as that producer.
 
-    Args:
-        store: The store with the lane.
-        lane: The lane.
-        producer_id: 16 bytes, the same in every term.
-        term: Higher than any earlier term; the caller's durable record assigns it.
-        writes: Number of applied writes in the caller's record.
-        runtime: Time, ids and random numbers.
+    `term` is higher than any earlier one; the caller's durable record assigns it and contains
+    `writes`, the number of applied writes.
 
     Raises:
         ProducerSuperseded: The register has a higher term already.
-        RegisterLost: It is not the register that earlier terms wrote to.
-        OutcomeUnknown: No tries are left.
-        StoreError: The store refused.
     """
     with_tools = runtime if runtime is not None else Runtime()
     bounds = ProducerSettings()

@@ -43,7 +43,6 @@ async def write_work_list(
     Raises:
         OutcomeUnknown: No tries are left; the list is garbage at worst.
         InvariantViolated: There are no batches.
-        StoreError: The store refused.
     """
     lane = client.lane
     if not batches:
@@ -73,9 +72,7 @@ async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> W
     """Read the list that an entry names and check that it is that list.
 
     Raises:
-        WorkListMissing: The list does not exist.
         InvalidRecord: It has another schema, queue or lane than the entry, or fewer batches.
-        StoreError: The store is unreachable or refused.
     """
     match await store.get(entry.location):
         case NotFound():
@@ -108,11 +105,7 @@ def by_lane(
 class PendingBatch:
     """One accepted batch as the queue delivers it.
 
-    Attributes:
-        lane: The lane.
-        sequence: The sequence of the queue entry.
-        position: The position in the entry's work list, from 0.
-        manifest: The accepted manifest.
+    `position` is the position in the entry's work list, from 0.
     """
 
     lane: int
@@ -147,9 +140,7 @@ async def read_pending_batches(
     """Read the work list of one queue entry and return its batches.
 
     Raises:
-        WorkListMissing: The work list does not exist.
         InvalidRecord: The work list is malformed or is not the one that the entry names.
-        StoreError: The store is unreachable.
     """
     found = await read_work_list(store, lane, entry)
     return pending_batches(lane.lane, entry.sequence, found.batches)

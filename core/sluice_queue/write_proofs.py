@@ -58,11 +58,7 @@ def is_other_register(state: Register | None, producer_id: bytes, counter: int) 
 class AppendAttempt:
     """One producer's write in flight.
 
-    Attributes:
-        producer_id: The producer.
-        counter: The write counter that it stores next to its id.
-        on: The ETag that it replaces.
-        revision: The revision that it writes.
+    It replaces the ETag `on` and writes `revision`.
     """
 
     producer_id: bytes

@@ -41,9 +41,6 @@ class _Call:
     """The calls that read and write one part.
 
     Attributes:
-        read: The call that reads it.
-        write: The call that writes it.
-        argument: The argument of the write that contains it.
         field: The field of the response that contains it; empty when the response itself is the
             value.
         absent: The error code of a bucket without this part.
@@ -136,12 +133,7 @@ class Trial(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminResponse:
-    """The response of a store to a trial.
-
-    Attributes:
-        status: The HTTP status.
-        code: The error code; empty on success.
-    """
+    """The response of a store to a trial; `code` is empty on success."""
 
     status: int
     code: str
@@ -164,11 +156,7 @@ class Administration:
         self._bucket = bucket
 
     async def read(self, part: str) -> Value:
-        """Read one part of the configuration; None when the bucket does not have it.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Read one part of the configuration; None when the bucket does not have it."""
         call = CALLS[part]
         with sdk_errors("read", part):
             try:
@@ -183,21 +171,13 @@ class Administration:
         return {name: value for name, value in response.items() if name not in _NOT_THE_VALUE}
 
     async def write(self, part: str, value: Value) -> None:
-        """Replace one part of the configuration.
-
-        Raises:
-            StoreError: The store refused the request.
-        """
+        """Replace one part of the configuration."""
         call = CALLS[part]
         with sdk_errors("write", part):
             await getattr(self._s3, call.write)(Bucket=self._bucket, **{call.argument: value})
 
     async def read_role_policy(self, role: str, name: str) -> str | None:
-        """Read an inline policy of a role; None when it has none with this name.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Read an inline policy of a role; None when it has none with this name."""
         with sdk_errors("read", role):
             try:
                 response = await self._iam.get_role_policy(RoleName=role, PolicyName=name)
@@ -207,11 +187,7 @@ class Administration:
         return document if isinstance(document, str) else json.dumps(document)
 
     async def write_role_policy(self, role: str, name: str, document: str) -> None:
-        """Write an inline policy of a role.
-
-        Raises:
-            StoreError: The store refused the request, or the role does not exist.
-        """
+        """Write an inline policy of a role."""
         with sdk_errors("write", role):
             await self._iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=document)
 
@@ -220,15 +196,8 @@ class Administration:
 
         A put has a checksum that matches no body. A delete has a condition that no object meets. A
         copy has a source that does not exist, and a lock has no object. A multipart upload is
-        aborted immediately.
-
-        Args:
-            trial: What to try.
-            key: The whole key.
-            headers: Arguments of the call in addition to its key, with the SDK's names.
-
-        Raises:
-            StoreUnavailable: There was no response.
+        aborted immediately. `key` is the whole key, and `headers` have the SDK's names of
+        arguments.
         """
         with sdk_errors("attempt", key):
             try:
@@ -270,13 +239,7 @@ class Administration:
 
 @asynccontextmanager
 async def open_administration(settings: S3Settings) -> AsyncIterator[Administration]:
-    """Open a bucket's administration with the credentials of a profile, or the default ones.
-
-    Raises:
-        StoreDenied: The machine has no credentials, or no such profile.
-        BadUsage: The SDK is not installed.
-        StoreMisconfigured: The settings are invalid.
-    """
+    """Open a bucket's administration with the credentials of a profile, or the default ones."""
     from sluice_store.s3.sdk import open_sdk  # noqa: PLC0415 - an extra
 
     async with AsyncExitStack() as stack:

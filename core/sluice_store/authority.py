@@ -38,20 +38,10 @@ async def create_authority(
 ) -> Authority:
     """Create the settings of a deployment; creating the same settings again succeeds.
 
-    Args:
-        store: The store that becomes the acceptance authority.
-        wanted: The settings with their id; the defaults with a new id when None. The creation time
-            is taken from the store's clock.
-        ids: Source of a new id.
-        clock: For the pauses between tries; the machine's clock when None.
-
-    Returns:
-        The settings in the store.
+    `wanted` is stored with the store's time; None means the defaults with a new id.
 
     Raises:
         BadUsage: The settings break a rule, or the store has other settings.
-        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
-        StoreError: The store refused the request.
     """
     wanted = wanted or Authority(authority_id=(ids or SystemIds()).ulid())
     check_authority(wanted)
@@ -85,11 +75,9 @@ def _same(wanted: Authority, found: Authority) -> Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityHistory:
-    """The settings as created, and every mode switch since, in order.
+    """The settings as created, and every mode switch since, in order, each with its bytes.
 
-    Attributes:
-        created: The bytes of `authority/v1/settings.json`.
-        switches: Each switch with its bytes.
+    `created` is the content of `authority/v1/settings.json`.
     """
 
     created: bytes
@@ -97,11 +85,7 @@ class AuthorityHistory:
 
     @property
     def current(self) -> Authority:
-        """The settings after every mode switch.
-
-        Raises:
-            InvalidRecord: The record breaks a rule.
-        """
+        """The settings after every mode switch."""
         settings = decode_authority(self.created)
         for switch, _ in self.switches:
             settings = apply_mode_switch(settings, switch)
@@ -128,8 +112,6 @@ async def read_history(store: ObjectStore) -> AuthorityHistory:
 
     Raises:
         NoStore: The store has no settings: `sluice init` was not run.
-        InvalidRecord: A record is damaged.
-        StoreError: The store could not be read.
     """
     read = await store.get(AUTHORITY_SETTINGS)
     if not isinstance(read, Found):
@@ -151,8 +133,6 @@ async def read_authority(store: ObjectStore) -> Authority:
 
     Raises:
         NoStore: The store has no settings: `sluice init` was not run.
-        InvalidRecord: The record breaks a rule.
-        StoreError: The store could not be read.
     """
     return (await read_history(store)).current
 
@@ -163,17 +143,10 @@ async def open_deployment(
 ) -> AsyncIterator[ObjectStore]:
     """Open the store that a URL names, after a check that this version can read its settings.
 
-    Args:
-        url: The store.
-        mode: As for `open_store`.
-        initialised: Whether the settings must exist. `sluice doctor` tests a bucket before
-            `sluice init`.
+    `sluice doctor` opens a bucket before `sluice init`, with `initialised=False`.
 
     Raises:
-        BadUsage: The URL is malformed.
         NoStore: The place contains no store, or no settings.
-        InvalidRecord: The settings are damaged or of another version.
-        StoreError: The store cannot be opened or read.
     """
     async with open_store(url, mode) as store:
         if initialised or isinstance(await store.get(AUTHORITY_SETTINGS), Found):

@@ -21,12 +21,7 @@ _T = TypeVar("_T")
 
 
 class Nonconforming(AssertionError):
-    """Raised when a store does not keep a promise of the port.
-
-    Attributes:
-        promise: The promise, as the check states it.
-        seen: What the store did instead.
-    """
+    """Raised when a store does not keep a promise of the port."""
 
     def __init__(self, promise: str, seen: str) -> None:
         super().__init__(promise, seen)
@@ -91,11 +86,7 @@ async def race_create(stores: Sequence[ObjectStore], key: ObjectKey, racers: int
 async def race_replace(
     stores: Sequence[ObjectStore], key: ObjectKey, if_match: ETag, racers: int
 ) -> RaceResult:
-    """Replace one state from `racers` concurrent tasks, each with its own body.
-
-    Raises:
-        Nonconforming: As `race_create`.
-    """
+    """Replace one state from `racers` concurrent tasks, each with its own body."""
     outcomes = await asyncio.gather(
         *(
             stores[i % len(stores)].replace(key, racer_body(i), if_match=if_match)
@@ -128,9 +119,6 @@ async def increment(store: ObjectStore, key: ObjectKey, times: int, writer: str)
 
     Every body contains the writer and its turn, so that no two states are equal and a read shows
     whether an unknown swap was applied.
-
-    Raises:
-        Nonconforming: The counter does not exist.
     """
     lost = 0
     for turn in range(times):

@@ -55,9 +55,7 @@ RECENT_S: Final = 86_400
 class ListedConflict:
     """One conflict, described by its key.
 
-    Attributes:
-        name: Identity and rejected bytes.
-        first_seen_ns: When the quarantine manifest was created, by the store's clock, Unix ns.
+    `first_seen_ns` is when the store created the quarantine manifest.
     """
 
     name: ConflictName
@@ -68,12 +66,7 @@ class ListedConflict:
 class ConflictDetail:
     """Everything that the store contains about one conflict.
 
-    Attributes:
-        name: Identity and rejected bytes.
-        manifest: The quarantine manifest.
-        first_seen_ns: When it was created, Unix ns.
-        accepted: The manifest that owns the identity.
-        difference: How the records differ, or None if a blob cannot be read.
+    `accepted` owns the identity. `difference` is None if a blob cannot be read.
     """
 
     name: ConflictName
@@ -88,14 +81,8 @@ async def list_conflicts(
 ) -> tuple[ListedConflict, ...]:
     """List conflicts in key order; skip malformed keys.
 
-    Args:
-        store: The authority.
-        agents: The agents to include, or None for all.
-        after: The last key of the previous page.
-        limit: Maximum number of conflicts, at most `CONFLICTS_PAGE_MAX`.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
+    `agents=None` means all. `after` is the last key of the previous page, and `limit` is at most
+    `CONFLICTS_PAGE_MAX`.
     """
     prefixes = [QUARANTINE_CONFLICTS]
     if agents is not None:
@@ -124,12 +111,7 @@ async def _under(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[L
 
 
 async def read_conflict(store: ObjectStore, name: ConflictName) -> ConflictDetail | None:
-    """Read one conflict with both frames; return None if there is no such conflict.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
-        InvalidRecord: A manifest is damaged.
-    """
+    """Read one conflict with both frames; return None if there is no such conflict."""
     found = await store.get(name.key)
     if isinstance(found, NotFound):
         return None
@@ -170,13 +152,9 @@ def _decode(blob: bytes) -> Frame | str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictRecords:
-    """The records at which both sides of a conflict differ.
+    """The first records at which both sides of a conflict differ, in order.
 
-    Attributes:
-        pairs: The first of them, in order.
-        more: Whether there are more.
-        accepted_problem: Why the accepted blob cannot be compared; empty if it can.
-        submitted_problem: Why the refused blob cannot be compared; empty if it can.
+    A problem is why that blob cannot be compared; empty if it can.
     """
 
     pairs: tuple[RecordPair, ...]
@@ -188,12 +166,7 @@ class ConflictRecords:
 async def read_conflict_records(
     store: ObjectStore, name: ConflictName, limit: int
 ) -> ConflictRecords | None:
-    """Return the records at which both sides differ; None if there is no such conflict.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
-        InvalidRecord: The quarantine manifest is damaged.
-    """
+    """Return the records at which both sides differ; None if there is no such conflict."""
     found = await store.get(name.key)
     if isinstance(found, NotFound):
         return None
@@ -241,13 +214,7 @@ class Resolver:
     decided_by: str
 
     async def resolve(self, name: ConflictName, action: DecisionAction, note: str) -> Decision:
-        """Write a decision; it is durable on return.
-
-        Raises:
-            BadUsage: The note is too long.
-            OutcomeUnknown: It is unknown whether the decision was written; it may be repeated.
-            StoreError: The store refused.
-        """
+        """Write a decision; it is durable on return."""
         decision = Decision(
             decision_id=self.ids.ulid(),
             action=action,
@@ -283,7 +250,6 @@ class DecisionsReader:
 
         Raises:
             StoreError: The store is unreachable or refused; the known decisions stay.
-            InvalidRecord: A decision is damaged.
         """
         if self._listed_ns is None:
             self._listed_ns = await self._read_from("")
@@ -331,15 +297,7 @@ class StoredConflicts:
         ids: IdSource,
         refreshes: bool = True,
     ) -> None:
-        """Bind a store.
-
-        Args:
-            store: The authority.
-            decisions: The decisions that were read from it.
-            clock: The clock of new decisions.
-            ids: The ids of new decisions.
-            refreshes: Whether each call reads new decisions; False where another task does.
-        """
+        """Bind a store; with `refreshes=False` another task reads new decisions."""
         self._store = store
         self._decisions = decisions
         self._clock = clock
@@ -350,16 +308,7 @@ class StoredConflicts:
     async def list_page(
         self, *, agents: Sequence[str] | None, after: ConflictName | None, limit: int
     ) -> ConflictPage:
-        """Return at most `limit` conflicts in key order, each with its latest decision.
-
-        Args:
-            agents: The agents whose conflicts are listed, or None for all.
-            after: The last conflict of the page before.
-            limit: The size of the page, at most `CONFLICTS_PAGE_MAX`.
-
-        Raises:
-            StoreError: The store is unreachable or refused the call.
-        """
+        """Return at most `limit` conflicts in key order, each with its latest decision."""
         found = await list_conflicts(
             self._store, agents=agents, after=None if after is None else after.key, limit=limit
         )
@@ -371,12 +320,7 @@ class StoredConflicts:
         return ConflictPage(conflicts=items, next_after=items[-1].id if items and full else None)
 
     async def show(self, name: ConflictName) -> ConflictView | None:
-        """Return one conflict with the difference of its records, or None where it does not exist.
-
-        Raises:
-            StoreError: The store is unreachable or refused the call.
-            InvalidRecord: A manifest is damaged.
-        """
+        """Return one conflict with the difference of its records; None if there is none."""
         async with self._comparing:  # two whole frames in memory: one comparison at a time
             detail = await read_conflict(self._store, name)
         if detail is None:
@@ -393,13 +337,7 @@ class StoredConflicts:
     async def resolve(
         self, name: ConflictName, wanted: ResolveRequest, *, decided_by: str
     ) -> Decision | None:
-        """Write a decision, or return None where the conflict does not exist.
-
-        Raises:
-            BadUsage: The note is too long.
-            OutcomeUnknown: The write may or may not have succeeded; it can be repeated.
-            StoreError: The store is unreachable or refused the call.
-        """
+        """Write a decision, or return None where the conflict does not exist."""
         if isinstance(await self._store.head(name.key), NotFound):
             return None
         resolver = Resolver(

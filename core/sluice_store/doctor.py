@@ -58,13 +58,7 @@ class Need(StrEnum):
 class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One promise and whether the store keeps it.
 
-    Attributes:
-        probe: The name of the probe.
-        promise: The promise.
-        need: What requires it.
-        kept: Whether the store kept it.
-        seen: What the store did instead; empty when it kept the promise.
-        cost: The consequence of the broken promise; empty when it was kept.
+    `seen` is what the store did instead, and `cost` the consequence; both are empty if it kept it.
     """
 
     probe: str
@@ -76,16 +70,10 @@ class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one run of the doctor.
+    """The result of one run of the doctor, with the findings in the order of the probes.
 
-    Attributes:
-        result_id: ULID of the run.
-        endpoints: The store URLs that took part in the races.
-        started_at_unix_ns: The store's clock at the start.
-        ended_at_unix_ns: The store's clock at the end.
-        racers: Concurrent writers in a race.
-        rounds: Races of each kind.
-        findings: Every promise, in the order of the probes.
+    `result_id` is a ULID. `endpoints` are the store URLs that took part in the races, of which each
+    kind ran `rounds` times with `racers` writers. Times are those of the store.
     """
 
     schema: Literal["sluice.doctor.v1"] = "sluice.doctor.v1"
@@ -112,8 +100,6 @@ class StoredDoctorResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         result: The canonical JSON of the result, as text, so that its bytes are kept.
-        sha256: Digest of that text, which detects accidental changes.
-        key_id: The operator's key, or None when none was given.
         signature: Ed25519 over `sluice.doctor.v1`, NUL and the text, base64, or None.
     """
 
@@ -145,13 +131,7 @@ def open_result(
 ) -> DoctorResult:
     """Decode and check a stored result.
 
-    Args:
-        key: Its key, for messages.
-        body: The stored bytes.
-        trusted: Operators' keys by id; when given, the result must be signed by one of them.
-
-    Raises:
-        InvalidRecord: The record is damaged, or not signed by a trusted key.
+    `key` is for messages. With `trusted`, one of these keys must have signed the result.
     """
     stored = decode_record(key, body, StoredDoctorResult)
     text = stored.result.encode()
@@ -180,10 +160,6 @@ async def write_result(
     """Write a sealed result under a key that sorts by time, and remove all but the newest ones.
 
     A failed removal is not an error: the next result removes what is left.
-
-    Raises:
-        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
-        StoreError: The store refused the request.
     """
     key = ObjectKey(f"{RESULTS}{result.ended_at_unix_ns:020d}-{result.result_id}.json")
     await create_known(store, key, sealed, Backoff.seeded_by(clock))  # the key has a new id
@@ -201,12 +177,7 @@ async def _remove_older(store: ObjectStore) -> None:
 async def read_doctor(
     store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey] | None = None
 ) -> DoctorResult | None:
-    """Return the newest result in the store, or None when the doctor never ran.
-
-    Raises:
-        InvalidRecord: The newest result is damaged, or not signed by a trusted key.
-        StoreError: The store could not be read.
-    """
+    """Return the newest result in the store, or None when the doctor never ran."""
     newest: ObjectKey | None = None
     async for page in store.list(RESULTS):
         newest = page.objects[-1].key if page.objects else newest
@@ -222,8 +193,6 @@ async def require_doctor(
     Raises:
         StoreMisconfigured: The doctor never ran, or the store breaks a promise that acceptance
             needs.
-        InvalidRecord: The newest result is damaged, or not signed by a trusted key.
-        StoreError: The store could not be read.
     """
     result = await read_doctor(store, trusted)
     if result is None:
@@ -412,14 +381,7 @@ async def examine(
 ) -> DoctorResult:
     """Test every promise through every endpoint, and remove the objects written for it.
 
-    Args:
-        stores: One handle per endpoint, all of the same store.
-        endpoints: The name of each in the result, without credentials.
-        ids: Source of the result's id.
-
-    Raises:
-        StoreUnavailable: The store is unreachable; there is no result.
-        StoreDenied: The store denies access; there is no result.
+    `stores` has one handle for each endpoint, and `endpoints` their URLs without credentials.
     """
     result_id = ids.ulid()
     place = f"{DOCTOR}probes/{result_id}/"

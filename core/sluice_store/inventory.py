@@ -97,8 +97,6 @@ class InventoryRow:
     Attributes:
         key: The full key in the bucket, decoded.
         latest: Whether it is the current version; None when the report lists current versions only.
-        marker: Whether it is a delete marker.
-        bucket: The bucket.
         version_id: The version, `null` when it was written without versioning.
         size_bytes: Length of the object, 0 for a delete marker.
         last_modified_ns: When the version was written, by the store's clock.
@@ -123,17 +121,11 @@ async def read_inventory_manifest(
 ) -> tuple[InventoryManifest, UnixNs]:
     """Read a report's manifest and compare it with `manifest.checksum` next to it.
 
-    Args:
-        store: The bucket with the report, from its root.
-        key: The key of `manifest.json`.
-
-    Returns:
-        The manifest and the store's clock.
+    `store` starts at the root of the bucket with the report. The time returned is the store's.
 
     Raises:
         InvalidRecord: One of the two objects is missing, they do not match, or the manifest is
             malformed.
-        StoreError: The store could not be read.
     """
     read = await store.get(key)
     checksum = await store.get(ObjectKey(f"{key[: key.rfind('/') + 1]}manifest.checksum"))
@@ -156,17 +148,12 @@ async def read_inventory_rows(
 ) -> Iterator[InventoryRow]:
     """Read a data file, compare it with the manifest, and return its rows one at a time.
 
-    Args:
-        store: The bucket with the report, from its root.
-        manifest: The report's manifest.
-        file: One of its files.
-        required: Columns that the report must have. Of the others only `Key`, `IsLatest` and
-            `IsDeleteMarker` are read.
+    `store` starts at the root of the bucket with the report. Of the columns that are not
+    `required`, only `Key`, `IsLatest` and `IsDeleteMarker` are read.
 
     Raises:
         InvalidRecord: The file is missing, altered or malformed, has another format than CSV or
             Parquet, or has no such column. The iterator raises it too.
-        StoreError: The store could not be read.
     """
     read = await store.get(ObjectKey(file.key))
     if not isinstance(read, Found):

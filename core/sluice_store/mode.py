@@ -34,11 +34,7 @@ class StoreMode(StrEnum):
 
 
 def is_store(folder: Path) -> bool:
-    """Return True if a folder contains a store.
-
-    Raises:
-        OSError: The folder cannot be searched.
-    """
+    """Return True if a folder contains a store."""
     if _is_file(folder / AUTHORITY_SETTINGS):
         return True
     inner = folder / HIDDEN
@@ -50,19 +46,13 @@ def require_store(folder: Path) -> None:
 
     Raises:
         NoStore: It does not; the error names a store in it or above it, if there is one.
-        OSError: The folder cannot be searched.
     """
     if not is_store(folder):
         raise NoStore(str(folder), _describe_absence(folder))
 
 
 def refuse_nested_store(folder: Path) -> None:
-    """Check that a new store would be neither inside nor around another one.
-
-    Raises:
-        BadUsage: It would be.
-        OSError: A folder above it cannot be searched.
-    """
+    """Check that a new store would be neither inside nor around another one."""
     if is_store(folder):
         return
     above = next(filter(is_store, folder.parents), None)

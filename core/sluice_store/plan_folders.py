@@ -38,11 +38,7 @@ def is_plan_id(text: str) -> bool:
 
 
 async def read_first_key(store: ObjectStore, prefix: str, after: str) -> ObjectKey | None:
-    """Return the first key under a prefix after `after`, or None.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the first key under a prefix after `after`, or None."""
     async for page in store.list(prefix, start_after=after):
         for one in page.objects:
             return one.key
@@ -54,12 +50,7 @@ async def read_first_key(store: ObjectStore, prefix: str, after: str) -> ObjectK
 async def plan_folders(store: ObjectStore, *, after: str = "") -> AsyncIterator[str]:
     """Yield the ids of plans, oldest first.
 
-    Args:
-        store: The deployment.
-        after: Only ids after this text; the start of a ULID limits them by time.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    `after` may be the start of a ULID, which limits them by time.
     """
     key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{after}" if after else "")
     while key is not None:
@@ -72,14 +63,8 @@ async def plan_folders(store: ObjectStore, *, after: str = "") -> AsyncIterator[
 async def plan_folders_newest_first(store: ObjectStore, *, since: str = "") -> AsyncIterator[str]:
     """Yield the ids of plans, newest first; those of the last days are listed first.
 
-    An id contains the time at which its plan was begun.
-
-    Args:
-        store: The deployment.
-        since: A plan; only it and later ones are listed. Empty for all plans.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    An id contains the time at which its plan was begun. With `since`, only that plan and later ones
+    are listed.
     """
     if since:
         for plan_id in reversed([one async for one in plan_folders(store, after=since)]):
@@ -97,11 +82,7 @@ async def plan_folders_newest_first(store: ObjectStore, *, since: str = "") -> A
 
 
 def chain_position(key: ObjectKey) -> int:
-    """Return the position that a key of the chain names.
-
-    Raises:
-        InvalidRecord: The key is not a position.
-    """
+    """Return the position that a key of the chain names."""
     name = key.removeprefix(AUDIT_CHAIN).removesuffix(".json")
     if not name.isdecimal() or chain_key(int(name)) != key:
         raise InvalidRecord(key, "key is not a position in the chain of certificates")
@@ -113,13 +94,7 @@ async def list_newest_certificate_keys(
 ) -> tuple[ObjectKey, ...]:
     """Return the keys of the newest certificates, the newest first.
 
-    Args:
-        store: The deployment.
-        limit: How many keys are returned at most.
-        known: A position that was seen earlier, from which the search begins; -1 for none.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    The search begins at `known`, a position that was seen earlier; -1 for none.
     """
     if known < 0:
         page = await anext(aiter(store.list(AUDIT_CHAIN)))
@@ -170,12 +145,7 @@ async def _exists(store: ObjectStore, position: int) -> bool:
 
 
 async def read_approval(store: ObjectStore, plan_id: str) -> PlanApproval | None:
-    """Return the approval of a plan, or None if there is none.
-
-    Raises:
-        InvalidRecord: It cannot be decoded.
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return the approval of a plan, or None if there is none."""
     key = approval_key(plan_id)
     found = await store.get(key)
     return decode_record(key, found.body, PlanApproval) if isinstance(found, Found) else None

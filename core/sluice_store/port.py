@@ -47,12 +47,9 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """One page of a listing, in key order (UTF-8 bytes).
+    """One page of a listing, in key order (UTF-8 bytes): at most 1 000 objects.
 
-    Attributes:
-        objects: At most 1 000 objects after the previous page.
-        date_ns: The store's clock in this response.
-        last: Whether this is the last page.
+    `date_ns` is the store's clock in this response.
     """
 
     objects: tuple[ListedObject, ...]
@@ -65,12 +62,8 @@ class ListedIncarnation:
     """One stored version of a key, or a delete marker over it.
 
     Attributes:
-        key: The key.
         incarnation: The version id, `null` when it was written without versioning.
-        current: Whether a read of the key returns it.
         marker: Whether it is a delete marker; a marker has size 0.
-        size_bytes: Length of the body.
-        etag: The tag of this state.
         last_modified_ns: When this version was written, by the store's clock.
     """
 
@@ -115,15 +108,8 @@ class ObjectStore(Protocol):
     ) -> CreateOutcome:
         """Write `body` under a key that does not exist (`If-None-Match: *`).
 
-        The object is durable when the outcome is `Applied`.
-
-        Args:
-            key: The key.
-            body: The whole object.
-            sha256: The digest of `body` when the caller knows it; computed otherwise, once.
-
-        Raises:
-            StoreError: The request was refused or not sent; nothing was written.
+        The object is durable when the outcome is `Applied`. `sha256` is computed if the caller does
+        not know it.
         """
         ...
 
@@ -132,9 +118,6 @@ class ObjectStore(Protocol):
 
         Equal bytes have equal ETags on S3, so a body written here must never repeat: include a
         revision and a nonce (the ABA problem).
-
-        Raises:
-            StoreError: The request was refused or not sent; nothing was written.
         """
         ...
 
@@ -144,34 +127,19 @@ class ObjectStore(Protocol):
         """Write `body`, whether or not the key exists.
 
         With versioning the old version stays noncurrent.
-
-        Raises:
-            StoreError: The request was refused or not sent; nothing was written.
         """
         ...
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        """Read an object, or its bytes `first` to `last`, both inclusive, truncated at its end.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Read an object, or its bytes `first` to `last`, both inclusive, truncated at its end."""
         ...
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
-        """Read the metadata of an object, with its checksum where the store has one.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Read the metadata of an object, with its checksum where the store has one."""
         ...
 
     async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
-        """Read the metadata of one exact object version, current or not.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Read the metadata of one exact object version, current or not."""
         ...
 
     async def create_many(self, objects: Sequence[NewObject]) -> list[CreateOutcome | StoreError]:
@@ -209,11 +177,7 @@ class ObjectStore(Protocol):
         return outcomes
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        """Delete exactly this object version; every other version of the key stays.
-
-        Raises:
-            StoreError: The request was refused or not sent; nothing was deleted.
-        """
+        """Delete exactly this object version; every other version of the key stays."""
         ...
 
     def list(
@@ -239,20 +203,12 @@ class ObjectStore(Protocol):
         ...
 
     async def read_versioning(self) -> Versioning:
-        """Read whether the store keeps versions now; the result is never cached.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Read whether the store keeps versions now; the result is never cached."""
         ...
 
 
 async def read_bodies(store: ObjectStore, keys: Sequence[ObjectKey]) -> list[bytes | None]:
-    """Read whole objects with `get_many`; return None for a key without an object.
-
-    Raises:
-        StoreError: Some object could not be read.
-    """
+    """Read whole objects with `get_many`; return None for a key without an object."""
     bodies: list[bytes | None] = []
     for outcome in await store.get_many(keys):
         if isinstance(outcome, StoreError):

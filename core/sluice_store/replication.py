@@ -33,13 +33,7 @@ REASON: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationRule:
-    """One rule of a bucket.
-
-    Attributes:
-        target: The bucket that it replicates to.
-        prefix: Prefix of the keys, in the whole bucket.
-        enabled: Whether it applies.
-    """
+    """One rule of a bucket: keys of the whole bucket with `prefix` are copied to `target`."""
 
     target: str
     prefix: str = ""
@@ -59,41 +53,23 @@ class ReplicationReader(Protocol):
         ...
 
     async def is_replica(self, key: ObjectKey) -> bool:
-        """Return True if S3 Replication wrote the current version of an object.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Return True if S3 Replication wrote the current version of an object."""
         ...
 
     async def read_replication(self, bucket: str) -> ReplicationRules | None:
-        """Return a bucket's rules; None if the caller may not read them or the server has none.
-
-        Raises:
-            StoreUnavailable: The store is unreachable.
-        """
+        """Return a bucket's rules; None if the caller may not read them or the server has none."""
         ...
 
 
 async def refuse_replica(store: ObjectStore) -> None:
-    """Refuse a bucket whose authority was copied into it. One request on S3, none elsewhere.
-
-    Raises:
-        StoreMisconfigured: It is a replica.
-        StoreError: The store is unreachable.
-    """
+    """Refuse a bucket whose authority was copied into it. One request on S3, none elsewhere."""
     if isinstance(store, ReplicationReader) and await store.is_replica(AUTHORITY_SETTINGS):
         bucket, _ = store.place
         raise StoreMisconfigured("open", AUTHORITY_SETTINGS, f"{REASON}, bucket=`{bucket}`")
 
 
 async def check_not_replicated(store: ObjectStore) -> None:
-    """Check that no sampled object is a replica, and that replication is not two-way.
-
-    Raises:
-        Nonconforming: One of them is not true.
-        StoreError: The store is unreachable.
-    """
+    """Check that no sampled object is a replica, and that replication is not two-way."""
     if not isinstance(store, ReplicationReader):
         return
     for key in [AUTHORITY_SETTINGS, *await _sample(store)]:
@@ -127,11 +103,7 @@ def two_way_targets(
 ) -> list[str]:
     """Return the buckets that receive objects of a deployment and send objects into it.
 
-    Args:
-        bucket: The deployment's bucket.
-        prefix: Its prefix.
-        rules: The rules of this bucket.
-        back: The rules of the buckets that it replicates to; None where they are unknown.
+    `back` has the rules of the buckets that it replicates to; None where they are unknown.
     """
     to = {one.target for one in rules if one.enabled and _overlap(one.prefix, prefix)}
     found = [

@@ -92,8 +92,7 @@ class RetryBudget:
     async def wait_or_raise(self, cause: object = None) -> None:
         """Count a try without a known outcome and wait before the next one.
 
-        Args:
-            cause: The error or the outcome of that try, which the message reports.
+        The message reports `cause`, which is the error or the outcome of that try.
 
         Raises:
             OutcomeUnknown: The number of tries or the time is spent; the cause is chained.
@@ -147,18 +146,8 @@ async def create_known(
     """Create an object under `If-None-Match: *` and retry until the outcome is known.
 
     `Exists` may be the result of an earlier try of this call. Use it where the key determines the
-    bytes, or where the caller does not need to know who wrote them.
-
-    Args:
-        store: The store.
-        key: The key.
-        body: The whole object.
-        backoff: Time, jitter and bounds.
-        retry_unsent: Also retry a request that could not be sent (`StoreUnavailable`).
-
-    Raises:
-        OutcomeUnknown: The bounds are spent; the same call may be repeated.
-        StoreError: The store refused the request, or it was not sent.
+    bytes, or where the caller does not need to know who wrote them. `retry_unsent` also retries a
+    request that could not be sent (`StoreUnavailable`).
     """
     budget = RetryBudget("create", key, backoff)
     while True:
@@ -177,15 +166,7 @@ async def create_known(
 async def create_once(
     store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff
 ) -> CreateOnceOutcome:
-    """Create an object, retry until the outcome is known, and compare the bytes that exist.
-
-    Returns:
-        `Applied` when this call wrote the object, else whether the key has the same bytes.
-
-    Raises:
-        OutcomeUnknown: The bounds are spent; the same call may be repeated.
-        StoreError: The store refused a request, or it was not sent.
-    """
+    """Create an object, retry until the outcome is known, and compare the bytes that exist."""
     budget = RetryBudget("create", key, backoff)
     while True:
         outcome = await store.create(key, body)
@@ -201,12 +182,7 @@ async def create_once(
 async def overwrite_known(
     store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff
 ) -> Applied:
-    """Write an object whatever the key contains, and retry until the outcome is known.
-
-    Raises:
-        OutcomeUnknown: The bounds are spent; the same call may be repeated.
-        StoreError: The store refused the request, or it was not sent.
-    """
+    """Write an object whatever the key contains, and retry until the outcome is known."""
     budget = RetryBudget("overwrite", key, backoff)
     while True:
         outcome = await store.overwrite(key, body)
@@ -228,7 +204,7 @@ class CurrentDeletion(Enum):
     UNKNOWN = "unknown"
     """The version may still exist; the same call may be repeated."""
     UNVERSIONED = "unversioned"
-    """The store has no versions: nothing was deleted, and no other object of it would be."""
+    """The store has no versions: nothing was deleted, and no other delete there would succeed."""
 
     @property
     def is_gone(self) -> bool:
@@ -237,11 +213,7 @@ class CurrentDeletion(Enum):
 
 
 async def delete_current_version(store: ObjectStore, key: ObjectKey) -> CurrentDeletion:
-    """Delete the current version of an object.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Delete the current version of an object."""
     match await store.head(key):
         case NotFound():
             return CurrentDeletion.MISSING
@@ -257,9 +229,6 @@ async def delete_versions(store: ObjectStore, key: ObjectKey) -> None:
     """Delete an object with its noncurrent versions.
 
     Deleting the current version restores the one before it, so this repeats until none is left.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
     """
     for _ in range(VERSIONS_MAX):
         outcome = await delete_current_version(store, key)
@@ -273,7 +242,6 @@ async def replace_version(
     """Overwrite an object of a single writer, and delete the version that was current before.
 
     Raises:
-        OutcomeUnknown: The retries are spent; the same call may be repeated.
         StoreError: The store is unreachable or refused a request; the new bytes may be stored.
     """
     old = await store.head(key)

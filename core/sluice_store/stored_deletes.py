@@ -54,13 +54,7 @@ READ_TOGETHER: Final = 1000
 
 
 class PackedDelete(msgspec.Struct, frozen=True, kw_only=True):
-    """One delete record.
-
-    Attributes:
-        key: Its key.
-        etag: Its ETag when it was read.
-        body: Its bytes, which are JSON.
-    """
+    """One delete record: its key, its ETag when it was read, and its JSON."""
 
     key: str
     etag: str
@@ -80,11 +74,7 @@ def encode_pack(pack: DeletesPack) -> bytes:
 
 
 def decode_pack(body: bytes) -> DeletesPack:
-    """Decode a pack.
-
-    Raises:
-        InvalidRecord: It is not of this schema.
-    """
+    """Decode a pack."""
     try:
         raw = zlib.decompress(body)
     except zlib.error as error:
@@ -97,7 +87,6 @@ async def read_known_deletes(store: ObjectStore) -> list[DeleteRecord]:
 
     Raises:
         InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
-        StoreError: The store is unreachable or refused a request.
     """
     packed = await _read_pack(store)
     listed = [one async for page in store.list(DELETES) for one in page.objects]
@@ -163,12 +152,7 @@ class DeletesCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedDeletes:
-    """The result of a compaction.
-
-    Attributes:
-        known: Delete records in the store.
-        active: Those that readers apply.
-    """
+    """The result of a compaction: the delete records in the store, and those that readers apply."""
 
     known: int
     active: int
@@ -178,9 +162,7 @@ class CompactedDeletes:
 class WrittenDelete:
     """The result of writing a delete.
 
-    Attributes:
-        record: The stored delete.
-        created: Whether this call created it; False may be the result of an earlier attempt.
+    `created` is False if the record existed, perhaps from an earlier attempt.
     """
 
     record: DeleteRecord
@@ -204,13 +186,7 @@ class DeleteIdTaken(SluiceError):
 async def read_active_deletes(
     store: ObjectStore, cache: DeletesCache | None = None
 ) -> tuple[DeleteRecord, ...]:
-    """Return the deletes that a reader applies; without a register all of history is read.
-
-    Raises:
-        InvalidRecord: A delete or the register cannot be decoded. Continuing would return deleted
-            records.
-        StoreError: The store is unreachable.
-    """
+    """Return the deletes that a reader applies; without a register all of history is read."""
     register = await _read_register(store, cache or DeletesCache())
     if register is None:
         return tuple(await read_all_deletes(store))
@@ -237,7 +213,6 @@ async def read_all_deletes(store: ObjectStore, *, after: str = "") -> list[Delet
 
     Raises:
         InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
-        StoreError: The store is unreachable.
     """
     found: list[DeleteRecord] = []
     start_after = delete_key(after) if after else ""
@@ -254,13 +229,7 @@ async def write_delete(
 ) -> WrittenDelete:
     """Write a delete, then add it to the register; the record that exists first decides.
 
-    Returns:
-        The stored delete: another one than `record` if its id already has other bytes.
-
-    Raises:
-        InvalidRecord: The stored delete cannot be decoded.
-        OutcomeUnknown: It is unknown whether the record exists; the same call may be repeated.
-        StoreError: The store refused the request, or it was not sent.
+    The stored delete is another one than `record` if its id already has other bytes.
     """
     key = delete_key(record.delete_id)
     outcome = await create_once(store, key, encode_record(record), backoff)
@@ -278,11 +247,7 @@ async def submit_delete(
     The cut-off is the store's clock at the first attempt.
 
     Raises:
-        BadUsage: The request is malformed.
-        DeleteIdTaken: The id belongs to another delete.
-        InvalidRecord: The stored delete of this id cannot be decoded.
         OutcomeUnknown: It is unknown whether the record exists; send the same id again.
-        StoreError: The store refused a request, or it was not sent.
     """
     record = await plan_delete(store, request, principal, ids)
     written = await write_delete(store, record, backoff, ids)
@@ -294,14 +259,7 @@ async def submit_delete(
 async def plan_delete(
     store: ObjectStore, request: DeleteRequest, principal: str, ids: IdSource
 ) -> DeleteRecord:
-    """Return the record that a request leads to, the stored one if its id exists; write nothing.
-
-    Raises:
-        BadUsage: The request is malformed.
-        DeleteIdTaken: The id belongs to another delete.
-        InvalidRecord: The stored delete of this id cannot be decoded.
-        StoreError: The store is unreachable.
-    """
+    """Return the record that a request leads to, the stored one if its id exists; write nothing."""
     delete_id = ids.ulid() if request.delete_id is None else check_delete_id(request.delete_id)
     key = delete_key(delete_id)
     read = await store.get(key)
@@ -351,17 +309,11 @@ async def compact_deletes(
     added it yet. Then the writer changes the register later, which contains the others. Before the
     register exists, writers add nothing to it, so that the records are read again here.
 
-    Args:
-        store: The deployment.
-        known: Every delete record, as a run read them before.
-        backoff: Time, jitter and bounds.
-        ids: Source of the nonce.
-        honoured: Ids of the deletes that every rollup honours.
+    `known` is every delete record, as a run read them before. `honoured` has the ids of the deletes
+    that every rollup honours.
 
     Raises:
-        InvalidRecord: A delete or the register cannot be decoded.
         OutcomeUnknown: Other writers kept changing the register; run it again.
-        StoreError: The store is unreachable or refused a request.
     """
     budget = RetryBudget("compact deletes", ACTIVE_DELETES, backoff)
     while True:

@@ -16,11 +16,7 @@ from sluice_store.port import ObjectStore
 
 
 def check_store_url(url: str) -> None:
-    """Check the form of a store's URL; nothing is opened.
-
-    Raises:
-        BadUsage: It is not of that form; the error names the URL of a path or an endpoint.
-    """
+    """Check the form of a store's URL; nothing is opened."""
     backend = find_backend(url)
     if backend is not None:
         _module(backend).check_url(url)
@@ -39,11 +35,7 @@ def _module(backend: Backend) -> ModuleType:
 
 
 def local_folder(url: str) -> Path | None:
-    """Return the directory of a store; None for a store that is no directory.
-
-    Raises:
-        BadUsage: The URL does not name a directory.
-    """
+    """Return the directory of a store; None for a store that is no directory."""
     return parse_local_path(url) if url.startswith("file://") else None
 
 
@@ -78,9 +70,6 @@ def read_disk_problem(url: str, needed_bytes: int) -> str:
     """Return why an object of a size cannot be written into a directory store; empty if it can.
 
     A bucket has no such limit.
-
-    Raises:
-        StoreError: The directory cannot be read.
     """
     folder = local_folder(url)
     if folder is None:
@@ -92,15 +81,8 @@ def read_disk_problem(url: str, needed_bytes: int) -> str:
 async def open_store(url: str, mode: StoreMode = StoreMode.WRITE) -> AsyncIterator[ObjectStore]:
     """Open the store that a URL names.
 
-    Args:
-        url: `file:///path`, `file://./path`, or `s3://bucket/prefix?endpoint=…&region=…`.
-        mode: Whether a directory is created, and whether it is written. A bucket must exist, and
-            is not changed by opening it.
-
-    Raises:
-        BadUsage: The URL is malformed, or a new store would be inside or around another one.
-        NoStore: The directory contains no store, and none is created.
-        StoreError: The store cannot be opened.
+    The URL is `file:///path`, `file://./path`, or `s3://bucket/prefix?endpoint=…&region=…`. A
+    bucket must exist, and is not changed by opening it.
     """
     check_store_url(url)
     backend = find_backend(url)

@@ -46,10 +46,8 @@ class ExpiryReport:
 
     Attributes:
         deleted: Versions and markers deleted, by prefix; those to delete, if it was a dry run.
-        deleted_bytes: Their bytes.
         kept: Versions that are not current and were kept, by reason.
         unknown: Deletions whose outcome is unknown; the next run tries again.
-        listed: Versions listed.
         resume_after: The key after which the next run continues, or None if this one listed all.
     """
 
@@ -75,12 +73,9 @@ class _KeyState:
     """What is known of the key whose versions are being listed, newest first.
 
     Attributes:
-        key: The key.
-        newest: Its newest version or marker.
         newer_ns: When the version that was listed before was written.
         remains: Whether a version below the newest one was kept.
         confirmed: Whether a read agreed with the listing; None before that read.
-        doomed: Versions to delete.
     """
 
     key: ObjectKey
@@ -231,10 +226,7 @@ async def expire_versions(
 ) -> ExpiryReport:
     """Delete noncurrent versions and delete markers whose retention is over.
 
-    Args:
-        store: The deployment.
-        settings: The retention and the bounds of this run.
-        start_after: `resume_after` of the previous run; empty to start at the first prefix.
+    `start_after` is `resume_after` of the previous run; empty to start at the first prefix.
 
     Raises:
         StoreMisconfigured: Versioning is suspended, so that version ids do not identify bytes.

@@ -30,11 +30,8 @@ class WrappedStore(ObjectStore):
     def ended(self, op: str, outcome: object, size_bytes: int, started_ns: int) -> None:
         """Record a call that ended; a call for many objects counts once for each.
 
-        Args:
-            op: The verb. Both kinds of HEAD are `head`; each page of a listing is a `list`.
-            outcome: What the call returned, or the exception that it raised.
-            size_bytes: Length of the body that was written.
-            started_ns: Monotonic time at the start; for a page, at its end.
+        Both kinds of HEAD are `head`, and each page of a listing is a `list`. `outcome` is the
+        result or the exception. `started_ns` is monotonic; for a page, at its end.
         """
         raise NotImplementedError
 

@@ -21,11 +21,7 @@ _ADDRESSES_MAX: Final = 256
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 address is written in brackets.
-
-    Raises:
-        BadUsage: The text has another form.
-    """
+    """Return host and port of `HOST:PORT`; an IPv6 address is written in brackets."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > PORT_MAX:
@@ -37,10 +33,8 @@ def check_distinct(addresses: Iterable[tuple[str, str]]) -> None:
     """Check that no two settings name one address.
 
     Two sockets of one process may share a port (SO_REUSEPORT): the kernel would send each
-    connection to one of them, at random.
-
-    Args:
-        addresses: Names of settings and their `HOST:PORT`; empty ones and port 0 are ignored.
+    connection to one of them, at random. `addresses` are pairs of a setting and its `HOST:PORT`;
+    empty ones and port 0 are ignored.
 
     Raises:
         BadUsage: Two are equal, or one of them is every address of the machine, or an address has

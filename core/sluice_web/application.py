@@ -111,13 +111,8 @@ def make_application(
 ) -> web.Application:
     """Return the application of a list of endpoints, behind the gate of `request_gate`.
 
-    Args:
-        endpoints: The endpoints.
-        middlewares: The outermost first; the gate follows the last of them.
-        title: The title of the OpenAPI description; without one it is not served.
-        allowed_hosts: What `Host` may be, next to the address of the connection; as
-            `parse_allowed_hosts` returns it.
-        body_bytes_max: Largest request body; a larger one is refused with 413.
+    The first middleware is the outermost one, and the gate follows the last. Without a title no
+    OpenAPI description is served. A larger body than `body_bytes_max` is refused with 413.
     """
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.open_host)
     linked_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.linked)

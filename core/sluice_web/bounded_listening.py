@@ -52,10 +52,8 @@ log = structlog.get_logger()
 class BoundedServer:
     """How the connections of a server are bounded.
 
-    Attributes:
-        accepts: Accepts them.
-        limits: Their times; the head timeout is also that of a handshake of TLS.
-        shutdown_s: Time that open requests have to end when the server stops.
+    The head timeout of `limits` is also that of a handshake of TLS. Open requests have `shutdown_s`
+    to end when the server stops.
     """
 
     accepts: BoundedAccepts
@@ -71,11 +69,7 @@ async def listening(
     *,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, ...]]:
-    """Serve the application of a service on `HOST:PORT` until the block ends; yields its URLs.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound.
-    """
+    """Serve the application of a service on `HOST:PORT` until the block ends; yields its URLs."""
     options = options or ServerOptions()
     server = _service_bounds(listen, options)
     app.middlewares.insert(0, make_room(server.accepts))
@@ -150,11 +144,7 @@ async def listening_bounded(
     options: ServerOptions | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, ...]]:
-    """Serve an application on `HOST:PORT` until the block ends; yields its URLs.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound.
-    """
+    """Serve an application on `HOST:PORT` until the block ends; yields its URLs."""
     options = replace(
         options or ServerOptions(), keepalive_s=SERVER_IDLE_S, shutdown_s=server.shutdown_s
     )
@@ -188,12 +178,7 @@ async def listening_on(
 ) -> AsyncIterator[None]:
     """Serve an application on a bound socket until the block ends.
 
-    Args:
-        app: The application.
-        sock: The socket; it is closed at the end.
-        options: How connections are treated.
-        limits: The limits of connections.
-        tls: The TLS context, or None for plain HTTP.
+    The socket is closed at the end.
     """
     runner = http_runner(app, options)
     await runner.setup()

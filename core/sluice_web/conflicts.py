@@ -56,10 +56,7 @@ class ConflictsPort(Protocol):
 class ConflictAccess:
     """What the sender of a request may see and do.
 
-    Attributes:
-        principal: The name that a decision records.
-        agents: The agents whose conflicts it may see; None for all.
-        may_resolve: Whether it may decide conflicts.
+    `agents` is None for all. A decision records `principal`.
     """
 
     principal: str
@@ -67,11 +64,7 @@ class ConflictAccess:
     may_resolve: bool
 
     def check_agent(self, agent_id: str) -> None:
-        """Check that the sender may see conflicts of an agent.
-
-        Raises:
-            HttpRefusal: 403.
-        """
+        """Check that the sender may see conflicts of an agent."""
         if self.agents is not None and agent_id not in self.agents:
             raise HttpRefusal(ErrorCode.FORBIDDEN_AGENT, "")
 
@@ -88,10 +81,7 @@ class ConflictsApi:
     ) -> None:
         """Bind the API to a service.
 
-        Args:
-            conflicts: Where conflicts are stored.
-            access: Returns what a sender may do, or raises where it is unknown.
-            read_body: Reads a request body within the limits of the service.
+        `access` raises where the sender is unknown. `read_body` enforces the limits of the service.
         """
         self._conflicts = conflicts
         self._access = access

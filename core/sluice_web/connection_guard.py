@@ -41,12 +41,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyPace:
-    """How slowly a body may arrive.
-
-    Attributes:
-        grace_s: Time in which no byte needs to arrive, seconds.
-        rate_min: Minimum rate after that, bytes per second.
-    """
+    """How slowly a body may arrive: after `grace_s` seconds, at least `rate_min` bytes a second."""
 
     grace_s: float
     rate_min: int
@@ -133,15 +128,11 @@ class ConnectionLimits:
             self._idle[guard] = asyncio.get_running_loop().time()
 
     def close_idle(self, address: str | None = None, *, idle_s_min: float = 0.0) -> bool:
-        """Close the connection that has been idle for the longest time.
+        """Close the connection that has been idle longest; return False if there was none.
 
-        Args:
-            address: That of its client; None for any.
-            idle_s_min: How long it must have been idle. A client that has just received a response
-                often sends its next request, which would be lost.
-
-        Returns:
-            Whether there was one.
+        `address` is that of its client; None for any. The connection must have been idle for
+        `idle_s_min`, because a client that has just received a response often sends its next
+        request, which would be lost.
         """
         until_s = asyncio.get_running_loop().time() - idle_s_min
         for guard, since_s in self._idle.items():
@@ -173,13 +164,7 @@ class ConnectionLimits:
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """One connection: idle, waiting for a request head, or in a request.
-
-    Attributes:
-        closed: Done when the connection has ended.
-        address: That of the client.
-        port: That of the server.
-    """
+    """One connection: idle, waiting for a request head, or in a request."""
 
     def __init__(self, inner: asyncio.Protocol, limits: ConnectionLimits) -> None:
         self._protocol = inner

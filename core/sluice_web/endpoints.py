@@ -14,15 +14,10 @@ class Endpoint:
     """One method of one path.
 
     Attributes:
-        method: The HTTP method.
         path: The path; a segment in braces is a path parameter.
-        handler: The function that responds.
         summary: One line for the OpenAPI description.
-        parameters: The query parameters.
         body: The type of the request body, `bytes` for another media type than JSON, or None.
-        body_type: The media type of the request body.
         result: The type of the 200 body, or None where it is not JSON.
-        result_type: The media type of the 200 body.
         result_summary: What a 200 means; the summary where it is empty.
         problems: What the error statuses mean; one line for all of them where it is empty.
         problem_types: The problem type of a status, where it is not `Problem`.

@@ -36,9 +36,7 @@ def ready_endpoint(
 ) -> Endpoint:
     """Return `GET /readyz`.
 
-    Args:
-        check: Why the service is not ready, or None.
-        state: The JSON body of a 200; plain text where it is None.
+    A 200 has the JSON of `state`, or plain text where it is None.
     """
 
     def respond() -> web.Response:

@@ -32,11 +32,7 @@ def json_response(value: object) -> web.Response:
 
 
 def decode_body(body: bytes, kind: type[_Body]) -> _Body:
-    """Return the struct that a JSON body contains.
-
-    Raises:
-        BadUsage: The body is not JSON of this type.
-    """
+    """Return the struct that a JSON body contains."""
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE_JSON as error:
@@ -44,22 +40,13 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
 
 
 def check_json_type(request: web.Request) -> None:
-    """Check that a request body is announced as JSON without a Content-Encoding.
-
-    Raises:
-        HttpRefusal: 415.
-    """
+    """Check that a request body is announced as JSON without a Content-Encoding."""
     if request.content_type != JSON_TYPE or "Content-Encoding" in request.headers:
         raise HttpRefusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {JSON_TYPE}")
 
 
 def check_length(request: web.Request, bytes_max: int) -> int:
-    """Return the announced length of a body.
-
-    Raises:
-        HttpRefusal: 411 without Content-Length.
-        TooLarge: The announced length is above the limit.
-    """
+    """Return the announced length of a body; refuse one without Content-Length with 411."""
     length = request.content_length
     if length is None:
         raise HttpRefusal(ErrorCode.LENGTH_REQUIRED, "send Content-Length, not chunks")

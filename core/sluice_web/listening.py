@@ -49,12 +49,9 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The PEM files of a TLS server.
+    """The PEM files of a TLS server: the certificate chain and its key.
 
-    Attributes:
-        certificate: The certificate chain.
-        key: The private key of the chain.
-        client_ca: The authorities of client certificates; None accepts no client certificate.
+    `client_ca` has the authorities of client certificates; None accepts no client certificate.
     """
 
     certificate: Path
@@ -63,11 +60,7 @@ class TlsFiles:
 
 
 def bind_shared(host: str, port: int) -> socket.socket:
-    """Return a bound socket whose port other processes can bind too (SO_REUSEPORT).
-
-    Raises:
-        OSError: The address cannot be bound.
-    """
+    """Return a bound socket whose port other processes can bind too (SO_REUSEPORT)."""
     return _bind(host, port, is_shared=True)
 
 
@@ -94,13 +87,7 @@ def cannot_listen(error: OSError, name: str, listen: str) -> BadUsage:
 def bind_setting(name: str, listen: str, *, is_shared: bool) -> socket.socket:
     """Return a socket that is bound to the `HOST:PORT` of a setting.
 
-    Args:
-        name: The setting.
-        listen: Its value.
-        is_shared: Whether other processes can bind the same port.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound; the error names the setting.
+    With `is_shared` other processes can bind the same port.
     """
     try:
         return _bind(*parse_listen(listen), is_shared=is_shared)
@@ -112,9 +99,6 @@ def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
     """Return the TLS context of a server, or None for plain HTTP.
 
     A client certificate is optional and is verified where a client presents one.
-
-    Raises:
-        BadUsage: A file cannot be read.
     """
     if files is None:
         return None

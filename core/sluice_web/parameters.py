@@ -21,35 +21,21 @@ _FALSE: Final = frozenset({"false", "0"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextParameter:
-    """A parameter of free text, or of a form that the service checks itself.
-
-    Attributes:
-        name: Its name in the URL.
-        repeated: Whether it may be given several times.
-        chars_max: Most characters of one value.
-    """
+    """A parameter of free text, or of a form that the service checks itself."""
 
     name: str
     repeated: bool = False
     chars_max: int = TEXT_CHARS_MAX
 
     def read(self, query: Mapping[str, str]) -> str | None:
-        """Return the text, or None where the parameter is absent.
-
-        Raises:
-            BadUsage: The text is too long.
-        """
+        """Return the text, or None where the parameter is absent."""
         text = query.get(self.name)
         if text is not None:
             self.check(text)
         return text
 
     def check(self, text: str) -> None:
-        """Check the length of a value.
-
-        Raises:
-            BadUsage: It is too long.
-        """
+        """Check the length of a value."""
         if len(text) > self.chars_max:
             raise BadUsage(f"{self.name} must have at most {self.chars_max} characters")
 
@@ -62,21 +48,13 @@ class TextParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentParameter:
-    """The id of one agent, by the rules of `sluice_protocol.identity`.
-
-    Attributes:
-        name: Its name in the URL.
-    """
+    """The id of one agent, by the rules of `sluice_protocol.identity`."""
 
     name: str = "agent"
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> str | None:
-        """Return the id, or None where the parameter is absent.
-
-        Raises:
-            BadUsage: The text is not an agent id.
-        """
+        """Return the id, or None where the parameter is absent."""
         text = query.get(self.name)
         if text is None:
             return None
@@ -97,11 +75,7 @@ class AgentParameter:
 class IntegerParameter:
     """A whole number within bounds.
 
-    Attributes:
-        name: Its name in the URL.
-        default: The value where it is absent.
-        minimum: The smallest value, inclusive; never negative.
-        maximum: The largest value, inclusive.
+    The bounds are inclusive and never negative.
     """
 
     name: str
@@ -111,11 +85,7 @@ class IntegerParameter:
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> int:
-        """Return the number.
-
-        Raises:
-            BadUsage: The text is no number, or is out of bounds.
-        """
+        """Return the number."""
         text = query.get(self.name)
         if text is None:
             return self.default
@@ -136,21 +106,13 @@ class IntegerParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagParameter:
-    """A parameter that is true or false, and false where it is absent.
-
-    Attributes:
-        name: Its name in the URL.
-    """
+    """A parameter that is true or false, and false where it is absent."""
 
     name: str
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> bool:
-        """Return the value; a name without a value means true.
-
-        Raises:
-            BadUsage: The text is another word.
-        """
+        """Return the value; a name without a value means true."""
         text = query.get(self.name, "false")
         if text not in _TRUE and text not in _FALSE:
             shown = text[:_SHOWN_CHARS_MAX]
@@ -165,13 +127,7 @@ class FlagParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceParameter:
-    """A parameter that is one of several words.
-
-    Attributes:
-        name: Its name in the URL.
-        choices: The words.
-        default: The value where it is absent.
-    """
+    """A parameter that is one of several words."""
 
     name: str
     choices: tuple[str, ...]
@@ -179,11 +135,7 @@ class ChoiceParameter:
     repeated: bool = False
 
     def read(self, query: Mapping[str, str]) -> str:
-        """Return the word.
-
-        Raises:
-            BadUsage: The text is none of the words.
-        """
+        """Return the word."""
         text = query.get(self.name, self.default)
         if text not in self.choices:
             raise BadUsage(

@@ -136,8 +136,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class ProblemRenderer:
     """How the errors of one endpoint are sent, where its protocol defines another form.
 
-    The request is an argument: a renderer that keeps the request which keeps it is a cycle, which
-    only the garbage collector frees, with the body.
+    The request is an argument: storing it would create a reference cycle that keeps its body alive.
     """
 
     render: Callable[[web.Request, Problem], web.Response]
@@ -148,12 +147,7 @@ PROBLEM_RENDERER: Final = web.RequestKey("problem_renderer", ProblemRenderer)
 
 
 class HttpRefusal(SluiceError):
-    """A request that a service refuses with a given code.
-
-    Attributes:
-        code: The code of the problem document.
-        detail: What happened and what to do.
-    """
+    """A request that a service refuses with a given code."""
 
     def __init__(self, code: ErrorCode, detail: str) -> None:
         super().__init__(code, detail)
@@ -168,9 +162,6 @@ class GateRefusal(SluiceError):
     """A request that is refused before its sender is known.
 
     Its reason is in the response: it depends on nothing that the service keeps secret.
-
-    Attributes:
-        reason: Why it is refused and what to do.
     """
 
     code = ErrorCode.FORBIDDEN
@@ -215,9 +206,8 @@ def problem_middleware(
 ) -> Middleware:
     """Return the middleware that turns every error into a problem document.
 
-    Args:
-        challenge: The `WWW-Authenticate` field of a 401; none where it is empty.
-        finish: Called with each error response before it is sent.
+    `challenge` is the `WWW-Authenticate` field of a 401. `finish` is called with each error
+    response before it is sent.
     """
 
     @web.middleware
@@ -269,13 +259,7 @@ def _is_final(request: web.Request, error: Exception) -> bool:
 
 
 def describe_error(error: Exception, *, path: str, peer: str | None) -> Problem:
-    """Return the problem document of an error, and log what the document does not contain.
-
-    Args:
-        error: The error that ended a request.
-        path: The path or method of the request.
-        peer: The address of the client, where it is known.
-    """
+    """Return the problem document of an error, and log what the document does not contain."""
     match error:
         case GateRefusal():
             _log_refusal(error, path, peer)

@@ -22,12 +22,9 @@ PORTS_MAX: Final = 4
 
 
 def raise_open_files_limit(wanted: int = OPEN_FILES_WANTED) -> int:
-    """Raise the soft limit of open files of this process, if the hard limit permits more.
+    """Raise the soft limit of open files as far as the hard limit permits; return the limit.
 
     Processes that are started later inherit it. A limit that is higher already is not changed.
-
-    Returns:
-        The soft limit now.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -42,9 +39,6 @@ def port_connections_max(wanted: int) -> int:
 
     The ports together use at most half of the open files, so that connections that idle on one of
     them lock out neither the clients of the others nor the store.
-
-    Args:
-        wanted: The setting.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2 // PORTS_MAX))

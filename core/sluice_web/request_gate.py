@@ -51,14 +51,9 @@ class RequestHead:
     """What the gate reads of a request.
 
     Attributes:
-        method: The method.
-        version: The HTTP version.
-        scheme: `http` or `https`, as the service serves it.
         local_address: The address that the connection arrived at; empty where it is unknown.
-        headers: The fields.
         open_host: Whether the path accepts any `Host` and any media type, because each of its
             requests is authenticated and covers `Host`.
-        linked: Whether links on pages of other origins may open the path.
     """
 
     method: str
@@ -73,9 +68,7 @@ class RequestHead:
 def refusal_of(head: RequestHead, allowed_hosts: Collection[str]) -> str:
     """Return why a request is refused; empty where it may pass.
 
-    Args:
-        head: The request.
-        allowed_hosts: Names in lower case, and addresses, without ports.
+    `allowed_hosts` are names in lower case, and addresses, without ports.
     """
     return (
         _host_refusal(head, allowed_hosts)
@@ -92,10 +85,8 @@ def gate_middleware(
 ) -> Middleware:
     """Return the middleware that refuses what `refusal_of` refuses.
 
-    Args:
-        allowed_hosts: As `addresses.parse_allowed_hosts` returns them.
-        open_paths: Paths of endpoints that accept any `Host` and any media type.
-        linked_paths: Paths of endpoints that links on pages of other origins may open.
+    `open_paths` accept any `Host` and any media type. Links on pages of other origins may open
+    `linked_paths`.
     """
 
     @web.middleware

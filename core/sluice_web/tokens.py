@@ -30,11 +30,7 @@ _SHOWN_CHARS_MAX: Final = 40
 
 
 def check_token_or_loopback(host: str, token: str) -> None:
-    """Check that a service without a token listens on this machine only.
-
-    Raises:
-        BadUsage: The host is no loopback address and the token is empty.
-    """
+    """Check that a service without a token listens on this machine only."""
     if not token and host not in LOOPBACK_NAMES:
         raise BadUsage(f"set an api_token to listen beyond this machine, host=`{host}`")
 
@@ -52,9 +48,7 @@ def has_token(authorization: str, token: str) -> bool:
 class Operator:
     """A person or program with a separate token.
 
-    Attributes:
-        name: The name that records contain.
-        token_sha256: The sha256 of the token, lower-case hexadecimal.
+    `token_sha256` is lower-case hexadecimal.
     """
 
     name: str
@@ -62,11 +56,7 @@ class Operator:
 
 
 def parse_operators(text: str) -> tuple[Operator, ...]:
-    """Parse `name=<sha256 of the token>`, several separated by commas.
-
-    Raises:
-        BadUsage: An item has another form, or a name or a token occurs twice.
-    """
+    """Parse `name=<sha256 of the token>`, several separated by commas."""
     operators = tuple(_parse_operator(item.strip()) for item in text.split(",") if item.strip())
     names = {one.name for one in operators}
     digests = {one.token_sha256 for one in operators}

@@ -35,11 +35,7 @@ class DoorToken:
 
 
 def create_token(principal: str, doors: Sequence[DoorName]) -> DoorToken:
-    """Return a new random token and the principal entry that accepts it.
-
-    Raises:
-        BadUsage: The name of the principal is too long.
-    """
+    """Return a new random token and the principal entry that accepts it."""
     check_door_principal(principal)
     token = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     sha256 = token_sha256(token)

@@ -416,11 +416,7 @@ class AcceptanceJournal:
         return ""
 
     async def open(self) -> None:
-        """Register this worker; called before it accepts connections.
-
-        Raises:
-            SluiceError: The store is unreachable or refused the record.
-        """
+        """Register this worker; called before it accepts connections."""
         await self._renew()
 
     def resume(self, process: str, *, number: int, through_ns: UnixNs) -> None:
@@ -564,11 +560,7 @@ class AcceptanceJournal:
         return book.begun is None or book.begun.seconds_to(self._now()) >= idle_s
 
     async def _renew(self) -> None:
-        """Register, unless a concurrent call did.
-
-        Raises:
-            SluiceError: The store is unreachable or refused the record.
-        """
+        """Register, unless a concurrent call did."""
         async with self._registering:
             if self._must_register_again() and self._unsettled is not None:
                 await self._register()  # if it began too long ago, another one follows
@@ -580,9 +572,6 @@ class AcceptanceJournal:
 
         One whose outcome is unknown may exist, and readers wait for the journal of each that does:
         so it is repeated until it is known, and then closed as any other.
-
-        Raises:
-            SluiceError: The store is unreachable or refused the record.
         """
         record, began = self._unsettled_registration() or await self._new_registration()
         self._unsettled = record, began

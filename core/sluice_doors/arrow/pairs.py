@@ -112,7 +112,6 @@ def joined_attributes(
 
     Raises:
         NotPlain: Text is not UTF-8.
-        BodyTooLarge: They expand to more than the limits.
     """
     filled = [source for source in sources if len(source.keys)]
     counts = [source.counts() for source in filled]

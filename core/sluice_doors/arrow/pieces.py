@@ -53,11 +53,7 @@ class RequestResource:
 
 
 def find_records(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> list[RequestResource]:
-    """Return where the records of a request of OTLP are.
-
-    Raises:
-        NotCut: The request has another form than expected.
-    """
+    """Return where the records of a request of OTLP are."""
     resources = [_resource(body, start, end, piece_bytes) for start, end in _messages(body)]
     return [one for one in resources if one.scopes]
 
@@ -86,11 +82,7 @@ def cut_request(
 
 
 def find_streams(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> list[RequestScope]:
-    """Return where the entries of a push request of Loki are.
-
-    Raises:
-        NotCut: The request has another form than expected.
-    """
+    """Return where the entries of a push request of Loki are."""
     streams = [_scope(body, start, end, piece_bytes) for start, end in _messages(body)]
     return [one for one in streams if one.runs]
 
@@ -134,11 +126,7 @@ def _resource(body: bytes, at: int, end: int, piece_bytes: int) -> RequestResour
 
 
 def find_elements(body: bytes, *, piece_bytes: int = PIECE_BYTES) -> RequestScope:
-    """Return where the elements of the first list of a request are; each run is such a request.
-
-    Raises:
-        NotCut: The request has another form than expected.
-    """
+    """Return where the elements of the first list of a request are; each run is such a request."""
     return _scope(body, 0, len(body), piece_bytes, tag=_MESSAGE)
 
 

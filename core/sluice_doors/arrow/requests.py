@@ -90,11 +90,7 @@ class Pieces(NamedTuple):
 
 
 def pieces_of(body: bytes, *, cut_bytes: int, piece_bytes: int) -> Pieces:
-    """Return a request of OTLP in pieces if it has at least `cut_bytes` and a usual form.
-
-    Raises:
-        BodyUnreadable: A resource is not valid.
-    """
+    """Return a request of OTLP in pieces if it has at least `cut_bytes` and a usual form."""
     if len(body) >= cut_bytes:
         with suppress(NotCut):
             resources = find_records(body, piece_bytes=piece_bytes)
@@ -121,8 +117,6 @@ def decode_pieces(pieces: Pieces, mapped: PieceMapper) -> DecodedRecords | None:
 
     Raises:
         NotPlain: A piece cannot be mapped on this road.
-        BodyUnreadable: A part of a piece is not valid.
-        BodyTooLarge: The records expand to more than the limits.
     """
     tally = Tally()
     found = [
@@ -195,9 +189,6 @@ class ScopedRecords:
         Args:
             shared: The pairs that all resources have, where they are known.
             used: Which records count; None if all do.
-
-        Raises:
-            BodyUnreadable: A scope or a resource is not valid.
         """
         counts = self._counts
         if used is not None:

@@ -69,11 +69,7 @@ class Ping:
 
 
 def read_ping(data: bytes) -> Ping:
-    """Return the message `PING`.
-
-    Raises:
-        BodyUnreadable: It is another message.
-    """
+    """Return the message `PING`."""
     try:
         found = build(data)
     except NotMsgpack as error:
@@ -159,11 +155,7 @@ class ForwardSenders(Protocol[Sender_co]):
     """Who may send."""
 
     def of_connection(self, certificate: Mapping[str, object] | None) -> ForwardIdentity | None:
-        """Return the identity of a connection without a handshake; None where one is required.
-
-        Raises:
-            Unauthenticated: The client certificate identifies no sender.
-        """
+        """Return the identity of a connection without a handshake; None where one is required."""
         ...
 
     def shared_keys(self) -> Iterable[SharedKey]:
@@ -171,11 +163,7 @@ class ForwardSenders(Protocol[Sender_co]):
         ...
 
     def of_identity(self, identity: ForwardIdentity) -> Sender_co:
-        """Return the sender that this is now.
-
-        Raises:
-            Unauthenticated: There is no such key, id or name any more.
-        """
+        """Return the sender that this is now."""
         ...
 
 

@@ -106,11 +106,7 @@ def read_message(data: bytes) -> ForwardMessage | None:
 
 
 def _option(data: bytes, parts: list[tuple[int, int]], place: int) -> dict[str, object] | None:
-    """Return the options; None where another value is in their place.
-
-    Raises:
-        NotMsgpack: They cannot be built.
-    """
+    """Return the options; None where another value is in their place."""
     if len(parts) <= place:
         return {}
     start, end = parts[place]
@@ -150,7 +146,6 @@ class MessageSplitter:
         """Return the complete messages; empty values of heartbeats are left out.
 
         Raises:
-            BodyUnreadable: The stream is no sequence of messages; nothing after it can be read.
             BodyTooLarge: A message is larger than the limit.
         """
         found: list[bytes] = []
@@ -241,10 +236,6 @@ def decode_forward(body: bytes, *, received_ns: int, bytes_max: int) -> tuple[De
         body: One message or several.
         received_ns: The time of records that contain none.
         bytes_max: Limit of the entries of all messages after decompression.
-
-    Raises:
-        BodyUnreadable: The body is no sequence of values of MessagePack.
-        BodyTooLarge: The entries, or their attributes, expand to more than the limits.
     """
     room = bytes_max
     groups = []

@@ -95,11 +95,7 @@ class RunningChunks:
         task.add_done_callback(end)
 
     async def finish(self) -> None:
-        """Wait until every chunk has ended.
-
-        Raises:
-            Exception: One of them was not accepted.
-        """
+        """Wait until every chunk has ended."""
         try:
             while self._tasks:
                 await asyncio.wait(self._tasks)
@@ -227,7 +223,6 @@ class ForwardServer(Generic[Sender]):
         """Return who connected.
 
         Raises:
-            Unauthenticated: The client has not proved who it is.
             BodyUnreadable: It closed the connection before it did.
         """
         login_s = self.rules.login_s
@@ -275,7 +270,6 @@ class ForwardServer(Generic[Sender]):
         """Accept messages until the end of the stream.
 
         Raises:
-            SluiceError: The stream is unreadable, or a message is not accepted.
             TimeoutError: The client does not read.
         """
         async with RunningChunks(stream) as running:
@@ -395,9 +389,6 @@ async def serving_forward(
         limits: How many connections there may be, and how long one may idle.
         tls: The certificate of the server, and the authorities of client certificates.
         is_shared: Whether other processes may bind the same port.
-
-    Raises:
-        BadUsage: The address cannot be bound, or the certificate cannot be read.
     """
     context = server_tls(tls)
     sock = bind_setting("forward_listen", listen, is_shared=is_shared)

@@ -135,10 +135,6 @@ class ForwardStream(asyncio.Protocol):
 
         A message with a name is alone, as is one that would make the group too large. None is
         returned at the end of the stream.
-
-        Raises:
-            SluiceError: The stream is unreadable, too slow, or too large for the memory.
-            Exception: That of `fail`.
         """
         self._check()
         if not self._queue and not await self._fill():

@@ -26,11 +26,7 @@ class NotMsgpack(ValueError):
 
 
 def value_spans(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each value of a sequence.
-
-    Raises:
-        NotMsgpack: What follows the last yielded value is truncated or no MessagePack.
-    """
+    """Yield the start and end of each value of a sequence."""
     unpacker = _unpacker(data)
     start = 0
     while start < len(data):
@@ -40,11 +36,7 @@ def value_spans(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def element_spans(data: bytes, *, count_max: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each element of an array.
-
-    Raises:
-        NotMsgpack: The value is no array, is not complete, or has too many elements.
-    """
+    """Yield the start and end of each element of an array."""
     unpacker = _unpacker(data)
     try:
         count = unpacker.read_array_header()
@@ -74,11 +66,7 @@ def _skipped(unpacker: msgpack.Unpacker) -> int:
 
 
 def build(data: bytes) -> object:
-    """Return a complete value; text that is not UTF-8 has surrogates.
-
-    Raises:
-        NotMsgpack: A key cannot be hashed, or the value has too many maps and arrays.
-    """
+    """Return a complete value; text that is not UTF-8 has surrogates."""
     counted = _Counted() if len(data) >= _HOOKED_BYTES_MIN else None
     hooks: dict[str, Callable[[Any], Any]] = (
         {} if counted is None else {"object_hook": counted.one, "list_hook": counted.one}
@@ -99,11 +87,7 @@ class _Counted:
         self._count = 0
 
     def one(self, value: object) -> object:
-        """Count a value and return it.
-
-        Raises:
-            NotMsgpack: There are too many.
-        """
+        """Count a value and return it."""
         self._count += 1
         if self._count > _CONTAINERS_MAX:
             raise NotMsgpack("value has too many maps and arrays")
@@ -125,9 +109,6 @@ def json_form(value: object) -> object:
     """Return a value as JSON represents it: times in seconds as text.
 
     Bytes that are UTF-8 are text: Fluentd marks the lines of files as binary. Others are base64.
-
-    Raises:
-        RecursionError: It is nested too deeply.
     """
     if type(value) in _SIMPLE:
         return value
@@ -161,11 +142,7 @@ def _extension(value: object) -> object:
 
 
 def json_map(found: dict[object, object]) -> dict[str, object]:
-    """Return a map as JSON represents it, with texts as keys.
-
-    Raises:
-        RecursionError: It is nested too deeply.
-    """
+    """Return a map as JSON represents it, with texts as keys."""
     plain: dict[str, object] = {}
     after: dict[str, int] = {}
     for key, value in found.items():

@@ -97,10 +97,6 @@ def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkReques
         body: The body after decompression.
         index: The index of the path, for actions that name none.
         received_ns: The time of documents that contain none.
-
-    Raises:
-        BodyUnreadable: No line is an action, and the body is no text.
-        BodyTooLarge: There are too many actions, or their records expand to more than the limits.
     """
     check_lines(body, per_record=2)
     reader = _Bulk(body, index, received_ns)
@@ -113,7 +109,6 @@ def decode_document(
     """Return the record and the item of a request with one document.
 
     Raises:
-        BodyUnreadable: The document is no JSON object, and no text.
         BodyTooLarge: Its record expands to more than the limits.
     """
     reader = _Bulk(b"", index, received_ns, [(action, {"_id": id_} if id_ else {}, body)])
@@ -140,12 +135,7 @@ class _Bulk:
         self._fields = RecordFields(time=TIME_FIELD, message=MESSAGE_FIELD, received_ns=received_ns)
 
     def request(self, *, is_foreign: Callable[[], bool]) -> BulkRequest:
-        """Return the records and items.
-
-        Raises:
-            BodyUnreadable: It is a body of another kind.
-            BodyTooLarge: They expand to more than the limits.
-        """
+        """Return the records and items."""
         rows = log_pieces(self.tally)
         for row in self._rows():
             self.tally.add(row.attributes, str(row.body))

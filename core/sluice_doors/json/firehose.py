@@ -114,10 +114,6 @@ def decode_firehose(
         body: The body after decompression.
         common: What `common_pairs` returned.
         received_ns: The time of records that contain none.
-
-    Raises:
-        BodyUnreadable: The body is not a request of Firehose.
-        BodyTooLarge: The records, or their attributes, expand to more than the limits.
     """
     request = read_tolerantly(body, 3)
     records = request.get("records") if isinstance(request, dict) else None

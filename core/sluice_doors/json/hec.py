@@ -108,10 +108,6 @@ def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...
         body: Objects one after the other, with or without whitespace between them, or arrays of
             objects.
         received_ns: The time of events that contain none.
-
-    Raises:
-        BodyUnreadable: No part of the body is a JSON object, and it is no text.
-        BodyTooLarge: The records expand to more than the limits.
     """
     events: list[_Event] = []
     for one in _events(body):
@@ -146,9 +142,6 @@ def decode_raw(
         body: The lines, with LF or CR LF.
         metadata: Host, source, sourcetype and index from the query of the request.
         received_ns: The time of the records: lines have no separate time.
-
-    Raises:
-        BodyTooLarge: The records expand to more than the limits.
     """
     pairs = {METADATA_NAMES[key]: value for key, value in metadata.items() if value}
     shared = shared_resource([pairs])
@@ -181,11 +174,7 @@ class _Reader:
         self.logs, self.points = log_pieces(self.log_tally), metric_pieces(self.point_tally)
 
     def add(self, event: _Event, stated: Mapping[str, str]) -> None:
-        """Map one event, for which `stated` is its metadata.
-
-        Raises:
-            BodyTooLarge: The records expand to more than the limits.
-        """
+        """Map one event, for which `stated` is its metadata."""
         metadata = [pair for pair in stated.items() if pair[0] not in self.shared]
         if event.error:
             self._raw(event.text, event.error, metadata)

@@ -60,10 +60,6 @@ def decode_json(
         time_field: The field with the time; keys of nested objects are separated by dots.
         message_field: The field that becomes the body of the record.
         received_ns: The time of records that contain none.
-
-    Raises:
-        BodyUnreadable: No part of the body is a JSON object, and it is no text.
-        BodyTooLarge: There are too many records, or they expand to more than the limits.
     """
     check_lines(body)
     objects = _objects(body)
@@ -78,11 +74,7 @@ def decode_json(
 
 
 def _objects(body: bytes) -> list[Any]:
-    """Return the values of a body; an `Unread` for each part that cannot be read.
-
-    Raises:
-        BodyUnreadable: It is no text.
-    """
+    """Return the values of a body; an `Unread` for each part that cannot be read."""
     with suppress(*UNREADABLE_JSON):
         return decode_objects(body)
     if is_array(body):

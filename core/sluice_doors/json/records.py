@@ -188,9 +188,6 @@ def columns_of(
         fields: The fields with a meaning.
         tally: Counts attributes and errors; the caller counts texts.
         known_times: The times of the objects, where they were read before.
-
-    Raises:
-        BodyTooLarge: There are too many attributes.
     """
     before = tally.timed, tally.unreadable
     try:
@@ -275,7 +272,6 @@ class _Built:
 
         Raises:
             InvalidFrame: Text is not UTF-8.
-            BodyTooLarge: There are too many attributes.
         """
         values = list(chain.from_iterable(self._parts))
         self._tally.add_sizes(len(values), 0)

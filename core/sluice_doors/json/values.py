@@ -40,11 +40,7 @@ class Unread:
 
 
 def _float(digits: str) -> float | Decimal:
-    """Return a number as a double if that is the same number, else as a decimal.
-
-    Raises:
-        ValueError: No double is near to it.
-    """
+    """Return a number as a double if that is the same number, else as a decimal."""
     value = float(digits)
     if len(digits) <= _EXACT_CHARACTERS and "e" not in digits and "E" not in digits:
         return value
@@ -63,20 +59,12 @@ def without_bom(body: bytes) -> bytes:
 
 
 def read_json(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value of a text.
-
-    Raises:
-        UNREADABLE_JSON: It is not JSON.
-    """
+    """Return the value of a text."""
     return _JSON.decode(without_bom(data))
 
 
 def read_json_lines(data: bytes) -> list[Any]:
-    """Return the values on the lines of a text.
-
-    Raises:
-        UNREADABLE_JSON: A line is not JSON.
-    """
+    """Return the values on the lines of a text."""
     return _JSON.decode_lines(without_bom(data))
 
 
@@ -224,11 +212,7 @@ def integer_of(value: object) -> int | None:
 
 
 def decode_objects(body: bytes) -> list[Any]:
-    """Return the values on the lines, or in the one array, of a body.
-
-    Raises:
-        msgspec.DecodeError: The body, or one of its lines, is not JSON.
-    """
+    """Return the values on the lines, or in the one array, of a body."""
     return read_json(body) if is_array(body) else read_json_lines(body)
 
 

@@ -48,7 +48,6 @@ def decode_push(
 
     Raises:
         NotPlain: The request has to be mapped line by line.
-        BodyTooLarge: The records expand to more than the limits.
     """
     return decode_pieces(_pieces_of(body, cut_bytes, piece_bytes), _mapped)
 

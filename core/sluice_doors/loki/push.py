@@ -136,9 +136,6 @@ def columns_of_lines(lines: Sequence[object], labels: Pairs, tally: Tally) -> Lo
         lines: The lines as the body has them.
         labels: The labels of their stream that are not in the resource of the frame.
         tally: Counts the lines.
-
-    Raises:
-        BodyTooLarge: The records of the request expand to more than the limits.
     """
     times: list[str] = []
     texts: list[bytes] = []
@@ -211,10 +208,6 @@ def decode_loki(body: bytes, content_type: str, *, received_ns: int) -> tuple[De
         body: The body after decompression; in protobuf it is compressed as a snappy block.
         content_type: `application/json`, or any other type for protobuf, as Loki does.
         received_ns: The time of lines whose time is unreadable.
-
-    Raises:
-        BodyUnreadable: The body is not a push request.
-        BodyTooLarge: The records expand to more than the limits.
     """
     if content_type.partition(";")[0].strip().lower() == JSON:
         found = _decoded(_from_json(body), received_ns)

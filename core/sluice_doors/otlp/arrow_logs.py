@@ -56,8 +56,6 @@ def decode_logs(
 
     Raises:
         NotPlain: The request has to be mapped record by record.
-        BodyUnreadable: A nested value, a resource or a scope is not valid.
-        BodyTooLarge: The records expand to more than the limits.
     """
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
     return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))

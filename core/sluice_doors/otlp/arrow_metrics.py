@@ -152,7 +152,6 @@ class NumberPoints:
 
         Raises:
             NotPlain: Text is not UTF-8.
-            BodyTooLarge: The points expand to more than the limits.
         """
         metric = np.flatnonzero(plain)
         rows = self._rows(metric, received_ns, tally)
@@ -343,8 +342,6 @@ def decode_metrics(
 
     Raises:
         NotPlain: The request has to be mapped point by point.
-        BodyUnreadable: A nested value, a resource or a scope is not valid.
-        BodyTooLarge: The points expand to more than the limits.
     """
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
     return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))

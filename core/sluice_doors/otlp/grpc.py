@@ -160,9 +160,6 @@ class CallSenders(Protocol[Sender_co]):
         Args:
             token: What the call contains; None where it contains none.
             spiffe: The SPIFFE id of the client certificate; None without one.
-
-        Raises:
-            Unauthenticated: Neither identifies a sender.
         """
         ...
 
@@ -298,9 +295,6 @@ async def serving_otlp_grpc(
         tls: The certificate of the server. With authorities of client certificates every client
             needs one: gRPC for Python cannot ask for one without requiring it.
         is_shared: Whether other processes may bind the same port.
-
-    Raises:
-        BadUsage: The address cannot be bound, or the certificate cannot be read.
     """
     options = (
         ("grpc.max_receive_message_length", methods.messages.message_bytes_max),

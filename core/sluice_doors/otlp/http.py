@@ -46,10 +46,6 @@ def decode_otlp_logs(
         body: The body after decompression.
         content_type: `application/x-protobuf` or `application/json`; parameters are ignored.
         received_ns: The time of records that contain none.
-
-    Raises:
-        BodyUnreadable: The body is not an OTLP logs request of this type.
-        BodyTooLarge: Its records expand to more than the limits.
     """
     if not _is_protobuf(content_type):
         found = logs_from_groups(otlp_json.log_groups(body), received_ns=received_ns)
@@ -67,10 +63,6 @@ def decode_otlp_metrics(
         body: The body after decompression.
         content_type: `application/x-protobuf` or `application/json`; parameters are ignored.
         received_ns: The time of points that contain none.
-
-    Raises:
-        BodyUnreadable: The body is not an OTLP metrics request of this type.
-        BodyTooLarge: Its points expand to more than the limits.
     """
     if not _is_protobuf(content_type):
         found = metrics_from_groups(otlp_json.metric_groups(body), received_ns=received_ns)

@@ -148,11 +148,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
-    """Return the log records of a body by scope.
-
-    Raises:
-        BodyUnreadable: The body is not a request in JSON.
-    """
+    """Return the log records of a body by scope."""
     try:
         request = _LOGS.decode(body)
     except UNREADABLE_JSON:
@@ -170,11 +166,7 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
 
 
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
-    """Return the metrics of a body by scope.
-
-    Raises:
-        BodyUnreadable: The body is not a request in JSON.
-    """
+    """Return the metrics of a body by scope."""
     try:
         request = _METRICS.decode(body)
     except UNREADABLE_JSON:
@@ -210,11 +202,7 @@ def _tolerant(
     names: tuple[str, str, str],
     read: Callable[[object], Iterator[_Message | RawRecord]],
 ) -> Iterator[ScopeGroup[_Message | RawRecord]]:
-    """Yield the groups of a body of which some part has another form, or is damaged.
-
-    Raises:
-        BodyUnreadable: The body is not an object with a list of resources.
-    """
+    """Yield the groups of a body of which some part has another form, or is damaged."""
     request = read_tolerantly(body, _RECORD_LEVEL)
     listed = either(request, names[0]) if isinstance(request, dict) else None
     if not isinstance(listed, list):
@@ -272,11 +260,7 @@ def _read_or_raw(
 
 
 def _log(plain: object) -> Iterator[OtlpLog | RawRecord]:
-    """Yield a log record; one with fields that are not known is kept as text in addition.
-
-    Raises:
-        ValueError: It has the wrong form.
-    """
+    """Yield a log record; one with fields that are not known is kept as text in addition."""
     found = fitted(plain, OtlpLog)
     if not found.unknown:
         yield msgspec.convert(found.plain, OtlpLog)
@@ -288,11 +272,7 @@ def _log(plain: object) -> Iterator[OtlpLog | RawRecord]:
 
 
 def _metric(plain: object) -> Iterator[Metric | RawRecord]:
-    """Yield a metric; one with fields that are not known is kept as text in addition.
-
-    Raises:
-        ValueError: It has the wrong form.
-    """
+    """Yield a metric; one with fields that are not known is kept as text in addition."""
     found = fitted(plain, Metric)
     stated = found.plain
     name = stated.get("name") if isinstance(stated, dict) else ""

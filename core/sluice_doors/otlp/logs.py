@@ -41,11 +41,7 @@ LogGroup = ScopeGroup[OtlpLog | RawRecord]
 
 
 def logs_from_groups(groups: Iterable[LogGroup], *, received_ns: int) -> DecodedRecords | None:
-    """Return the records of all groups; None if there are none.
-
-    Raises:
-        BodyTooLarge: They expand to more than the limits.
-    """
+    """Return the records of all groups; None if there are none."""
     tally = Tally()
     filled = [each for each in groups if each.records]
     shared, outer = outer_sources(filled)

@@ -156,11 +156,7 @@ REMAINDER: Final = "_remainder"
 
 
 def value_of(point: DataPoint | Exemplar, *, stale: bool) -> float:
-    """Return the value of a point.
-
-    Raises:
-        ValueError: It has none or two, or it is not a number.
-    """
+    """Return the value of a point."""
     value = _only_value(point)
     if value is not None:
         return number(value)
@@ -170,11 +166,7 @@ def value_of(point: DataPoint | Exemplar, *, stale: bool) -> float:
 
 
 def value_series(point: DataPoint, type_: int, *, stale: bool) -> Iterator[Value]:
-    """Yield the value of a gauge or sum.
-
-    Raises:
-        ValueError: It has none or two, or it is not a number.
-    """
+    """Yield the value of a gauge or sum."""
     value = _only_value(point)
     if value is None or point.as_double is not None:
         yield "", value_of(point, stale=stale), type_, None
@@ -197,9 +189,6 @@ def exact_values(
 
     A double has 53 bits. The rest is a separate series, so that the sum of both is exact and no
     series has another name or attributes because of its value.
-
-    Raises:
-        ValueError: It is not a number.
     """
     nearest = number(value)
     yield suffix, nearest, type_, label
@@ -209,11 +198,7 @@ def exact_values(
 
 
 def histogram_values(kind: str, type_: int, point: DataPoint) -> Iterator[Value]:
-    """Yield the values of a histogram.
-
-    Raises:
-        ValueError: A value has the wrong form.
-    """
+    """Yield the values of a histogram."""
     count = _count(point.count)
     counts = [_count(one) for one in point.bucket_counts]
     buckets: Sequence[Bucket]
@@ -240,11 +225,7 @@ def histogram_values(kind: str, type_: int, point: DataPoint) -> Iterator[Value]
 
 
 def summary_values(point: DataPoint) -> Iterator[Value]:
-    """Yield the values of a summary.
-
-    Raises:
-        ValueError: A value has the wrong form.
-    """
+    """Yield the values of a summary."""
     yield from exact_values("_count", _count(point.count), CUMULATIVE)
     yield "_sum", number(point.sum or 0.0), CUMULATIVE, None
     for each in point.quantile_values:
@@ -284,11 +265,7 @@ def _number_of(text: str) -> object:
 
 
 def _count(value: int | str) -> int:
-    """Return a count.
-
-    Raises:
-        ValueError: It is no integer.
-    """
+    """Return a count."""
     found = integer_of(value) if value else 0
     if found is None:
         raise ValueError(f"count is no integer: {str(value)[:40]}")
@@ -312,11 +289,7 @@ _TEMPORALITIES: Final = {
 def metrics_from_groups(
     groups: Iterable[ScopeGroup[Metric | RawRecord]], *, received_ns: int
 ) -> DecodedRecords | None:
-    """Return the points of all groups; None if there are none.
-
-    Raises:
-        BodyTooLarge: They expand to more than the limits.
-    """
+    """Return the points of all groups; None if there are none."""
     tally = Tally()
     filled = [each for each in groups if _is_filled(each.records)]
     shared, outer = outer_sources(filled)
@@ -391,11 +364,7 @@ def _points_in(metric: Metric | RawRecord) -> int:
 def metric_points(
     metric: Metric | RawRecord, outer: Sources, received_ns: int, tally: Tally
 ) -> Iterator[MetricPoint]:
-    """Yield the points of a metric, in the order that they have in the frame.
-
-    Raises:
-        BodyTooLarge: The points of the request expand to more than the limits.
-    """
+    """Yield the points of a metric, in the order that they have in the frame."""
     if isinstance(metric, RawRecord):
         tally.timed = False
         yield _raw(metric, metric.name or UNNAMED, received_ns, {}, outer, tally)
@@ -492,11 +461,7 @@ class _Series:
         return time.ts_ns, merged([(OWN, pairs_of(point.attributes)), (FIELD, fields), *self.outer])
 
     def _values(self, point: DataPoint) -> Iterator[Value]:
-        """Yield the values of a point.
-
-        Raises:
-            ValueError: A value has the wrong form.
-        """
+        """Yield the values of a point."""
         stale = bool(point.flags & NO_RECORDED_VALUE)
         found: Iterable[Value]
         match self.kind.name:

@@ -108,11 +108,7 @@ _Proto = Any
 
 
 def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
-    """Return the log records of a body by scope.
-
-    Raises:
-        BodyUnreadable: The body is not a request in protobuf.
-    """
+    """Return the log records of a body by scope."""
     request = _parse(LOGS_REQUEST, body)
     return [
         group
@@ -124,22 +120,14 @@ def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
 
 
 def log_records(body: bytes) -> Iterator[_Proto]:
-    """Yield the log records of a body as messages of protobuf.
-
-    Raises:
-        BodyUnreadable: The body is not a request in protobuf.
-    """
+    """Yield the log records of a body as messages of protobuf."""
     for each in _parse(LOGS_REQUEST, body).resource_logs:
         for scope in each.scope_logs:
             yield from scope.log_records
 
 
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
-    """Return the metrics of a body by scope, without scopes that have no points.
-
-    Raises:
-        BodyUnreadable: The body is not a request in protobuf.
-    """
+    """Return the metrics of a body by scope, without scopes that have no points."""
     request = _parse(METRICS_REQUEST, body)
     return [
         group
@@ -158,9 +146,6 @@ def metrics_at(body: bytes, wanted: Iterable[bool]) -> Iterator[Metric | RawReco
     Args:
         body: The request.
         wanted: Whether to yield each metric.
-
-    Raises:
-        BodyUnreadable: The body is not a request in protobuf.
     """
     request = _parse(METRICS_REQUEST, body)
     listed = (
@@ -196,11 +181,7 @@ def _has_points(scope: _Proto) -> bool:
 
 
 def read_resource(data: bytes) -> OtlpResource:
-    """Return a resource.
-
-    Raises:
-        BodyUnreadable: It is not one in protobuf.
-    """
+    """Return a resource."""
     found = _parse(RESOURCE, data)
     return OtlpResource(
         attributes=_pairs(found.attributes),
@@ -218,21 +199,13 @@ def read_resource(data: bytes) -> OtlpResource:
 
 
 def read_resource_of_group(data: bytes) -> tuple[OtlpResource, str]:
-    """Return the resource of a `ResourceLogs` or `ResourceMetrics`, and the URL of its schema.
-
-    Raises:
-        BodyUnreadable: It is not one in protobuf.
-    """
+    """Return the resource of a `ResourceLogs` or `ResourceMetrics`, and the URL of its schema."""
     found = _parse(RESOURCE_LOGS, data)
     return read_resource(found.resource), _text(found.schema_url)
 
 
 def read_scope(data: bytes) -> Scope:
-    """Return a scope.
-
-    Raises:
-        BodyUnreadable: It is not one in protobuf.
-    """
+    """Return a scope."""
     found = _parse(SCOPE, data)
     return Scope(
         name=_text(found.name),
@@ -243,21 +216,13 @@ def read_scope(data: bytes) -> Scope:
 
 
 def read_array(data: bytes, depth: int = 0) -> AnyValue:
-    """Return an array inside a value.
-
-    Raises:
-        BodyUnreadable: It is not one in protobuf, or is nested too deeply.
-    """
+    """Return an array inside a value."""
     values = _parse(NESTED_ARRAY, _bounded(data, depth)).values
     return AnyValue(array_value=ArrayValue(tuple(_any(one, depth + 1) for one in values)))
 
 
 def read_map(data: bytes, depth: int = 0) -> AnyValue:
-    """Return a map inside a value.
-
-    Raises:
-        BodyUnreadable: It is not one in protobuf, or is nested too deeply.
-    """
+    """Return a map inside a value."""
     values = _parse(NESTED_MAP, _bounded(data, depth)).values
     return AnyValue(kvlist_value=KeyValues(_pairs(values, depth + 1)))
 

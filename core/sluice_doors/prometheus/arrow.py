@@ -51,7 +51,6 @@ def decode_write(
 
     Raises:
         NotPlain: The request has to be mapped point by point.
-        BodyTooLarge: The points expand to more than the limits.
     """
     reader = WritePoints(received_ns)
     bodies, described = [body], b""

@@ -126,20 +126,12 @@ def write_request_type() -> Descriptor:
 
 
 def parse_write_request(body: bytes) -> Any:  # noqa: ANN401 - the class is made at run time
-    """Return a request of remote write 1.0.
-
-    Raises:
-        BodyUnreadable: It is not one.
-    """
+    """Return a request of remote write 1.0."""
     return _parse(1, "WriteRequest", body)
 
 
 def parse_write_request_2(body: bytes) -> Any:  # noqa: ANN401 - the class is made at run time
-    """Return a request of remote write 2.0.
-
-    Raises:
-        BodyUnreadable: It is not one.
-    """
+    """Return a request of remote write 2.0."""
     return _parse(2, "Request", body)
 
 
@@ -158,11 +150,7 @@ _GAUGE_HINT: Final = 3
 
 
 def native_values(histogram: Any) -> Iterator[Value]:  # noqa: ANN401 - the class is made at run time
-    """Yield the values of a native histogram.
-
-    Raises:
-        ValueError: Its schema or its spans are not valid.
-    """
+    """Yield the values of a native histogram."""
     type_ = GAUGE if histogram.reset_hint == _GAUGE_HINT else CUMULATIVE
     is_float = histogram.HasField("count_float")
     count = histogram.count_float if is_float else float(histogram.count_int)
@@ -276,10 +264,6 @@ def decode_remote_write(body: bytes, content_type: str, *, received_ns: int) -> 
         content_type: `application/x-protobuf`; with `proto=io.prometheus.write.v2.Request`
             the body is of version 2.0.
         received_ns: The time of metadata in version 1.0, which contains none.
-
-    Raises:
-        BodyUnreadable: The body is not a request of that version.
-        BodyTooLarge: The points expand to more than the limits.
     """
     fast = None if VERSION_2 in content_type else arrow_road("prometheus.arrow", body)
     if fast is not None:

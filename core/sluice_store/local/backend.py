@@ -11,11 +11,7 @@ from sluice_store.port import ObjectStore
 
 
 def parse_local_path(url: str) -> Path:
-    """Return the directory of a `file://` URL: absolute, or relative as in `file://./.sluice`.
-
-    Raises:
-        BadUsage: The URL does not name a directory.
-    """
+    """Return the directory of a `file://` URL: absolute, or relative as in `file://./.sluice`."""
     path = unquote(url.removeprefix("file://"))
     if not path.startswith(("/", "./", "../")) or "?" in url:
         raise BadUsage(

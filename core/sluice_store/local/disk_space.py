@@ -48,11 +48,7 @@ def store_error(error: OSError, operation: str, key: str) -> StoreError:
 
 @contextmanager
 def translated(operation: str, key: str) -> Iterator[None]:
-    """Translate every `OSError` inside the context.
-
-    Raises:
-        StoreError: Instead of an `OSError`, which is its cause.
-    """
+    """Translate every `OSError` inside the context."""
     try:
         yield
     except OSError as error:
@@ -61,12 +57,9 @@ def translated(operation: str, key: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """What the file system of a store reports.
+    """What the file system of a store reports: the space is for a user who is not root.
 
-    Attributes:
-        available_bytes: Space for a user who is not root.
-        available_files: Files that can be created; None where the file system has no limit.
-        read_only: Whether it is mounted read-only.
+    `available_files` is None where the file system has no limit.
     """
 
     available_bytes: int
@@ -75,11 +68,7 @@ class DiskSpace:
 
 
 def read_disk_space(root: Path) -> DiskSpace:
-    """Read the space of the file system that contains a directory.
-
-    Raises:
-        StoreError: The directory does not exist, or cannot be read.
-    """
+    """Read the space of the file system that contains a directory."""
     with translated("disk_space", str(root)):
         found = os.statvfs(root)
     return DiskSpace(

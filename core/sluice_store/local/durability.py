@@ -102,11 +102,7 @@ class ReadingClock:
         return self.next_range_ns(1)
 
     def next_range_ns(self, count: int) -> UnixNs:
-        """Refuse, as `next_ns` does.
-
-        Raises:
-            StoreMisconfigured: Always.
-        """
+        """Refuse, as `next_ns` does."""
         raise StoreMisconfigured(
             "write", str(self._path), f"the store is opened for reading, states=`{count}`"
         )
@@ -145,10 +141,7 @@ class LogicalClock:
     ) -> None:
         """Open or create the file; after a reboot, start from the durable bound.
 
-        Args:
-            path: The clock file.
-            clock: The machine's clock.
-            newest: Reads the highest timestamp of the store's files; None for a new store.
+        `newest` reads the highest timestamp of the store's files; None for a new store.
 
         Raises:
             StoreMisconfigured: The file has another version than this build's.
@@ -492,9 +485,6 @@ class DurableNames:
         Returns:
             The folders on the path that are not known to be durable, and whether the file has the
             name now; False if the name existed.
-
-        Raises:
-            OSError: The name could not be given.
         """
         folder = os.path.dirname(path)  # noqa: PTH120 - for each new object
         tries = 0
@@ -566,8 +556,7 @@ class NoFileSystemSync:
 class SyncPause:
     """Decides from past calls and unwritten bytes whether the next call may be made.
 
-    Attributes:
-        until_ns: No call is made before this monotonic time.
+    No call is made before the monotonic time `until_ns`.
     """
 
     until_ns: int = 0
@@ -584,11 +573,7 @@ class SyncPause:
 
 
 def read_dirty_bytes() -> int:
-    """Return the bytes that were written by any program and are not on a disk.
-
-    Raises:
-        OSError: The system does not report them.
-    """
+    """Return the bytes that were written by any program and are not on a disk."""
     found = 0
     for line in Path(_MEMINFO).read_bytes().splitlines():
         name, _, value = line.partition(b":")

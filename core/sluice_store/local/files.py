@@ -77,9 +77,8 @@ _YOUNG_NS: Final = 60 * NS_PER_S
 class _Reads:
     """The reads of one call, which share a time of the store and the fsyncs of folders.
 
-    Attributes:
-        now_ns: The store's time before the first of them.
-        young: Path and timestamp of each state that was found and may not be durable.
+    `now_ns` is the store's time before the first of them. `young` has path and timestamp of each
+    state that was found and may not be durable.
     """
 
     now_ns: UnixNs

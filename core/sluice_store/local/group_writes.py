@@ -38,9 +38,7 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 class HiddenFile:
     """A file without a final name, open until its timestamp is checked.
 
-    Attributes:
-        path: Its hidden name; empty after `remove`.
-        fd: Its descriptor; -1 after `close`.
+    The path is empty after `remove`, and the descriptor is -1 after `close`.
     """
 
     path: str
@@ -72,11 +70,7 @@ class HiddenFiles:
 
     @contextmanager
     def written(self, key: ObjectKey, body: bytes, sha256: Digest | None) -> Iterator[HiddenFile]:
-        """Write and sync a hidden file, and remove its hidden name at the end.
-
-        Raises:
-            ChecksumRefused: As `prepare` raises it.
-        """
+        """Write and sync a hidden file, and remove its hidden name at the end."""
         made = self.prepare(key, body, sha256)
         try:
             os.fsync(made.fd)
@@ -89,11 +83,7 @@ class HiddenFiles:
     ) -> HiddenFile:
         """Write and date a hidden file, which may not be durable; the caller removes it.
 
-        Args:
-            key: The key of the object, for errors.
-            body: The object.
-            sha256: Its digest, if the caller knows it.
-            stamp: Its timestamp; the next one when None.
+        Its timestamp is the next one when `stamp` is None.
 
         Raises:
             ChecksumRefused: The body does not match the sha256, which is checked as a remote store
@@ -137,14 +127,10 @@ class _Create:
     """One create of a group.
 
     Attributes:
-        new: The object.
         dated: Its timestamp before it was named.
-        path: Its final path.
-        file: Its hidden file, from the first step on.
         made: Folders on its path that are not known to be durable.
         stamp: Its timestamp, once it was checked after the naming.
         found: Whether the name existed.
-        outcome: The outcome, once it is decided.
     """
 
     new: NewObject

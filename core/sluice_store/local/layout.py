@@ -90,7 +90,6 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True):
     """What the store reports about a file.
 
     Attributes:
-        size_bytes: Its length.
         stamp: Its timestamp, which is also its version and its ETag.
         last_modified_ns: The time that readers may rely on; equal to `stamp` unless this process
             may not write to the store.
@@ -176,9 +175,7 @@ class Visibility:
     def settle_in_group(self, fd: int, now_ns: UnixNs) -> FileState | None:
         """Return the state as `settle_new` does, or None while another process has the lock.
 
-        Args:
-            fd: The file.
-            now_ns: A time of the store's clock at which the file was visible.
+        `now_ns` is a time of the store's clock at which the file was visible.
         """
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -288,11 +285,7 @@ def check_key(key: str) -> None:
 
 
 def refuse_folder(path: str) -> None:
-    """Raise if a path that should be a file is a folder.
-
-    Raises:
-        IsADirectoryError: It is a folder.
-    """
+    """Raise if a path that should be a file is a folder."""
     if os.path.isdir(path):  # noqa: PTH112 - a path is a string on frequent calls
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 

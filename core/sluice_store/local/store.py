@@ -91,11 +91,7 @@ class StoreThreads:
         self._waking = False
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Return the result of a call; if its caller is cancelled before it starts, skip it.
-
-        Raises:
-            BaseException: Whatever the call raises.
-        """
+        """Return the result of a call; if its caller is cancelled before it starts, skip it."""
         future: asyncio.Future[_T] = self._loop.create_future()
         self.submit(work, future)
         return await future
@@ -195,9 +191,6 @@ class CreateQueue:
         """Create one object, in a group if others wait.
 
         If the caller is cancelled before it begins, it is skipped.
-
-        Raises:
-            StoreError: The request was refused; nothing was written.
         """
         future: asyncio.Future[CreateOutcome] = self._loop.create_future()
         if len(new.body) > GROUP_BODY_MAX or self._closed:
@@ -489,20 +482,12 @@ async def open_local_store(  # noqa: PLR0913 - tests replace each part
 ) -> AsyncIterator[LocalStore]:
     """Open a directory as a store.
 
-    Args:
-        root: The directory. It must be on a local file system with hard links and flock.
-        mode: Whether it is created, and whether it is written.
-        clock: The machine's clock when None.
-        ids: The system's randomness when None.
-        syncer: Grouped fsyncs when None.
-        filesystem: The sync of groups; `syncfs` when None and the file system is suitable.
-        limits: When creates are grouped.
+    It must be on a local file system with hard links and flock. None means the machine's clock, the
+    system's randomness, grouped fsyncs, and `syncfs` where the file system is suitable.
 
     Raises:
         BadUsage: A new store would be inside or around another one.
-        NoStore: There is no store, and none is created.
         StoreMisconfigured: The path is no directory, is read-only, or cannot store timestamps.
-        StoreDenied: This user may not write there.
     """
     layout, clock, ids = Layout(root=root), clock or SystemClock(), ids or SystemIds()
     read_only = mode is StoreMode.READ

@@ -56,11 +56,7 @@ _BODYLESS: Final = frozenset({"GET", "HEAD", "DELETE"})
 
 
 class NotConnected(Exception):
-    """Nothing was sent: there is no connection, or a header cannot be sent.
-
-    Attributes:
-        cause: Why there is no connection, if it is one of the known causes.
-    """
+    """Nothing was sent: there is no connection, or a header cannot be sent."""
 
     def __init__(self, detail: str, cause: RefusalReason | None = None) -> None:
         super().__init__(detail)
@@ -96,11 +92,8 @@ class Channel:
     ) -> None:
         """Bind a pool to a host.
 
-        Args:
-            connector: The pool.
-            origin: Scheme, host and port to connect to.
-            host: Value of the `Host` header.
-            timeout: Bounds on the time for a connection (`connect`) and for an exchange (`total`).
+        `origin` is the scheme, host and port to connect to, and `host` the value of the `Host`
+        header. `timeout.connect` bounds the time for a connection, `timeout.total` an exchange.
         """
         loop = asyncio.get_running_loop()
         self._connector = connector
@@ -414,11 +407,7 @@ def _no_response(reason: UnknownReason, error: BaseException) -> S3Exchange:
 
 
 def _trusted(ca_bundle: str | None) -> ssl.SSLContext:
-    """Return a TLS context with the given authorities, or with those of the system.
-
-    Raises:
-        StoreMisconfigured: The file cannot be read.
-    """
+    """Return a TLS context with the given authorities, or with those of the system."""
     try:
         return ssl.create_default_context(cafile=ca_bundle)
     except (OSError, ssl.SSLError) as error:

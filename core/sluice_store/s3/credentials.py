@@ -47,12 +47,7 @@ class FrozenCredentials(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _errors_named(profile: str | None) -> Iterator[None]:
-    """Translate the errors of the SDK's sources of credentials.
-
-    Raises:
-        StoreMisconfigured: A file or a setting is invalid, or the profile does not exist.
-        StoreUnavailable: A source failed, and may work again later.
-    """
+    """Translate the errors of the SDK's sources of credentials."""
     from botocore import exceptions  # noqa: PLC0415 - the SDK is an extra
 
     name = profile or "default"
@@ -81,13 +76,7 @@ class CredentialSource:
         self._read_at_ns = 0
 
     def read(self) -> FrozenCredentials:
-        """Return credentials that are valid now; may read files, run a program, or use the network.
-
-        Raises:
-            StoreDenied: There are no credentials.
-            StoreMisconfigured: A file or a setting is invalid.
-            StoreUnavailable: A source failed.
-        """
+        """Return valid credentials; this may read files, run a program, or use the network."""
         with self._lock, _errors_named(self._profile):
             found = self._found
             if found is None:
@@ -186,10 +175,6 @@ def resolve_settings(settings: S3Settings) -> S3Settings:
 
     These are the endpoint, the region and the certificate authorities. Without this, each library
     would look for them in other places.
-
-    Raises:
-        BadUsage: The SDK is not installed.
-        StoreMisconfigured: The profile does not exist, or a file is invalid.
     """
     return _resolved(settings, _environment())
 

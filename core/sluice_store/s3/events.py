@@ -27,13 +27,7 @@ VISIBILITY_S: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventMessage:
-    """One message.
-
-    Attributes:
-        body: The text of the service.
-        receipt: The handle that marks it as done.
-        receives: How often it was received, this time included; approximate.
-    """
+    """One message: its text, the handle to mark it as done, and its approximate receive count."""
 
     body: bytes
     receipt: str
@@ -49,11 +43,7 @@ class EventQueue:
         self._url = url
 
     async def receive(self, *, wait_s: int = WAIT_S) -> list[EventMessage]:
-        """Return up to ten messages; wait up to `wait_s` whole seconds for the first.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Return up to ten messages; wait up to `wait_s` whole seconds for the first."""
         with sdk_errors("receive", self._url):
             answer = await call_renewing(
                 self._credentials,
@@ -74,11 +64,7 @@ class EventQueue:
         ]
 
     async def done(self, messages: Sequence[EventMessage]) -> None:
-        """Delete messages; one that stays is delivered again, which is harmless.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Delete messages; one that stays is delivered again, which is harmless."""
         with sdk_errors("done", self._url):
             for first in range(0, len(messages), MESSAGES_MAX):
                 entries = _entries(messages[first : first + MESSAGES_MAX])
@@ -90,11 +76,7 @@ class EventQueue:
                 )
 
     async def release(self, messages: Sequence[EventMessage], delay_s: int) -> None:
-        """Make messages visible again after `delay_s` whole seconds.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Make messages visible again after `delay_s` whole seconds."""
         with sdk_errors("release", self._url):
             for first in range(0, len(messages), MESSAGES_MAX):
                 entries = _entries(messages[first : first + MESSAGES_MAX])
@@ -120,15 +102,7 @@ async def open_event_queue(
 ) -> AsyncIterator[EventQueue]:
     """Open an SQS queue with the default credentials of the AWS SDK.
 
-    Args:
-        url: The queue's URL.
-        endpoint: URL of a server other than AWS.
-        region: The region; the session's when None.
-        polls: How many calls of `receive` may wait concurrently.
-
-    Raises:
-        BadUsage: The SDK is not installed.
-        StoreError: The session cannot be opened.
+    `endpoint` is a server other than AWS. `polls` calls of `receive` may wait concurrently.
     """
     try:
         import aioboto3  # noqa: PLC0415 - an extra

@@ -54,11 +54,8 @@ class S3Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request on an object, before it is signed.
 
     Attributes:
-        method: `PUT`, `GET`, `HEAD` or `DELETE`.
         key: The key with the deployment's prefix; empty for the bucket itself.
         headers: Headers in addition to those of the signature; every one is signed.
-        query: The query parameters, in any order.
-        sha256: The digest of the body.
     """
 
     method: str
@@ -72,8 +69,6 @@ class S3Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its result.
 
     Attributes:
-        seen: How it ended, for `sluice_protocol.exchange_verdicts`.
-        headers: Headers of the response, empty without one.
         body: Body of a success.
         detail: What the store or the network reported about a failure.
     """
@@ -106,37 +101,21 @@ class BucketReader(Protocol):
         ...
 
     def objects(self, prefix: str, start_after: str, end_at: str | None) -> AsyncIterator[ListPage]:
-        """Yield pages of current objects.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Yield pages of current objects."""
         ...
 
     def incarnations(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[IncarnationPage]:
-        """Yield pages of versions and delete markers.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Yield pages of versions and delete markers."""
         ...
 
     async def read_versioning(self) -> Versioning:
-        """Read whether the bucket keeps versions.
-
-        Raises:
-            StoreError: The store could not be read.
-        """
+        """Read whether the bucket keeps versions."""
         ...
 
     async def read_replication(self, bucket: str) -> ReplicationRules | None:
-        """Return the replication rules of a bucket, or None if they cannot be read.
-
-        Raises:
-            StoreUnavailable: The store is unreachable.
-        """
+        """Return the replication rules of a bucket, or None if they cannot be read."""
         ...
 
 
@@ -293,9 +272,7 @@ class PutMarks:
     async def describe_doubt(self, headers: Mapping[str, str], body: bytes) -> str:
         """Return why a success may be that of another program; empty if it is the store's.
 
-        Args:
-            headers: The headers of the response.
-            body: The body that was sent.
+        `body` is the body that was sent.
         """
         if _CHECKSUM in headers:
             self._returns_checksum = True

@@ -31,10 +31,7 @@ _VERSIONING: Final = ("VersioningConfiguration", "GetBucketVersioningResponse")
 class KeyPage:
     """One page of a listing, with the keys as the bucket has them.
 
-    Attributes:
-        objects: The objects.
-        token: Continues the listing; None at its end.
-        date_ns: The store's clock in the response.
+    `token` continues the listing; None at its end. `date_ns` is the store's clock in the response.
     """
 
     objects: tuple[ListedObject, ...]
@@ -57,16 +54,7 @@ def parse_page(
 ) -> KeyPage:
     """Return the page in a response to ListObjectsV2.
 
-    Args:
-        body: The response.
-        date_ns: The store's clock in it.
-        parse_time: Parses the time of an object.
-        prefix: What is removed from the start of each key.
-        listed: The prefix of the keys that were requested.
-        bucket: The bucket whose keys were requested.
-
-    Raises:
-        InvalidListing: The response is not a whole page, or one of another bucket or prefix.
+    `prefix` is removed from the start of each key. `listed` and `bucket` are those of the request.
     """
     try:
         root = ET.fromstring(body)  # noqa: S314 - of the configured store, as the SDK does
@@ -149,16 +137,8 @@ async def read_pages(
 ) -> AsyncGenerator[KeyPage]:
     """Yield the pages of a listing.
 
-    Args:
-        transport: Sends the requests.
-        prefix: The prefix of the keys in the bucket.
-        start_after: The key in the bucket after which the listing begins; empty for all.
-        parse_time: As in `parse_page`.
-        removed: What is removed from the start of each key.
-        bucket: The bucket, which the response must name.
-
-    Raises:
-        StoreError: The store is unreachable, refused a request, or returned something else.
+    `prefix` and `start_after` are those of whole keys; `removed` is cut from the start of each key.
+    The response must name `bucket`.
     """
     query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
     if start_after:

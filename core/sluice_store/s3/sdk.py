@@ -52,10 +52,7 @@ from sluice_store.s3.store import S3Store
 class S3Session:
     """An open SDK client with the address of its bucket and its credentials.
 
-    Attributes:
-        client: The S3 client of aioboto3; it has no types.
-        address: The bucket's URL.
-        credentials: Credentials that renew themselves.
+    The client is that of aioboto3, which has no types. The credentials renew themselves.
     """
 
     client: Any
@@ -63,20 +60,12 @@ class S3Session:
     credentials: CredentialSource
 
     async def call(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - the SDK has no types
-        """Call a method of the client; a second time if the credentials were refused and are new.
-
-        Raises:
-            ClientError: The store refused.
-        """
+        """Call a method of the client, as `call_renewing` does."""
         return await call_renewing(self.credentials, getattr(self.client, name), **arguments)
 
 
 async def call_renewing(credentials: CredentialSource, method: Any, **arguments: Any) -> Any:  # noqa: ANN401 - the SDK has no types
-    """Call a method of the SDK, a second time if its credentials were refused and are new now.
-
-    Raises:
-        ClientError: The service refused.
-    """
+    """Call a method of the SDK, a second time if its credentials were refused and are new now."""
     from botocore.exceptions import ClientError  # noqa: PLC0415 - the SDK is an extra
 
     used = await credentials.get_frozen_credentials()
@@ -91,11 +80,7 @@ async def call_renewing(credentials: CredentialSource, method: Any, **arguments:
 
 @contextmanager
 def sdk_errors(operation: str, key: str) -> Iterator[None]:  # noqa: C901 - a line per cause
-    """Translate every exception of the SDK inside the context.
-
-    Raises:
-        StoreError: Instead of an exception of the SDK.
-    """
+    """Translate every exception of the SDK inside the context."""
     from botocore import exceptions  # noqa: PLC0415 - the SDK is an extra
     from botocore.parsers import ResponseParserError  # noqa: PLC0415
 
@@ -180,14 +165,7 @@ def _shared_models(data_path: str | None) -> Any:  # noqa: ANN401 - the SDK has 
 
 @asynccontextmanager
 async def open_sdk(settings: S3Settings) -> AsyncIterator[S3Session]:
-    """Open the SDK: one try per request, plain signatures, no checksum trailers.
-
-    Raises:
-        StoreDenied: The machine has no credentials.
-        BadUsage: The SDK is not installed.
-        StoreMisconfigured: The settings are invalid.
-        StoreUnavailable: A source of credentials failed.
-    """
+    """Open the SDK: one try per request, plain signatures, no checksum trailers."""
     try:
         import aioboto3  # noqa: PLC0415 - an extra
         from aiobotocore.session import get_session  # noqa: PLC0415
@@ -320,11 +298,7 @@ class SdkBucket:
     async def incarnations(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[IncarnationPage]:
-        """Yield pages of versions and delete markers.
-
-        Raises:
-            StoreError: The store is unreachable, refused a request, or returned something else.
-        """
+        """Yield pages of versions and delete markers."""
         query = {"Bucket": self.name, "Prefix": self._prefix + prefix}
         if start_after:
             query["KeyMarker"] = self._prefix + start_after
@@ -426,13 +400,7 @@ def _date_ns(response: Mapping[str, Any]) -> UnixNs:
 
 @asynccontextmanager
 async def open_s3_store(settings: S3Settings) -> AsyncIterator[S3Store]:
-    """Open one bucket and prefix as a store; no request is sent before the first verb.
-
-    Raises:
-        StoreDenied: The machine has no credentials.
-        BadUsage: The SDK is not installed.
-        StoreMisconfigured: The settings are invalid.
-    """
+    """Open one bucket and prefix as a store; no request is sent before the first verb."""
     async with (
         open_sdk(settings) as sdk,
         open_transport(settings, sdk.address, sdk.credentials) as transport,

@@ -37,14 +37,7 @@ def _quote_path(key: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketAddress:
-    """The URL of a bucket.
-
-    Attributes:
-        endpoint: Scheme, host and port.
-        region: The region that signatures name.
-        bucket: The bucket.
-        addressing: Where its name is in a URL.
-    """
+    """The URL of a bucket: `endpoint` is scheme, host and port, and signatures name `region`."""
 
     endpoint: str
     region: str

@@ -119,11 +119,7 @@ def combined_bytes(records: DecodedRecords) -> int:
 
 
 def check_records(records: DecodedRecords) -> None:
-    """Check that the records fit into a frame, so that they do not spoil that of others.
-
-    Raises:
-        InvalidFrame: They or their resource break a rule of frames.
-    """
+    """Check that the records fit into a frame, so that they do not spoil that of others."""
     check_columns(records.columns, len(records.columns))
     envelope = msgspec.structs.replace(_ANY_ENVELOPE, resource=records.resource)
     encode_envelope(envelope, _ANY_COLUMNS)
@@ -139,10 +135,6 @@ def combine(
         boot_id: The boot of this gateway in the lane.
         seq_start: The number of the first record.
         requests: At least one.
-
-    Raises:
-        InvalidFrame: The records break a rule of frames.
-        TooLarge: The frame exceeds a limit.
     """
     ordered, records = _in_groups(requests)
     shared = _shared_pairs(records)

@@ -168,7 +168,6 @@ class Combiner:
             Whether the same request was waiting already, so that it is stored once.
 
         Raises:
-            HttpRefusal: Too many bytes wait.
             SluiceError: The request is not accepted, or its outcome is unknown.
         """
         answer: asyncio.Future[SluiceError | None] = asyncio.get_running_loop().create_future()

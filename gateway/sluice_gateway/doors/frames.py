@@ -79,8 +79,6 @@ def make_frames(
 
     Raises:
         TooLarge: A single record is larger than a frame.
-        InvalidFrame: The records or their resource break a rule of frames.
-        BadUsage: The name of the principal is too long for an agent id.
     """
     identity = identity_of(named, origin)
     size_bytes = combined_bytes(records) if own_frame_bytes else 0

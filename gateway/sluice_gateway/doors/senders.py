@@ -34,11 +34,7 @@ class DoorSenders:
         self._forward_principal = forward_principal
 
     def of_call(self, token: str | None, spiffe: str | None) -> VerifiedSender:
-        """Return the owner of the token; without one that of the client certificate.
-
-        Raises:
-            Unauthenticated: There is neither, or no principal has it.
-        """
+        """Return the owner of the token; without one that of the client certificate."""
         if token is not None:
             return self._current.token_sender(token, self._now_s())
         if spiffe is None:
@@ -69,11 +65,7 @@ class DoorSenders:
                 )
 
     def of_identity(self, identity: ForwardIdentity) -> VerifiedSender:
-        """Return the principal that this is now.
-
-        Raises:
-            Unauthenticated: The principals file has no such key, id or name any more.
-        """
+        """Return the principal that this is now."""
         if identity.spiffe:
             return self._current.spiffe_sender(identity.spiffe)
         if identity.name:

@@ -58,11 +58,7 @@ _Made = tuple[list[MadeFrame | SmallRequest], int]
 
 
 def check_door_right(sender: VerifiedSender, door: DoorName) -> None:
-    """Check that a sender may use a door.
-
-    Raises:
-        HttpRefusal: It may not.
-    """
+    """Check that a sender may use a door."""
     if door not in sender.doors:
         raise HttpRefusal(
             ErrorCode.FORBIDDEN,
@@ -141,11 +137,7 @@ class DoorService:
         return self.uploads.running.draining or self.uploads.budget.is_nearly_full()
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
-        """Accept every record of an HTTP request.
-
-        Raises:
-            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
-        """
+        """Accept every record of an HTTP request."""
         uploads = self.uploads
         with uploads.running.upload():
             now_s = uploads.clock.now_ns() // NS_PER_S
@@ -160,11 +152,7 @@ class DoorService:
     async def accept_message(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest
     ) -> DoorResult:
-        """Accept every record of a message that another protocol than HTTP has received.
-
-        Raises:
-            SluiceError: Nothing, or only a part, is accepted; the code of the error states why.
-        """
+        """Accept every record of a message that another protocol than HTTP has received."""
         uploads = self.uploads
         with uploads.running.upload():
             check_door_right(sender, wanted.door)

@@ -147,9 +147,6 @@ def build_gateway(
         collector_id: The name of this gateway in manifests.
         transfers_to: The authority of a spool; None where `store` is the authority.
         mode_checked_at: When the mode was confirmed, as in `ModeWatch`.
-
-    Raises:
-        BadUsage: The principals file is not valid.
     """
     worker = _Worker(authority=authority, settings=settings, collector_id=collector_id)
     clock, metrics = worker.clock, worker.metrics

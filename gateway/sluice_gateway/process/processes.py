@@ -30,9 +30,6 @@ def run_gateway(settings: GatewaySettings, store_url: str) -> int:
 
     Returns:
         The exit code: 0 when every running upload got a response.
-
-    Raises:
-        BadUsage: The settings are not valid, or the address cannot be bound.
     """
     check_settings(settings)
     raise_open_files_limit()

@@ -55,11 +55,7 @@ class WriteProbe:
         self.key = ObjectKey(f"{PROBES}{digest_of(name.encode())}")
 
     async def write(self, size_bytes: int) -> bool:
-        """Write and delete an object; return False if that shows nothing.
-
-        Raises:
-            StoreError: The store refused the write, or is unreachable.
-        """
+        """Write and delete an object; return False if that shows nothing."""
         # Not zeros: a file system may store those without space.
         body = hashlib.shake_256(self.key.encode()).digest(size_bytes)
         outcome = await self._store.create(self.key, body)
@@ -215,7 +211,6 @@ async def require_proof(store: ObjectStore, url: str, settings: GatewaySettings)
     Raises:
         StoreMisconfigured: The store is a replica, was never examined, or breaks a condition of
             acceptance.
-        StoreError: The store is unreachable or refused the call.
     """
     await refuse_replica(store)  # its copied doctor results prove nothing
     if settings.skip_probe:

@@ -71,8 +71,6 @@ async def mirror_authority(
 
     Raises:
         BadUsage: The spool belongs to another authority, or a mode switch is unfinished.
-        StoreMisconfigured: The authority's bucket is a replica.
-        StoreError: The authority cannot be read and the spool has no copy.
     """
     try:
         history = await read_history(remote)
@@ -106,7 +104,6 @@ async def claim_authority(
 
     Raises:
         BadUsage: Another spool has claimed it: a transfer would mix two writers.
-        StoreError: The store is unreachable; call again.
     """
     body = await _own_claim(local, ids, collector_id)
     found = await remote.get(CLAIM)

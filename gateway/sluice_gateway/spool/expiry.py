@@ -120,11 +120,7 @@ class SpoolExpiry:
                 del self._uploading[key]
 
     async def may_have_expired(self, identity: Identity) -> bool:
-        """Return True if only the authority can decide an identity; call it in `uploading`.
-
-        Raises:
-            SluiceError: The spool cannot be read.
-        """
+        """Return True if only the authority can decide an identity; call it in `uploading`."""
         if identity.seq_start > await self._expired_through(identity.agent_id, identity.boot_id):
             return False
         return not isinstance(await self._local.head(accepted_key(identity)), ObjectInfo)

@@ -149,12 +149,7 @@ class SpoolRules:
         self.state: SpoolJournalState | None = None
 
     async def load(self) -> None:
-        """Read the state, once.
-
-        Raises:
-            InvalidRecord: It is damaged.
-            StoreError: The spool cannot be read.
-        """
+        """Read the state, once."""
         if self._loaded:
             return
         found = await self._local.get(STATE)
@@ -164,11 +159,7 @@ class SpoolRules:
         self._loaded = True
 
     async def start(self, now_ns: UnixNs) -> ProcessStart:
-        """Return the name and time of a registration, the same again after a kill.
-
-        Raises:
-            SluiceError: The state cannot be stored.
-        """
+        """Return the name and time of a registration, the same again after a kill."""
         state = self.state
         if state is None or state.status != "registering":
             # After a closed journal everything had landed, and nothing was accepted since.
@@ -203,11 +194,7 @@ class SpoolRules:
             )
 
     async def advance_to(self, status: SpoolJournalStatus) -> None:
-        """Store the next status.
-
-        Raises:
-            SluiceError: The state cannot be stored.
-        """
+        """Store the next status."""
         if self.state is not None:
             await self._save(msgspec.structs.replace(self.state, status=status))
 
@@ -260,7 +247,6 @@ class SpoolJournal:
 
         Raises:
             BadUsage: Another spool has claimed the authority.
-            StoreError: The spool cannot be read.
         """
         await self.rules.load()
         try:
@@ -273,7 +259,6 @@ class SpoolJournal:
 
         Raises:
             BadUsage: Another spool has claimed the authority: nothing may be transferred.
-            StoreError: The authority is unreachable; call again.
         """
         await self._claim_once()
         try:

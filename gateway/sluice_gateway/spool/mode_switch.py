@@ -54,7 +54,6 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) 
     Raises:
         BadUsage: The authority spools already, another spool has claimed it, or a concurrent
             switch was first.
-        StoreError: The store is unreachable or refused the call.
     """
     history = await read_history(remote)
     if history.current.acceptance == "local_spool":
@@ -84,7 +83,6 @@ async def switch_to_manifest(remote: ObjectStore, local: ObjectStore, clock: Clo
     Raises:
         BadUsage: The mode is already in effect, the spool has not claimed the authority or contains
             records to transfer, or a concurrent switch was first.
-        StoreError: The store is unreachable or refused the call.
     """
     history = await read_history(remote)
     if history.current.acceptance == "s3_manifest":
@@ -156,9 +154,6 @@ async def adopt_records(
 
     This is done once per switch; after a crash it is repeated. The transfer marker of a record is
     written before its copy, so that no transfer reads its blob.
-
-    Raises:
-        StoreError: The authority or the spool is unreachable; call again.
     """
     number = len(history.switches)
     done = ObjectKey(f"{TRANSFER_MARKERS}adopted/{number:06d}.json")

@@ -184,20 +184,12 @@ class SpoolBlobs:
                 del self._uploading[digest]
 
     async def drop(self, digest: Digest) -> None:
-        """Delete every version of a blob.
-
-        Raises:
-            StoreError: The spool is unreachable or refused the call.
-        """
+        """Delete every version of a blob."""
         await delete_versions(self._local, blob_key(digest))
         self._capacity.dropped(blob_key(digest))
 
     async def count(self) -> None:
-        """Count the bytes of all blobs again.
-
-        Raises:
-            StoreError: The spool cannot be read.
-        """
+        """Count the bytes of all blobs again."""
         self._capacity.begin_count()
         listed: Counter[ObjectKey] = Counter()
         async for page in self._local.list(RAW_BLOBS):

@@ -107,10 +107,7 @@ class RecordTransfer:
         """Transfer one record; None: it stays pending.
 
         Raises:
-            StoreError: The spool or the authority failed.
             InvalidRecord: The record cannot be read, or its blob is lost.
-            InvalidFrame: Its blob is not a frame.
-            UnsupportedVersion: Its blob is a frame of another version.
         """
         if key.startswith(ACCEPTED):
             return await self._transfer_accepted(key)
@@ -270,9 +267,6 @@ class SpoolTransfer:
         """Transfer every record, also those that no upload reported; return whether none is left.
 
         To be called when no upload runs. It ends early when passes make no progress.
-
-        Raises:
-            SluiceError: The spool or the authority cannot be read.
         """
         # Accepted batches are reported by their uploads; operators also write decisions.
         await self._scan((QUARANTINE_CONFLICTS, DECISIONS))
@@ -291,7 +285,6 @@ class SpoolTransfer:
 
         Raises:
             BadUsage: Another spool has claimed the authority; nothing was transferred.
-            SluiceError: The spool or the authority cannot be read.
         """
         if self._due():
             await self._scan(RECORDS)

@@ -124,11 +124,7 @@ class Acceptor:
         self._time_s_max = time_s_max
 
     async def accept(self, upload: Upload) -> AcceptanceRun:
-        """Run one upload until its verdict; a permanent refusal of the store ends it immediately.
-
-        Raises:
-            StoreError: The store refused in a way that no further try can change.
-        """
+        """Run one upload until its verdict, or until a permanent refusal of the store."""
         run = AcceptanceRun()
         try:
             async with asyncio.timeout(self._time_s_max):

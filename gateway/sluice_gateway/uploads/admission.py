@@ -123,11 +123,7 @@ class RunningUploads:
         return self._block
 
     def begin(self) -> None:
-        """Count an upload that begins.
-
-        Raises:
-            HttpRefusal: The worker is draining.
-        """
+        """Count an upload that begins."""
         if self.draining:
             raise HttpRefusal(ErrorCode.DRAINING, "this gateway is stopping: try another gateway")
         self.count += 1
@@ -216,7 +212,6 @@ def check_head(request: web.Request, bytes_max: int, media_type: str = FRAME_MED
 
     Raises:
         HttpRefusal: 415 for another media type or a Content-Encoding, 411 without a length.
-        TooLarge: The announced length is above the limit.
     """
     if request.content_type != media_type:
         raise HttpRefusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {media_type}")

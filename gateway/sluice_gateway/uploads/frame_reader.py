@@ -72,7 +72,6 @@ class FrameReader:
 
         Raises:
             HttpRefusal: The body arrived too slowly; the same bytes may be sent again.
-            DigestMismatch: The body does not match Content-Digest.
         """
         announced = request.headers.get("Content-Digest")
         expected = None if announced is None else parse_content_digest(announced)
@@ -89,24 +88,13 @@ class FrameReader:
         return received
 
     async def read_plain(self, request: web.Request, length_bytes: int) -> bytes:
-        """Read the body of a request; without its digest where the request announces none.
-
-        Raises:
-            HttpRefusal: As `read_body`.
-            DigestMismatch: As `read_body`.
-        """
+        """Read the body of a request; without its digest where the request announces none."""
         if request.content.is_eof() and "Content-Digest" not in request.headers:
             return request.content.read_nowait()  # most small bodies arrive with their head
         return (await self.read_body(request, length_bytes)).body
 
     async def decode(self, frame: bytes) -> Envelope:
-        """Check every rule of a frame and return its envelope.
-
-        Raises:
-            InvalidFrame: The frame breaks a rule.
-            UnsupportedVersion: This build does not know the version of the frame.
-            TooLarge: The frame is above a limit.
-        """
+        """Check every rule of a frame and return its envelope."""
         if len(frame) > self._frame_bytes_max:
             raise TooLarge("frame", len(frame), self._frame_bytes_max)
         head = decode_head(frame)

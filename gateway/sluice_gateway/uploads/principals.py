@@ -68,11 +68,7 @@ class SenderKey:
     __slots__ = ("_key",)
 
     def __init__(self, raw: bytes) -> None:
-        """Take the 32 bytes of the key.
-
-        Raises:
-            ValueError: They are not 32 bytes.
-        """
+        """Take the 32 bytes of the key."""
         self._key = VerifyKey(raw)
 
     def has_signed(self, data: bytes, signature: bytes) -> bool:
@@ -205,11 +201,7 @@ class Principals:
     templates: tuple[SenderTemplate, ...]
 
     def key_of(self, key_id: str, now_s: int) -> KnownKey:
-        """Return the key with this id.
-
-        Raises:
-            Unauthenticated: No principal has the key, or it has expired.
-        """
+        """Return the key with this id."""
         known = self.keys.get(key_id)
         if known is None:
             raise Unauthenticated("no principal has this key id")
@@ -221,9 +213,6 @@ class Principals:
         """Return the owner of a token.
 
         The lookup is by the digest of the token, so its time reveals nothing about known tokens.
-
-        Raises:
-            Unauthenticated: No principal has the token, or it has expired.
         """
         known = self.tokens.get(token_sha256(token))
         if known is None:
@@ -233,11 +222,7 @@ class Principals:
         return known.sender
 
     def spiffe_sender(self, uri: str) -> VerifiedSender:
-        """Return the sender with this SPIFFE id.
-
-        Raises:
-            Unauthenticated: No principal has it.
-        """
+        """Return the sender with this SPIFFE id."""
         exact = self.spiffe.get(uri)
         if exact is not None:
             return exact
@@ -254,11 +239,7 @@ class Principals:
 
 
 def parse_principals(text: str) -> Principals:
-    """Parse the text of a principals file.
-
-    Raises:
-        BadUsage: It is not TOML of this form, or two principals share a name, key id or SPIFFE id.
-    """
+    """Parse the text of a principals file."""
     try:
         document = msgspec.convert(tomllib.loads(text), PrincipalsDocument)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
@@ -375,11 +356,7 @@ def _agent_of(hex_digits: str) -> str:
 
 
 def read_principals(path: Path) -> Principals:
-    """Read the file at `path`.
-
-    Raises:
-        BadUsage: It cannot be read, is too large, or is not valid.
-    """
+    """Read the file at `path`."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise BadUsage(f"principals file is larger than {FILE_BYTES_MAX} bytes, path=`{path}`")
@@ -402,11 +379,7 @@ class PrincipalsFile:
     """The file on disk and its last valid content, which is replaced as a whole."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file for the first time.
-
-        Raises:
-            BadUsage: It is not valid; a gateway does not start without it.
-        """
+        """Read the file for the first time."""
         self._path = path
         self._file_state = self._seen_state = _file_state(path)
         self.current = read_principals(path)
@@ -457,11 +430,7 @@ def _file_state(path: Path) -> tuple[int, int, int]:
 
 
 def authenticate(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
-    """Return the sender of a request.
-
-    Raises:
-        Unauthenticated: It has neither a valid signature nor a known client certificate.
-    """
+    """Return the sender of a request."""
     if "Signature-Input" in request.headers:
         return _by_signature(request, principals, now_s)
     certificate = request.get_extra_info("peercert")
@@ -471,11 +440,7 @@ def authenticate(request: web.Request, principals: Principals, now_s: int) -> Ve
 
 
 def spiffe_id(certificate: Mapping[str, object]) -> str:
-    """Return the one URI SAN of a verified certificate of `ssl.SSLSocket.getpeercert`.
-
-    Raises:
-        Unauthenticated: It has none, more than one, or one of another scheme.
-    """
+    """Return the one URI SAN of a verified certificate of `ssl.SSLSocket.getpeercert`."""
     names = certificate.get("subjectAltName")
     pairs = names if isinstance(names, tuple) else ()
     uris = [value for kind, value in pairs if kind == "URI"]
@@ -502,12 +467,7 @@ def _by_signature(request: web.Request, principals: Principals, now_s: int) -> V
 
 
 def authenticate_door(request: web.Request, principals: Principals, now_s: int) -> VerifiedSender:
-    """Return the sender of a request to a door.
-
-    Raises:
-        Unauthenticated: It has neither a known token, nor a valid signature, nor a known client
-            certificate.
-    """
+    """Return the sender of a request to a door."""
     token = sent_token(request.headers)
     if token is not None:
         return principals.token_sender(token, now_s)

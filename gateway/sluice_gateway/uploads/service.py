@@ -227,22 +227,14 @@ class UploadService:
     journal: UploadJournal
 
     def sender_of(self, request: web.Request) -> VerifiedSender:
-        """Return the sender of a request.
-
-        Raises:
-            Unauthenticated: The sender is not known.
-        """
+        """Return the sender of a request."""
         now_s = self.clock.now_ns() // NS_PER_S
         return authenticate(request, self.principals.current, now_s)
 
     async def accept(
         self, request: web.Request, phases: UploadPhases
     ) -> AcceptedResponse | Problem:
-        """Accept one upload, from its head to the body of its response.
-
-        Raises:
-            SluiceError: The upload is refused; the code of the error states why.
-        """
+        """Accept one upload, from its head to the body of its response."""
         with self.running.upload():
             sender = self.sender_of(request)
             length_bytes = check_head(request, self.frame_bytes_max)
@@ -255,11 +247,7 @@ class UploadService:
     async def prepare(
         self, sender: VerifiedSender, received: ReceivedBody, phases: UploadPhases
     ) -> Upload | AcceptedFrame:
-        """Validate a frame, or find it among the frames that this worker has accepted.
-
-        Raises:
-            SluiceError: The frame is refused; nothing was stored.
-        """
+        """Validate a frame, or find it among the frames that this worker has accepted."""
         known = self.cache.find(received.digest)
         if known is not None:
             self._check_owner(sender, known.identity.agent_id, known.identity.boot_id)
@@ -269,11 +257,7 @@ class UploadService:
     async def finish(
         self, received: ReceivedBody, prepared: Upload | AcceptedFrame, phases: UploadPhases
     ) -> AcceptedResponse | Problem:
-        """Store a frame that `prepare` returned, and note the mark that its sender reports.
-
-        Raises:
-            SluiceError: The frame is not accepted; the code of the error states why.
-        """
+        """Store a frame that `prepare` returned, and note the mark that its sender reports."""
         result: AcceptedResponse | Problem
         if isinstance(prepared, AcceptedFrame):
             result = self._respond_known(received.digest, prepared)
@@ -285,11 +269,7 @@ class UploadService:
         return result
 
     async def accept_made(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
-        """Accept a frame that this gateway made from a request; the caller counts the request.
-
-        Raises:
-            SluiceError: The frame is refused or not accepted; the code of the error states why.
-        """
+        """Accept a frame that this gateway made from a request; the caller counts the request."""
         self._check_quarantine(upload.identity.agent_id, upload.identity.boot_id)
         known = self.cache.find(upload.digest)
         if known is None:
@@ -304,11 +284,7 @@ class UploadService:
         return accepted_response(known.identity, digest, verdict, self.collector_id)
 
     def _check_owner(self, sender: VerifiedSender, agent_id: str, boot_id: str) -> None:
-        """Check that the sender may send for the agent; called before every store call.
-
-        Raises:
-            HttpRefusal: The agent does not belong to the sender, or is quarantined.
-        """
+        """Check that the sender may send for the agent; called before every store call."""
         if agent_id not in sender.agents or is_door_agent(agent_id):
             raise HttpRefusal(
                 ErrorCode.FORBIDDEN_AGENT,
